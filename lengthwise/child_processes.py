@@ -1,12 +1,44 @@
-"""End of child processes: SIGTERM, then SIGKILL after a time limit."""
+"""Child processes: start until ready, end by SIGTERM, then SIGKILL after a time limit."""
 
 import logging
 import subprocess
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from lengthwise.errors import ServiceUnavailable
+
 _log = logging.getLogger(__name__)
+
+
+@contextmanager
+def started(
+    command: Sequence[str],
+    *,
+    ready: str,
+    timeout_s: float = 60.0,
+    stderr: int | None = subprocess.DEVNULL,
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a process; yield it and the first line of its stdout that contains `ready`.
+
+    The process ends with the block. Raises ServiceUnavailable without that line in `timeout_s`.
+    """
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process:
+        deadline = threading.Timer(timeout_s, process.kill)
+        deadline.start()
+        try:
+            line = next((line for line in process.stdout or () if ready in line), None)
+            deadline.cancel()
+            if line is None:
+                raise ServiceUnavailable(
+                    f"{' '.join(command)} did not become ready in {timeout_s:.0f} s; run it by hand"
+                )
+            yield process, line.strip()
+        finally:
+            deadline.cancel()
+            end_processes([process], 15.0)
 
 
 def end_processes(processes: Sequence[subprocess.Popen[Any]], timeout_s: float) -> None:

@@ -112,14 +112,12 @@ def is_batch_invariant(
 
 
 def _prompt(tokens: int, vocab_size: int) -> list[int]:
-    """Return fixed token ids from the whole vocabulary."""
     return [7919 * (n + 1) % vocab_size for n in range(tokens)]
 
 
 def _times_as_long(
     score: Score, prompts: Sequence[Sequence[int]], others: Sequence[Sequence[int]]
 ) -> float:
-    """Return the time of `prompts` / the time of `others`."""
     # In turn: during the start a machine's speed drifts by more than a batch gains.
     turns = [(_time_s(score, others), _time_s(score, prompts)) for _ in range(_REPEATS_BATCHED)]
     return min(prompts_s for _, prompts_s in turns) / min(others_s for others_s, _ in turns)

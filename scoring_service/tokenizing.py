@@ -89,7 +89,6 @@ class PromptTokenizer:
         return TokenizedPrompt(encoding.ids, True)
 
     def _prefix(self, prompt: str, chars: int) -> str:
-        """Return the longest start of at most `chars` characters that ends before a break."""
         if len(prompt) <= chars or self._until_break is None:
             return prompt
         found = self._until_break.match(prompt, 0, chars + 1)
@@ -128,7 +127,6 @@ def _until_break(spec: Mapping[str, Any]) -> re.Pattern[str] | None:
 
 
 def _flatten(step: Mapping[str, Any] | None, members: str) -> list[Mapping[str, Any]]:
-    """Return a step as a list, or the steps of a sequence of steps."""
     if step is None:
         return []
     if step["type"] == "Sequence":
@@ -137,7 +135,6 @@ def _flatten(step: Mapping[str, Any] | None, members: str) -> list[Mapping[str, 
 
 
 def _pad_id(spec: Mapping[str, Any]) -> int:
-    """Return the padding id, or 0, which the attention mask hides."""
     if spec.get("padding"):
         return int(spec["padding"]["pad_id"])
     named = {token["content"]: token["id"] for token in spec.get("added_tokens") or []}

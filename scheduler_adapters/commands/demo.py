@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from lengthwise.bundle import ModelBundle
+from lengthwise.child_processes import started
 from lengthwise.command_line.program import print_banner
 from lengthwise.errors import ScoringError, UnsupportedByEngine, at_least
 from lengthwise.strict_json import to_json
@@ -124,18 +124,9 @@ def _scored_requests(
 def _service(bundle: ModelBundle) -> Iterator[str]:
     """Run a scoring service in a process of its own on a free loopback port; yields HOST:PORT."""
     command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle.path)]
-    with subprocess.Popen(
-        [*command, "--address", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            ready = process.stdout.readline().split()
-            if not ready:
-                log.warning("the scoring service did not start; its error is above")
-                raise ScoringError("it did not start")
-            yield ready[-1]
-        finally:
-            process.terminate()
+    command += ["--address", "127.0.0.1:0"]
+    with started(command, ready="serving ", stderr=None) as (_, line):
+        yield line.split()[-1]
 
 
 def _simulate(requests: Requests, config: DemoConfig) -> Bursts:

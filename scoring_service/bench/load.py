@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,26 +25,12 @@ Ask = Callable[[str], object]
 class Load:
     """Cost of one slice of load."""
 
-    num_requests: int
-    wall_s: float
-    server_cpu_s: float
-    client_cpu_s: float
-    latencies_s: Sequence[float]
-
-    @property
-    def cpu_ms(self) -> float:
-        """Server CPU per request, milliseconds."""
-        return self.server_cpu_s / self.num_requests * 1e3
-
-    @property
-    def per_s(self) -> float:
-        """Requests per second."""
-        return self.num_requests / self.wall_s
-
-    @property
-    def client_cores(self) -> float:
-        """Cores that the load generator used."""
-        return self.client_cpu_s / self.wall_s
+    cpu_ms: float
+    """Server CPU per request, milliseconds."""
+    per_s: float
+    """Requests per second."""
+    client_cores: float
+    """Cores that the load generator used."""
 
 
 def percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
@@ -55,7 +42,6 @@ def closed_loop(pid: int, asks: Sequence[Ask], prompts: Sequence[str]) -> Load:
     """Each of `asks` is a client that sends its next prompt when it has the last answer."""
     remaining = iter(prompts)
     lock = threading.Lock()
-    latencies_s: list[float] = []
 
     def client(ask: Ask) -> None:
         while True:
@@ -63,20 +49,16 @@ def closed_loop(pid: int, asks: Sequence[Ask], prompts: Sequence[str]) -> Load:
                 prompt = next(remaining, None)
             if prompt is None:
                 return
-            begun_s = time.perf_counter()
             ask(prompt)
-            latencies_s.append(time.perf_counter() - begun_s)
 
     server_s, client_s, started_s = cpu_s(pid), time.process_time(), time.perf_counter()
     with ThreadPoolExecutor(len(asks)) as pool:
-        for future in [pool.submit(client, ask) for ask in asks]:
-            future.result()
+        list(pool.map(client, asks))
+    wall_s = time.perf_counter() - started_s
     return Load(
-        num_requests=len(prompts),
-        wall_s=time.perf_counter() - started_s,
-        server_cpu_s=cpu_s(pid) - server_s,
-        client_cpu_s=time.process_time() - client_s,
-        latencies_s=latencies_s,
+        cpu_ms=(cpu_s(pid) - server_s) / len(prompts) * 1e3,
+        per_s=len(prompts) / wall_s,
+        client_cores=(time.process_time() - client_s) / wall_s,
     )
 
 
@@ -93,7 +75,7 @@ class Outcomes:
     """Latency of each request that got its score in time."""
     refused_s: list[float] = field(default_factory=list)
     """Latency of each that was refused."""
-    failed: dict[str, int] = field(default_factory=dict)
+    failed: Counter[str] = field(default_factory=Counter)
     """The others, by the name of their error."""
     client_cpu_s: float = 0.0
     """CPU time of this process for sending and receiving."""
@@ -125,8 +107,7 @@ def open_loop(
             elif code is CODE_OF[ServiceOverloaded]:
                 outcomes.refused_s.append(took_s)
             else:
-                name = type(from_rpc_error(rpc, target)).__name__
-                outcomes.failed[name] = outcomes.failed.get(name, 0) + 1
+                outcomes.failed[type(from_rpc_error(rpc, target)).__name__] += 1
         landed.release()
 
     # The client shares the machine with the server: nothing is encoded or parsed under load.

@@ -5,7 +5,7 @@ With `--seconds 600 --pid PID` it is a soak that also watches memory.
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from lengthwise.errors import ConfigError, DataError, require
-from scoring_service.bench.load import Outcomes, open_loop, percentile_ms
+from scoring_service.bench.load import open_loop, percentile_ms
 from scoring_service.bench.processes import rss_bytes
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.server.worker import EndRequest
@@ -57,9 +57,12 @@ def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, 
         DataError: the prompts cannot be read, or there are none.
     """
     prompts = _make_prompts(config)
-    before = 0 if config.pid is None else _rss_bytes(config.pid)
-    if config.pid is not None and not before:
-        raise ConfigError(f"no process {config.pid}; give the pid of the service, or no --pid")
+    try:
+        before = 0 if config.pid is None else rss_bytes(config.pid)
+    except OSError as error:
+        raise ConfigError(
+            f"no process {config.pid}; give the pid of the service, or no --pid"
+        ) from error
     stop = EndRequest()
     with _made_by_ctrl_c(stop):
         outcomes = open_loop(
@@ -71,21 +74,27 @@ def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, 
             security=security,
             stop=stop,
         )
-    summary = _summary(outcomes) | {"interrupted": stop.wait(0)}
+    summary = {
+        "sent": outcomes.sent,
+        "sent_per_s": outcomes.sent / outcomes.wall_s,
+        "answered": len(outcomes.answered_s),
+        "refused": len(outcomes.refused_s),
+        "failed": dict(sorted(outcomes.failed.items())),
+        "answered_ms": _percentiles(outcomes.answered_s),
+        "refused_ms": _percentiles(outcomes.refused_s),
+        "interrupted": stop.wait(0),
+    }
     if config.pid is not None:
-        after = _rss_bytes(config.pid)
-        summary["rss_growth_fraction"] = after / before - 1 if after else None
+        summary["rss_growth_fraction"] = None
+        with suppress(OSError):
+            summary["rss_growth_fraction"] = rss_bytes(config.pid) / before - 1
     return summary
 
 
 @contextmanager
 def _made_by_ctrl_c(stop: EndRequest) -> Iterator[None]:
-    """The first Ctrl-C makes `stop`; the second is an exception as usual.
-
-    An exception from within gRPC would leave a call that never ends, and a channel that waits for
-    it when it is closed.
-    """
-
+    # Only the second Ctrl-C is an exception. From within gRPC an exception would leave a call that
+    # never ends, and a channel that waits for it when it is closed.
     def first(number: int, frame: object) -> None:
         stop.make()
         signal.signal(signal.SIGINT, usual)
@@ -112,14 +121,6 @@ def format_loadtest(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _rss_bytes(pid: int) -> int:
-    """Resident memory of a process; 0 where there is none, or one that has ended."""
-    try:
-        return rss_bytes(pid)
-    except OSError:
-        return 0
-
-
 def _make_prompts(config: LoadtestConfig) -> list[str]:
     num = max(1, int(config.rate * config.seconds))
     random = np.random.default_rng(config.seed)
@@ -135,18 +136,6 @@ def _make_prompts(config: LoadtestConfig) -> list[str]:
     if not lines:
         raise DataError("holds no prompt; write one per line", path=config.prompts)
     return [lines[int(n)] for n in random.integers(0, len(lines), num)]
-
-
-def _summary(outcomes: Outcomes) -> dict[str, Any]:
-    return {
-        "sent": outcomes.sent,
-        "sent_per_s": outcomes.sent / outcomes.wall_s,
-        "answered": len(outcomes.answered_s),
-        "refused": len(outcomes.refused_s),
-        "failed": dict(sorted(outcomes.failed.items())),
-        "answered_ms": _percentiles(outcomes.answered_s),
-        "refused_ms": _percentiles(outcomes.refused_s),
-    }
 
 
 def _percentiles(seconds: Sequence[float]) -> dict[str, float | None] | None:

@@ -2,12 +2,14 @@
 
 import itertools
 import os
+import re
 import shutil
 import statistics
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -107,43 +109,28 @@ def took_s(clock: Callable[[], float], action: Callable[[], object]) -> float:
     return clock() - started_s
 
 
-class Turns:
-    """CPU per request of several peers, a short slice of each in every round, milliseconds."""
-
-    def __init__(self) -> None:
-        self._samples: dict[str, list[float]] = {}
-
-    def add(self, name: str, cpu_ms: float) -> None:
-        """One slice."""
-        self._samples.setdefault(name, []).append(cpu_ms)
-
-    def ratio(self, name: str, other: str) -> float | None:
-        """Median over rounds of one peer's CPU / the other's; None if one did not take part."""
-        if name not in self._samples or other not in self._samples:
-            return None
-        pairs = zip(self._samples[name], self._samples[other], strict=True)
-        return statistics.median(a / b for a, b in pairs)
-
-    def medians(self) -> dict[str, float]:
-        """By peer."""
-        return {name: statistics.median(values) for name, values in self._samples.items()}
+def median_ratio(values: Sequence[float], others: Sequence[float]) -> float | None:
+    """Median over rounds of one peer's values / another's; None if one did not take part."""
+    if not values or not others:
+        return None
+    return statistics.median(a / b for a, b in zip(values, others, strict=True))
 
 
-def cpu_in_turns(subject: Subject, peers: Sequence[Peer]) -> Turns:
-    """Every peer and the bare model: "NAME/1" with one client, "NAME/all" saturated.
+def cpu_in_turns(subject: Subject, peers: Sequence[Peer]) -> Mapping[str, Sequence[float]]:
+    """CPU per request of each round, milliseconds: "NAME/1" with one client, "NAME/all" saturated.
 
     Saturated, the bare model runs on as many threads as cores, since concurrent runs share
     caches and memory.
     """
-    turns = Turns()
+    turns = defaultdict[str, list[float]](list)
     clients = {peer.name: [peer.client() for _ in range(NUM_CLIENTS)] for peer in peers}
     for _ in range(subject.config.rounds):
         prompts = subject.make.lognormal(subject.config.slice_size)
         for load, threads, num in (("1", 1, 1), ("all", subject.cores, NUM_CLIENTS)):
-            turns.add(f"bare/{load}", offline(subject.model, prompts, threads).cpu_ms)
+            turns[f"bare/{load}"].append(offline(subject.model, prompts, threads).cpu_ms)
             for peer in peers:
-                asks = clients[peer.name][:num]
-                turns.add(f"{peer.name}/{load}", closed_loop(peer.pid, asks, prompts).cpu_ms)
+                measured = closed_loop(peer.pid, clients[peer.name][:num], prompts)
+                turns[f"{peer.name}/{load}"].append(measured.cpu_ms)
     return turns
 
 
@@ -268,7 +255,8 @@ def overload(subject: Subject) -> dict[str, float | None]:
                 )
             idle_calls_s += [took for _, took in calls]
             capacities.append(closed_loop(peer.pid, clients, make.lognormal(_CAPACITY_PROMPTS)))
-        late = scrape(metrics)["scoring_begun_late_prompts_total"]
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as page:
+            (late,) = re.findall(rb"^scoring_begun_late_prompts_total (.*)$", page.read(), re.M)
     refused_s = [latency_s for result in slices for latency_s in result.refused_s]
     answered_s = [latency_s for result in slices for latency_s in result.answered_s]
     sent, wall_s = sum(each.sent for each in slices), sum(each.wall_s for each in slices)
@@ -283,14 +271,13 @@ def overload(subject: Subject) -> dict[str, float | None]:
         "client_cores": sum(each.client_cpu_s for each in slices) / wall_s,
         "deadline_ms": DEADLINE_S * 1e3,
         "timed_out_fraction": sum(sum(each.failed.values()) for each in slices) / sent,
-        "expired_computed": late,
+        "expired_computed": float(late),
     }
 
 
 def _goodput(
     capacities: Sequence[Load], slices: Sequence[Outcomes], cores: int
 ) -> dict[str, float]:
-    """Goodput of each slice / the capacities around it; the median over the slices."""
     goodputs, of_cores_left = [], []
     for before, result, after in zip(capacities, slices, capacities[1:], strict=False):
         capacity_per_s = (before.per_s + after.per_s) / 2
@@ -308,7 +295,7 @@ def _goodput(
 def _asked_meanwhile(
     num_clients: int, target: str, ask: Callable[[ScoringClient], object], *, pause_s: float = 0.0
 ) -> Iterator[list[tuple[float, float]]]:
-    """Start and latency of the calls that clients make one after the other during the block."""
+    """Yield the start and latency of clients' calls, one after the other, during the block."""
     calls: list[tuple[float, float]] = []
     stop = threading.Event()
 
@@ -326,8 +313,8 @@ def _asked_meanwhile(
             yield calls
         finally:
             stop.set()
-            for future in asked:
-                future.result()
+    for future in asked:
+        future.result()
 
 
 def memory(subject: Subject) -> dict[str, float]:
@@ -379,7 +366,10 @@ def reload(subject: Subject, folder: Path) -> dict[str, float | None]:
         time.sleep(subject.config.overload_s / 2)
         pushed_s = time.perf_counter()
         _write_revision(subject.folder, watched, "second")
-        swapped = _wait_for(lambda: observer.info().revision != first, 30.0)
+        while not (swapped := observer.info().revision != first):
+            if time.perf_counter() > pushed_s + 30.0:
+                break
+            time.sleep(0.02)
         ended_s = time.perf_counter() + 0.5
         time.sleep(0.5)
     steady = [took for begun, took in calls if begun < pushed_s]
@@ -392,14 +382,6 @@ def reload(subject: Subject, folder: Path) -> dict[str, float | None]:
     }
 
 
-def scrape(address: str) -> dict[str, float]:
-    """The metrics of a server by name and labels."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
-        lines = response.read().decode().splitlines()
-    values = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, _, value in values}
-
-
 def _write_revision(bundle: Path, target: Path, note: str) -> None:
     loaded = ModelBundle.load(bundle)
 
@@ -409,12 +391,3 @@ def _write_revision(bundle: Path, target: Path, note: str) -> None:
         (work / "note.txt").write_text(note)
 
     ModelBundle.write(target, loaded.manifest, fill)
-
-
-def _wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False

@@ -12,8 +12,8 @@ from typing import Final
 
 import grpc
 
+from lengthwise.child_processes import started
 from scoring_service.bench.load import Ask
-from scoring_service.bench.processes import started
 from scoring_service.client import ScoringClient
 from scoring_service.server.oip import INPUT, MESSAGES
 from scoring_service.server.oip import SERVICE as OIP_SERVICE

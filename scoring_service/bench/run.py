@@ -1,6 +1,7 @@
 """Run every measure and set the targets beside the results."""
 
 import os
+import statistics
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -62,7 +63,6 @@ def run_bench(config: BenchConfig) -> dict[str, Any]:
 
 
 def _side_by_side(subject: measures.Subject) -> dict[str, Any]:
-    """Figures of peers that run at the same time and take turns."""
     with ExitStack() as stack:
         us = stack.enter_context(peers.ours(subject.folder, subject.config.precision))
         running = [us, stack.enter_context(peers.naive(subject.folder))]
@@ -71,8 +71,11 @@ def _side_by_side(subject: measures.Subject) -> dict[str, Any]:
             running.append(stack.enter_context(peers.other(subject.config.peer)))
         _say("CPU per request, in turns")
         turns = measures.cpu_in_turns(subject, running)
-        result: dict[str, Any] = {"cpu_ms": turns.medians()}
-        result |= {key: turns.ratio(*pair) for key, pair in _CPU_RATIOS.items()}
+        result: dict[str, Any] = {
+            "cpu_ms": {name: statistics.median(values) for name, values in turns.items()}
+        }
+        for key, (name, other) in _CPU_RATIOS.items():
+            result[key] = measures.median_ratio(turns.get(name, ()), turns.get(other, ()))
         _say("batches, throughput, latency, invariance")
         result["cpu_ratio_batch32"] = measures.batch_cpu_ratio(subject, us)
         throughput = measures.throughput_ratio(subject, us)
@@ -83,7 +86,6 @@ def _side_by_side(subject: measures.Subject) -> dict[str, Any]:
 
 
 def _alone(subject: measures.Subject) -> dict[str, Any]:
-    """Figures for which nothing else runs."""
     result: dict[str, Any] = {}
     _say("batching, tokenization")
     result["batching_gain"] = measures.batching_gain(subject)

@@ -96,13 +96,11 @@ class Connection:
         self._stub = ScoringServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def _options(self, timeout_s: float | None) -> dict[str, Any]:
-        """Return deadline and metadata of one call; None: the client's deadline."""
         seconds = self._timeout_s if timeout_s is None else timeout_s
         return {"timeout": seconds, "metadata": self._metadata}
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise the errors of a call as `ScoringError`."""
         try:
             yield
         except ScoringError:

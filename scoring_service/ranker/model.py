@@ -69,7 +69,6 @@ class RankerModel:
 
 
 def _load_scorer(bundle: ModelBundle, precision: str, pad_id: int) -> tuple[OnnxScorer, str]:
-    """Load the FP32 model on a GPU if possible: quantised operators run on the CPU only."""
     if precision in ("auto", "fp32") and has_gpu_runtime():
         scorer = OnnxScorer(bundle.model_path("fp32"), pad_id=pad_id, device="gpu")
         if scorer.device == "gpu":
@@ -80,7 +79,6 @@ def _load_scorer(bundle: ModelBundle, precision: str, pad_id: int) -> tuple[Onnx
 
 
 def _check_fit(tokenizer: PromptTokenizer, scorer: OnnxScorer, bundle: ModelBundle) -> None:
-    """Run the longest prompt with the largest token id, the limits of the model's tables."""
     try:
         scorer.score([[tokenizer.vocab_size - 1] * tokenizer.max_tokens])
     except ScoringError as error:

@@ -54,7 +54,6 @@ class OnnxScorer:
         return values
 
     def _feed(self, prompts: Sequence[Sequence[int]]) -> dict[str, npt.NDArray[np.int64]]:
-        """Return input_ids and attention_mask, int64 (batch, tokens)."""
         if len(prompts) == 1:
             ids = np.array(prompts, dtype=np.int64)
             return {"input_ids": ids, "attention_mask": np.ones_like(ids)}

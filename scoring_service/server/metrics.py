@@ -74,8 +74,6 @@ class Metrics:
 
 
 class _ServiceState(Collector):
-    """State of the service, read at a scrape."""
-
     def __init__(self, service: ScoringService) -> None:
         self._service = service
 

@@ -115,7 +115,6 @@ def _check_outputs(request: Any) -> None:
 
 
 def _prompts(request: Any) -> list[str]:
-    """Return the texts of a ModelInferRequest, in either of the protocol's two encodings."""
     names = [f"{tensor.name} {tensor.datatype}" for tensor in request.inputs]
     if names != [f"{INPUT} BYTES"]:
         raise InvalidPrompt(f"the inputs are {names!r:.200}; send one, {INPUT} BYTES [N]")
@@ -136,7 +135,6 @@ def _prompts(request: Any) -> list[str]:
 
 
 def _length_prefixed(raw: bytes) -> Iterator[bytes]:
-    """Yield BYTES elements: each has a 4-byte little-endian length and that many bytes."""
     start = 0
     while start < len(raw):
         (size,) = struct.unpack_from("<I", raw.ljust(start + 4, b"\0"), start)

@@ -23,8 +23,6 @@ _IDLE_S: Final = 300.0
 
 
 class _Pools:
-    """Descriptors of the default pool, then of the Open Inference Protocol's pool."""
-
     def __getattr__(self, name: str) -> Any:
         def find(*key: object) -> Any:
             try:

@@ -74,7 +74,6 @@ def _batch_response(answer: CallAnswer) -> Message:
 
 
 def _score_response(answer: CallAnswer) -> Message:
-    """Return the response for a single prompt. Raises the error of a prompt without a score."""
     (item,) = answer.items
     if isinstance(item, ScoringError):
         raise item

@@ -35,8 +35,6 @@ def server_credentials(config: ServerConfig) -> grpc.ServerCredentials | None:
 
 
 class _CertificateFiles:
-    """PEM files of a server, read again when they change: a renewal needs no restart."""
-
     def __init__(self, config: ServerConfig) -> None:
         given = (config.tls_key_file, config.tls_certificate_file, config.tls_client_ca_file)
         self._paths = [path for path in given if path is not None]

@@ -58,8 +58,6 @@ def supervise(config: ServerConfig, arguments: Sequence[str]) -> None:
 
 
 class _Child:
-    """One server process."""
-
     def __init__(
         self, number: int, config: ServerConfig, address: str, arguments: Sequence[str]
     ) -> None:

@@ -228,7 +228,6 @@ class MicroBatcher:
             _deliver(ended)
 
     def _next_group(self, ended: list[Job]) -> list[Job]:
-        """Take the most urgent job, and others to run with it, off the queue."""
         now_s = self._clock()
         while self._queue:
             deadline_s, _, job = heapq.heappop(self._queue)
@@ -293,7 +292,6 @@ class MicroBatcher:
     def _settle(
         self, group: Sequence[Job], results: Sequence[float | ScoringError], ended: list[Job]
     ) -> None:
-        """Count an executed group and deliver its results."""
         num_run = longest = 0
         for job, result in zip(group, results, strict=True):
             self._running_s -= job.cost_s

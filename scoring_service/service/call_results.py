@@ -80,7 +80,6 @@ class CallResults:
             self._put(flight.key, error)
 
     def _computed(self, flight: Flight, prompt: TokenizedPrompt, job: Job) -> None:
-        """Publish a score, and keep any result."""
         if isinstance(job.result, float):
             scored = Scored(job.result, len(prompt.ids), prompt.truncated)
             self._cache.end(flight, scored)

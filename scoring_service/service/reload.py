@@ -93,7 +93,6 @@ class ModelReloader:
 
 
 def _check_same_kind(bundle: ModelBundle, present: RankerModel) -> None:
-    """Raises BundleError for another ranker: a reload only brings a new version of one."""
     for name in ("name", "label"):
         new, old = getattr(bundle.manifest, name), getattr(present.manifest, name)
         if new != old:

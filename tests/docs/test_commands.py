@@ -27,7 +27,8 @@ import pyarrow as pa
 import pytest
 
 from lengthwise.bundle import ModelBundle
-from scoring_service.bench.processes import free_port, started
+from lengthwise.child_processes import started
+from scoring_service.bench.processes import free_port
 from tests.docs.test_pages import code_blocks, in_loops
 from tests.training.commands.data.test_collect import FakeEndpoint, answer, endpoint  # noqa: F401
 from tests.training.conftest import tiny_bert  # noqa: F401

@@ -6,7 +6,10 @@ import signal
 import subprocess
 import sys
 
-from lengthwise.child_processes import end_processes
+import pytest
+
+from lengthwise.child_processes import end_processes, started
+from lengthwise.errors import ServiceUnavailable
 
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True)"
 
@@ -30,3 +33,19 @@ def test_processes_end_by_sigterm_and_stubborn_ones_by_sigkill(caplog):
     assert codes[1] in (-signal.SIGTERM, -signal.SIGKILL)
     assert codes[2] == -signal.SIGKILL
     assert f"process {stubborn.pid} did not end in time" in caplog.text
+
+
+def test_a_started_process_has_said_that_it_is_ready_and_ends_with_the_block():
+    program = "import time; print('warming'); print('ready 7', flush=True); time.sleep(600)"
+    with started([sys.executable, "-c", program], ready="ready") as (process, line):
+        assert line == "ready 7"
+        assert process.poll() is None
+    assert process.poll() is not None
+
+
+def test_a_process_that_ends_unready_is_an_error():
+    with (
+        pytest.raises(ServiceUnavailable, match="did not become ready"),
+        started([sys.executable, "-c", "print('no')"], ready="ready"),
+    ):
+        pass
