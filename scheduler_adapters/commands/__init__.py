@@ -1,4 +1,4 @@
-"""Commands: settings of `python -m scheduler_adapters` come in; tables and files go out.
+"""Commands of `python -m scheduler_adapters`: settings in; tables and files out.
 
-One file per command; `experiment_settings.py` holds what several of them share.
+One file per command; `experiment_settings.py` has the settings shared by several commands.
 """

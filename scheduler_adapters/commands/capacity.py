@@ -13,13 +13,13 @@ import numpy as np
 
 from lengthwise.command_line.options import common_options
 from lengthwise.command_line.program import INTERRUPTED
-from lengthwise.errors import ConfigError, require
+from lengthwise.errors import ConfigError, at_least, require
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands import experiment_settings as setup
 from scheduler_adapters.commands.experiment_settings import load_named, policy_of
 from scheduler_adapters.reporting.figures import capacity_figure
-from scheduler_adapters.reporting.latency_tables import capacity_table
+from scheduler_adapters.reporting.latency_tables import capacity_table, text_of
 from scheduler_adapters.reporting.page import ReportTable, Section, write_report
 from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
 from scheduler_adapters.simulator.instance import Instance
@@ -39,42 +39,39 @@ _METRICS: Final = [
 _SHARES: Final = ("qoe_violations",)
 """Targets without a statistic: a share of the requests."""
 _REQUESTS_PER_CLIENT: Final = 4
-"""At least; the first and the last are not measured."""
+"""Least number; the first and the last are not measured."""
 _BOUND: Final = "bound (any policy)"
-"""Stands for a policy in tables and figures."""
+"""Name in the column of policies of tables and figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig(setup.Setup, ClusterConfig):
-    """Policies, their targets, and the search for the load at which they meet them."""
+    """Policies, latency targets, and the search for the highest load within the targets."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars"])
     """Names of policies, which `simulate --help` lists, or import paths."""
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What policies take, by name, e.g. {"pars": {"starve_after_s": null}}. A made-up name says
-    whose settings they are: {"pars-patient": {"policy": "pars", "starve_after_s": 600}}."""
+    """Settings of policies, by name, e.g. {"pars": {"starve_after_s": null}}. A name may be
+    invented: {"pars-patient": {"policy": "pars", "starve_after_s": 600}}."""
     slo: dict[str, float] = field(default_factory=lambda: {"ttft_s.p99": 1.0, "tpot_s.p99": 0.1})
-    """Metric.statistic -> the most seconds it may be; statistics are mean, p50, p90, p99. Or
-    qoe_violations -> the share of requests that may have a QoE below .95. Of one user class:
+    """Targets: metric.statistic -> limit in seconds; statistics are mean, p50, p90, p99. Or
+    qoe_violations -> limit of the share of requests with a QoE below .95. Of one user class:
     {"tbt_s.p99.paying": 0.1}."""
     by: Literal["rate", "concurrency"] = "rate"
     """rate: arrivals per second, all requests measured. concurrency: clients that send their next
-    request when one is answered (closed loop); the first and the last requests of each, when not
-    all of them have company, are not measured."""
+    request after an answer (closed loop); only requests with all clients active are measured."""
     seeds: int = 3
-    """Searches, each with other arrivals or, by concurrency, the requests in another order."""
+    """Number of searches, each with other arrivals or, by concurrency, another order."""
     tolerance: float = 0.02
-    """Relative width at which a search ends."""
+    """Relative width of a search's last interval."""
     out: Path | None = None
     """Folder for report.html and each figure beside its table."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         ClusterConfig.__post_init__(self)
-        if self.seeds < 1 or not 0 < self.tolerance < 1:
-            raise ConfigError(
-                f"seeds is {self.seeds} and tolerance {self.tolerance}; use 1 or more and (0, 1)"
-            )
+        at_least("seeds", self.seeds, 1)
+        require("tolerance", self.tolerance, 0 < self.tolerance < 1, "a number in (0, 1)")
         check_slo(self.slo)
         setup.check_policies(self.policies, self.settings)
         setup.check_folder(self.out)
@@ -85,7 +82,7 @@ class SearchConfig(setup.Setup, ClusterConfig):
         return config, requests
 
     def check_classes(self, requests: Requests) -> None:
-        """Refuse targets of user classes that no request has."""
+        """Refuse targets of user classes without requests."""
         known = [name for name in np.unique(requests.user_class).tolist() if name]
         for name in self.slo:
             user_class = target_parts(name)[1]
@@ -102,11 +99,11 @@ class SearchConfig(setup.Setup, ClusterConfig):
 
     @property
     def found_unit(self) -> str:
-        """Of a load that was found, which is told for one instance."""
+        """Unit of the result, which is the load of one instance."""
         return self.unit + " of an instance" * bool(self.placement_names)
 
     def scored_for(self, policy: str, requests: Requests) -> Requests:
-        """Return the requests with the scores that a policy is given; the oracle's are lengths."""
+        """Return the requests with the scores for a policy; those of the oracle are lengths."""
         return self.scored(requests, by_oracle=policy_of(policy, self.settings) == "oracle")
 
     def conditions(self, arrivals: str, num_requests: int) -> str:
@@ -114,7 +111,7 @@ class SearchConfig(setup.Setup, ClusterConfig):
         return cluster + super().conditions(arrivals, num_requests)
 
     def searched(self, num_requests: int) -> str:
-        """The conditions of a search, for a caption."""
+        """Conditions of a search, for a caption."""
         arrivals = self.process if self.by == "rate" else "closed loop without think time"
         more = f" and {self.seeds - 1} more" if self.seeds > 1 else ""
         return f"{self.conditions(arrivals, num_requests)}{more}."
@@ -122,14 +119,14 @@ class SearchConfig(setup.Setup, ClusterConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CapacityConfig(SearchConfig):
-    """Which policies, which targets, and one instance or a cluster."""
+    """Policies, targets, and one instance or a cluster."""
 
     best_split: bool = False
-    """Search the number of prefill instances, too, with the first policy and seed: the best static
-    split of a cluster."""
+    """Search the best number of prefill instances of a cluster, too, with the first policy and
+    seed."""
     bound: bool = False
     """Show the rate above which the queue grows without end under any policy and placement (RAD,
-    Theorem 1), for these lengths and a profile MODEL@a100-80g:staircase or @a100-40g:staircase."""
+    Theorem 1). Needs a profile MODEL@a100-80g:staircase or @a100-40g:staircase."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,12 +139,9 @@ class CapacityConfig(SearchConfig):
         if self.bound:
             require("by", repr(self.by), self.by == "rate", "rate: the bound is a rate of arrivals")
             tiles_of(self.instance().latency, self.profile)
-        if self.rate_per_s is not None:
-            raise ConfigError(
-                f"rate_per_s is {self.rate_per_s}, but capacity searches the load; leave it out"
-            )
-        if not self.slo:
-            raise ConfigError("slo is empty; name at least one target, such as ttft_s.p99")
+        rate = self.rate_per_s
+        require("rate_per_s", rate, rate is None, "none: capacity searches the load")
+        require("slo", "empty", bool(self.slo), "at least one target, such as ttft_s.p99")
 
 
 @common_options(
@@ -163,9 +157,9 @@ def run(config: CapacityConfig) -> int:
       python -m scheduler_adapters capacity --placement distserve --instances 8 --best-split
       python -m scheduler_adapters capacity --bound --profile llama-3-8b@a100-80g:staircase
 
-    Load is that of one instance, or of a whole cluster / its instances; the interval is 95% over
-    the seeds (Student). Interrupted with Ctrl-C, the searches that ended are written and shown;
-    exit code 130.
+    The load is that of one instance; in a cluster, the total divided by the instances. The interval
+    is 95% over the seeds (Student). Ctrl-C ends the command; finished searches are written and
+    shown, with exit code 130.
     """
     config.loaded_placement()  # refuses wrong settings before anything is read
     config, requests = config.loaded()
@@ -180,10 +174,11 @@ def run(config: CapacityConfig) -> int:
         is_whole = False
     lead, files = config.searched(len(requests)), []
     if config.out is not None and found:
-        sections = [capacity_section(config, found, requests, bounds)]
-        files = write_report(
-            config.out, title="Load that meets the targets", lead=lead, sections=sections
+        title, sections = (
+            "Load that meets the targets",
+            [capacity_section(config, found, requests, bounds)],
         )
+        files = write_report(config.out, title=title, lead=lead, sections=sections)
     _show(config, found, bounds, lead)
     if text := too_short_text(config, found, bounds):
         log.warning(text)
@@ -215,27 +210,31 @@ def _show(
     config: CapacityConfig, found: dict[str, list[float]], bounds: list[float], lead: str
 ) -> None:
     each = "rates_per_s" if config.by == "rate" else "clients"
-    rows = []
-    for policy, mean, low, high, _ in capacity_table(_with(found, bounds)).itertuples(index=False):
-        row = {"mean": mean, "interval": [low, high], each: found.get(policy, bounds)}
-        share = mean / np.mean(bounds) if bounds else np.nan
-        rows.append({"policy": policy} | row | ({"bound_fraction": share} if bounds else {}))
-        if not config.json:
-            beside = f"  {share:.1%} of the bound" if bounds and policy in found else ""
-            print(f"{policy:20} {mean:8.3f} {config.found_unit}  [{low:.3f}, {high:.3f}]{beside}")
-    found_on = {"slo": config.slo, "by": config.by, "scores": config.scores}
+    table = capacity_table(_with(found, bounds))
     if bounds:
-        *rows, bound = rows
-        whole = {"instances": config.instances, "cluster_per_s": config.instances * bound["mean"]}
-        found_on["bound"] = {name: bound[name] for name in ("mean", "interval", each)} | whole
+        table["bound_fraction"] = table["mean"] / np.mean(bounds)
         lead = f"{bound_text(bounds, config.instances)}\n{lead}"
-    print(to_json({**found_on, "capacity": rows}) if config.json else lead)
+    if not config.json:
+        print(f"capacity, {config.found_unit}\n{text_of(table)}\n{lead}")
+        return
+    rows = []
+    for row in table.drop(columns="searches").to_dict("records"):
+        own = {"interval": [row.pop("low"), row.pop("high")]}
+        rows.append({**row, **own, each: found.get(row["policy"], bounds)})
+    shown = {"slo": config.slo, "by": config.by, "scores": config.scores}
+    if bounds:
+        bound = rows.pop()
+        shown["bound"] = {name: bound[name] for name in ("mean", "interval", each)} | {
+            "instances": config.instances,
+            "cluster_per_s": config.instances * bound["mean"],
+        }
+    print(to_json({**shown, "capacity": rows}))
 
 
 def too_short_text(
     config: SearchConfig, found: Mapping[str, list[float]], bounds: list[float]
 ) -> str:
-    """Which policies were measured above the bound, and the reason; empty for none."""
+    """Return the policies measured above the bound, with the reason; empty for none."""
     most = (1 + config.tolerance) * float(np.mean(bounds)) if bounds else np.inf
     above = [policy for policy, values in found.items() if np.mean(values) > most]
     if not above:
@@ -251,7 +250,7 @@ def _with(found: Mapping[str, list[float]], bounds: list[float]) -> dict[str, li
 
 
 def bound_text(bounds: Sequence[float], instances: int) -> str:
-    """The meaning of the bound, and its size for all instances together."""
+    """Return the meaning of the bound, and its size for all instances together."""
     return (
         f"Above {instances * np.mean(bounds):.3f} requests/s in all the queue grows without end "
         "under any policy and placement (RAD, Theorem 1)."
@@ -261,10 +260,10 @@ def bound_text(bounds: Sequence[float], instances: int) -> str:
 def stability_bounds(config: SearchConfig, loaded: Requests) -> list[float]:
     """Return the bound of Theorem 1 for each seed, in requests per second and instance.
 
-    Requests that an instance cannot hold are rejected, and no work.
+    Requests larger than an instance's KV memory are rejected, and are no work.
 
     Raises:
-        ConfigError: the step times do not come in tiles.
+        ConfigError: the step times have no tiles.
     """
     instance = config.instance()
     tiles, rates = tiles_of(instance.latency, config.profile), []
@@ -286,71 +285,66 @@ def _seeded(config: SearchConfig, loaded: Requests) -> Iterator[tuple[SearchConf
 
 
 def capacities(config: SearchConfig, loaded: Requests) -> Iterator[tuple[str, float]]:
-    """Yield policies with their `capacity_of`, a seed each."""
+    """Yield each policy with its `capacity_of`, once per seed."""
     with Progress(len(config.policies) * config.seeds, is_partial_shown=False) as progress:
         for policy in config.policies:
             for reseeded, requests in _seeded(config, loaded):
                 value = capacity_of(policy, reseeded, requests, progress)
                 progress.step(policy)
                 if not value:
-                    log.warning("%s %s", policy, _why_none(requests, config.instance()))
+                    _warn_of_none(policy, requests, config.instance())
                 yield policy, value
 
 
-def _why_none(requests: Requests, instance: Instance) -> str:
+def _warn_of_none(policy: str, requests: Requests, instance: Instance) -> None:
+    reason = "misses a target even with the least load tried"
     if instance.cannot_hold(requests.prompt_tokens, requests.output_tokens).all():
-        return f"serves nothing: not one request fits into {instance.kv_blocks:,} KV blocks"
-    return "misses a target even with the least load tried"
+        reason = f"serves nothing: not one request fits into {instance.kv_blocks:,} KV blocks"
+    log.warning("%s %s", policy, reason)
 
 
 def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: Progress) -> float:
     """Return the highest rate per second, or number of clients, for one seed; 0 for none at all."""
     scored = config.scored_for(name, requests)
-    row = np.arange(len(scored))
+    row, is_by_rate = np.arange(len(scored)), config.by == "rate"
     order = np.random.default_rng((config.seed, ORDER_STREAM)).permutation(len(scored))
+    make = partial(load_named, name, config.settings)
 
     def run(arriving: Requests, clients: int | None = None) -> Timeline:
-        make, observers = (
-            partial(load_named, name, config.settings),
-            progress_lines(progress, arriving),
-        )
-        return config.serve(arriving, make, clients=clients, observers=lambda number: observers)[0]
+        shown = progress_lines(progress, arriving)
+        return config.serve(arriving, make, clients=clients, observers=lambda number: shown)[0]
 
     def meets(load: float) -> bool:
         progress.begin(f"{name} with {load:.3g} {config.unit}")
-        if config.by == "rate":
+        if is_by_rate:
             return is_met(config.slo, run(config.at_rate(scored, load)))
         clients = int(load)
         timeline = run(scored.take(order), clients)
         kept = timeline.take((row >= clients) & (row < len(scored) - clients))
         return is_met(config.slo, kept)
 
-    if config.by == "rate":
-        found = highest_load(meets, low=0.05, high=1.0, tolerance=config.tolerance, grows=True)
-        if found == MOST_PER_S:
-            log.warning("%s meets the targets at %g/s, where the search ends", name, found)
-        return found / config.instances
-    most = len(scored) // _REQUESTS_PER_CLIENT
-    if most < 2:
-        least = f"use at least {2 * _REQUESTS_PER_CLIENT} to search by concurrency"
-        raise ConfigError(f"num_requests is {len(scored)}; {least}")
-    found = highest_load(
-        meets, low=1, high=2, tolerance=config.tolerance, grows=True, most=most, whole=True
-    )
+    search = partial(highest_load, meets, tolerance=config.tolerance, grows=True)
+    if is_by_rate:
+        found, most, limit = search(low=0.05, high=1.0), MOST_PER_S, "the search ends there"
+    else:
+        most, limit = len(scored) // _REQUESTS_PER_CLIENT, "num_requests allows no more"
+        least = f"at least {2 * _REQUESTS_PER_CLIENT} to search by concurrency"
+        require("num_requests", len(scored), most >= 2, least)
+        found = search(low=1, high=2, most=most, whole=True)
     if found == most:
-        log.warning("%s meets the targets with %d clients; num_requests allows no more", name, most)
+        log.warning("%s meets the targets with %g %s; %s", name, most, config.unit, limit)
     return found / config.instances
 
 
 def target_parts(name: str) -> tuple[str, str]:
-    """Return metric and statistic of a target, and its user class; none: that of all requests."""
+    """Return metric and statistic of a target, and its user class; empty: all requests."""
     depth = 1 if name.startswith(_SHARES) else 2
     words = name.split(".", depth)
     return ".".join(words[:depth]), "".join(words[depth:])
 
 
 def check_slo(slo: Mapping[str, float]) -> None:
-    """Check that each target is of a metric that there is, and can be."""
+    """Refuse targets of unknown metrics, and values outside their range."""
     for name, most in slo.items():
         metric, _, statistic = target_parts(name)[0].partition(".")
         if metric in _SHARES and not name.endswith("."):
@@ -366,7 +360,7 @@ def check_slo(slo: Mapping[str, float]) -> None:
 
 
 def is_met(slo: Mapping[str, float], timeline: Timeline) -> bool:
-    """Return whether all requests finished, within the targets."""
+    """Return True if all requests finished within the targets."""
     summaries = {"": summarize(timeline)}
     for name, most in slo.items():
         metric, user_class = target_parts(name)
@@ -384,7 +378,7 @@ def capacity_section(
     requests: Requests,
     bounds: list[float] | None = None,
 ) -> Section:
-    """Return the loads that were found, and their bound, as bars with their intervals."""
+    """Return the loads and their bound, as a table and as bars with intervals."""
     table, label = capacity_table(_with(found, bounds or [])), f"capacity ({config.found_unit})"
     targets = ", ".join(
         f"{name} <= {most:g}{'' if name.startswith(_SHARES) else ' s'}"

@@ -1,4 +1,4 @@
-"""`compare`: policies and placements on the same requests; table, CSV and a report."""
+"""`compare`: policies and placements on the same requests, as a table, CSV and a report."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ import pandas as pd
 
 from lengthwise.command_line.options import common_options
 from lengthwise.command_line.program import INTERRUPTED, print_next
-from lengthwise.errors import ConfigError, SchedulingError
+from lengthwise.errors import ConfigError, SchedulingError, require
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
@@ -30,7 +30,7 @@ from scheduler_adapters.reporting.latency_tables import (
     system_name,
     text_of,
 )
-from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_report
+from scheduler_adapters.reporting.page import Section, save_table, table_of, write_report
 from scheduler_adapters.simulator.observers import LoadCurve, LoadRecorder, progress_lines
 from scheduler_adapters.timeline.first_answer_tail import reading_figures
 from scheduler_adapters.timeline.latency_metrics import summarize
@@ -40,7 +40,7 @@ from scheduler_adapters.workload.requests import Requests
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig(SearchConfig):
-    """Which policies to compare, and on what."""
+    """Policies, placements and rates to compare."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars", "oracle"])
     """Names of policies, which `simulate --help` lists, or import paths."""
@@ -49,12 +49,11 @@ class CompareConfig(SearchConfig):
     placements: list[str] = field(default_factory=list)
     """Placements of a cluster, each with every policy; none: placement only."""
     placement_settings: dict[str, Any] = field(default_factory=dict)
-    """What the placement takes, e.g. {"migration": "never"}. With placements: by name, which may be
-    made up, as in {"pascal-stay": {"placement": "pascal", "migration": "never"}}."""
+    """Settings of the placement, e.g. {"migration": "never"}. With placements: by name, which may
+    be invented: {"pascal-stay": {"placement": "pascal", "migration": "never"}}."""
     slo: dict[str, float] = field(default_factory=dict)
-    """Targets, as metric.statistic -> seconds, e.g. {"ttft_s.p99": 1}, and the others of
-    `capacity`: adds the load at which each policy meets them, with seeds, tolerance and by as
-    there; none: no such search."""
+    """Targets of `capacity`, e.g. {"ttft_s.p99": 1}, to search the load at which each policy meets
+    them, with seeds, tolerance and by; none: no search."""
     out: Path | None = None
     """Folder for report.html, summary.csv, each figure beside its table, and one parquet file of
     requests per run."""
@@ -63,20 +62,15 @@ class CompareConfig(SearchConfig):
         super().__post_init__()
         searches_rate = bool(self.slo) and self.by == "rate"
         self.need_rate(bool(self.rates_per_s) or self.rate_per_s is not None or searches_rate)
-        if self.rates_per_s and self.rate_per_s is not None:
-            raise ConfigError(
-                f"rate_per_s is {self.rate_per_s} and rates_per_s {self.rates_per_s}; use one of "
-                "them"
-            )
-        if len(set(self.rates_per_s)) < len(self.rates_per_s):
-            raise ConfigError(f"rates_per_s is {self.rates_per_s}; name each rate once")
-
-        if self.placements:
-            if self.placement is not None:
+        for one, other in (("rate_per_s", "rates_per_s"), ("placement", "placements")):
+            values = getattr(self, one), getattr(self, other)
+            if values[0] is not None and values[1]:
                 raise ConfigError(
-                    f"placement is {self.placement!r} and placements {self.placements}; use one of "
-                    "them"
+                    f"{one} is {values[0]!r} and {other} {values[1]}; use one of them"
                 )
+        is_each_once = len(set(self.rates_per_s)) == len(self.rates_per_s)
+        require("rates_per_s", self.rates_per_s, is_each_once, "each rate once")
+        if self.placements:
             settings = self.placement_settings
             check_names("placements", "placement_settings", self.placements, settings)
         for own in self.by_placement().values():
@@ -102,11 +96,12 @@ class CompareConfig(SearchConfig):
         """The runs: policy, placement and rate."""
         rates: Sequence[float | None] = self.rates_per_s or [self.rate_per_s]
         placements: Sequence[str | None] = self.placement_names or [None]
-        runs = product(rates, placements, self.policies)
-        return [(policy, placement, rate_per_s) for rate_per_s, placement, policy in runs]
+        return [
+            (policy, on, rate) for rate, on, policy in product(rates, placements, self.policies)
+        ]
 
     def lead(self, requests: Requests) -> str:
-        """The conditions of all runs."""
+        """Conditions of all runs."""
         arrivals = self.arrivals_text(self.rate_per_s, requests)
         if self.rates_per_s:
             rates = ", ".join(f"{rate:g}" for rate in self.rates_per_s)
@@ -116,7 +111,7 @@ class CompareConfig(SearchConfig):
 
 @dataclass(kw_only=True)
 class _Results:
-    """The runs and searches that have ended."""
+    """Finished runs and searches."""
 
     config: CompareConfig
     requests: Requests
@@ -141,8 +136,8 @@ def run(config: CompareConfig) -> int:
       python -m scheduler_adapters compare --rate-per-s 4 --slo '{"ttft_s.p90": 1}' --out compared
       python -m scheduler_adapters compare --instances 4 --placements '[round-robin, least-kv]'
 
-    Interrupted with Ctrl-C, or stopped by a policy that fails, what is finished is written and
-    shown; exit code 130, or 2.
+    Ctrl-C, or the failure of a policy, ends the command; finished runs are written and shown. The
+    exit code is then 130, or 2.
     """
     config, requests = config.loaded()
     results = _Results(config=config, requests=requests)
@@ -152,17 +147,17 @@ def run(config: CompareConfig) -> int:
     except (KeyboardInterrupt, SchedulingError) as error:
         if isinstance(error, SchedulingError) and not results.outcomes:
             raise
-        stopped = error  # the policies before it ran for nothing otherwise
+        stopped = error  # raised again below: finished runs must be kept
     files = []
     if config.out is not None and results.outcomes:
         files = _write(results, config.out)
     _show(results)
     if stopped is not None:
-        is_interrupted = isinstance(stopped, KeyboardInterrupt)
-        _say_left_out("interrupted" if is_interrupted else "stopped", results)
-        if is_interrupted:
-            return INTERRUPTED
-        raise stopped
+        if isinstance(stopped, SchedulingError):
+            _print_left_out("stopped", results)
+            raise stopped
+        _print_left_out("interrupted", results)
+        return INTERRUPTED
     metrics = {
         f"{outcome.name}.{name}": number
         for outcome in results.outcomes
@@ -213,7 +208,7 @@ def _served(
     timeline, _ = config.serve(
         requests,
         partial(load_named, policy, config.settings),
-        loop="python",  # the compiled one tells observers nothing
+        loop="python",  # compiled loops have no observers
         observers=lambda number: [loads[number], *shown],
     )
     return timeline, [load.curve() for load in loads]
@@ -244,7 +239,7 @@ def _show(results: _Results) -> None:
 
 
 def _next(results: _Results) -> str:
-    """The load that the policies bear, under the placement with the lowest mean latency."""
+    """Return the search for the load, under the placement with the lowest mean latency."""
     config = results.config
     best = min(results.outcomes, key=lambda outcome: outcome.summary.e2e_s.mean)
     own = config.by_placement()[best.placement]
@@ -253,7 +248,7 @@ def _next(results: _Results) -> str:
     return f"python -m scheduler_adapters capacity --policies {' '.join(config.policies)}{options}"
 
 
-def _say_left_out(why: str, results: _Results) -> None:
+def _print_left_out(why: str, results: _Results) -> None:
     plan = results.config.plan[len(results.outcomes) :]
     left_out = [system_name(policy, on) + _rate_text(rate_per_s) for policy, on, rate_per_s in plan]
     left_out += ["the search for the capacity"] * bool(results.config.slo)
@@ -264,7 +259,7 @@ def _write(results: _Results, folder: Path) -> list[Path]:
     """Write summary.csv, every figure beside its table, and report.html; returns the files."""
     rows = pd.DataFrame(results.rows)
     columns = columns_of(results.rows[0])
-    table = ReportTable(columns=list(columns.values()), rows=rows[list(columns)].values.tolist())
+    table = table_of(rows[list(columns)].rename(columns=columns))
     effect = effect_text(results.outcomes).replace("\n", "\n\n")  # paragraphs
     sections = [Section(heading="All runs", text=effect, table=table), *_figures(results)]
     if results.capacities:
@@ -275,7 +270,7 @@ def _write(results: _Results, folder: Path) -> list[Path]:
 
 
 def _figures(results: _Results) -> Iterator[Section]:
-    """Latency against the rate where there are several; latencies and load at the highest one."""
+    """Yield the latency against several rates, then latencies and load at the highest rate."""
     config, outcomes, count = results.config, results.outcomes, len(results.requests)
     rates = {outcome.rate_per_s for outcome in outcomes}
     if len(rates) > 1:
@@ -287,7 +282,7 @@ def _figures(results: _Results) -> Iterator[Section]:
             f"{config.conditions(config.process, count)}.",
             drawn=("latency_by_rate", by_rate),
         )
-    # Of the rates the highest tells the policies apart.
+    # Policies differ most at the highest rate.
     rate_per_s = max((rate for rate in rates if rate is not None), default=None)
     shown = [outcome for outcome in outcomes if outcome.rate_per_s == rate_per_s]
     arrivals = config.arrivals_text(rate_per_s, outcomes[0].timeline.requests)

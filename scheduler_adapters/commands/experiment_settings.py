@@ -17,11 +17,11 @@ from scheduler_adapters.workload.workload import WorkloadConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Setup(InstanceConfig, WorkloadConfig):
-    """Requests, scores, an instance, and where results go."""
+    """Requests, scores, an instance, and the place of results."""
 
     mlruns_dir: str | None = "mlruns"
-    """MLflow store that gets a run of what --out keeps, where mlflow is installed (it takes 3 CPU
-    seconds): a folder or a server; the default gives way to $MLFLOW_TRACKING_URI; null: none."""
+    """MLflow store for the files of --out, if mlflow is installed: a folder or a server. The
+    default is replaced by $MLFLOW_TRACKING_URI; null: none. Logging takes 3 CPU seconds."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -43,7 +43,7 @@ class Setup(InstanceConfig, WorkloadConfig):
 
     @property
     def lengths_text(self) -> str:
-        """Where the lengths are from, for a caption."""
+        """Source of the lengths, for a caption."""
         if self.trace is not None:
             return self.trace.name
         return "log-normal mix" if self.lengths == "chat" else f"lengths of {self.lengths}"
@@ -76,7 +76,7 @@ class Setup(InstanceConfig, WorkloadConfig):
         return replace(self, scores=self.score_source(requests)), requests
 
     def log(self, name: str, metrics: Mapping[str, float], files: Sequence[Path]) -> None:
-        """Keep a finished run that wrote `files` in the MLflow store; none without files."""
+        """Log a finished run with its files in the MLflow store; do nothing without files."""
         if files:
             settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}
             settings |= {"warning": self.banner} if self.banner else {}
@@ -112,8 +112,8 @@ def check_place(path: Path | None, *suffixes: str) -> None:
 
 
 NamedSettings = Mapping[str, Mapping[str, Any]]
-"""Settings of policies, by name. A name may be made up: "policy" then says whose settings they are,
-as in {"pars-patient": {"policy": "pars", "starve_after_s": 600}}."""
+"""Settings of policies, by name. The entry of an invented name has its "policy", too:
+{"pars-patient": {"policy": "pars", "starve_after_s": 600}}."""
 
 
 def policy_of(name: str, settings: NamedSettings) -> str:
@@ -122,13 +122,13 @@ def policy_of(name: str, settings: NamedSettings) -> str:
 
 
 def load_named(name: str, settings: NamedSettings) -> Policy:
-    """Return a fresh policy with the settings of this name: rules may count their steps."""
+    """Return a new policy with the settings of this name."""
     own = {key: value for key, value in settings.get(name, {}).items() if key != "policy"}
     return load_policy(policy_of(name, settings), **own)
 
 
 def check_policies(names: Sequence[str], settings: NamedSettings) -> None:
-    """Refuse names and settings that would fail, or be overwritten, after the first runs."""
+    """Refuse names and settings that would fail, or overwrite results, after the first runs."""
     if not names:
         raise ConfigError("policies is empty; name at least one")
     check_names("policies", "settings", names, settings)
@@ -139,15 +139,14 @@ def check_policies(names: Sequence[str], settings: NamedSettings) -> None:
 def check_names(
     option: str, of_them: str, names: Sequence[str], settings: Mapping[str, Any]
 ) -> None:
-    """Refuse a name that stands twice in an option, and settings of names that are not in it."""
+    """Refuse repeated names in an option, and settings of names that are not in it."""
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
                 f"{option} names {name!r} twice; give one another name, with an entry in {of_them} "
-                "that says whose settings it holds"
+                "that has its settings"
             )
-    for name in settings:
-        if name not in names:
-            raise ConfigError(
-                f"{of_them} are for {name!r}, which is not in {option}; use {', '.join(names)}"
-            )
+    if unused := [name for name in settings if name not in names]:
+        raise ConfigError(
+            f"{of_them} are for {unused[0]!r}, which is not in {option}; use {', '.join(names)}"
+        )

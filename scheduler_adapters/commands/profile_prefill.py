@@ -6,7 +6,7 @@ The samples calibrate Phasor's prefill cost, alpha * l^2 + beta * l: a CSV with 
 
 `peak_flop_per_s` is the best sustained rate of a large matrix product in the model's precision on
 the device: latency times peak is the cost in FLOP-equivalents. On a GPU a prefill is replayed as a
-CUDA graph, as in engines, since a short prompt's kernels take longer to launch than to run. There
+CUDA graph, as in engines: a short prompt's kernels take longer to launch than to run. There
 `eager_s` is its time without the graph.
 """
 

@@ -1,8 +1,8 @@
 """`serve-vllm`: vLLM's OpenAI server with one of our schedulers, and scores for all its clients.
 
-It checks what can be wrong while nothing runs yet, then becomes vLLM (`exec`): signals, exit code
-and log are vLLM's own. All that vLLM is told stands in its command line and in one environment
-variable, so the same can be written into any other way to start it.
+The command checks its settings and then becomes vLLM (`exec`): signals, exit code and log are
+vLLM's own. All settings of vLLM are in its command line and in one environment variable. Any
+other way of starting vLLM can use the same.
 """
 
 import importlib.metadata
@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ import yaml
 
 from lengthwise.command_line.options import common_options
 from lengthwise.command_line.program import run_command
-from lengthwise.errors import ConfigError, ScoringError, UnsupportedByEngine
+from lengthwise.errors import ConfigError, ScoringError, UnsupportedByEngine, require
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
 from scheduler_adapters.engines.user_classes import read_user_classes
 from scheduler_adapters.engines.vllm_v1 import TESTED
@@ -58,8 +58,10 @@ module, *options = sys.argv[1:]
 sys.argv[1:] = [*options, "--api-key", *json.loads(os.environ.pop({_KEYS!r}))]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
-"""Runs vLLM with several API keys, of which its environment variable holds one only: a process that
-adds words to its own command line is listed without them."""
+"""Program that runs vLLM with several API keys; its environment variable can hold only one.
+
+The list of processes does not show words that a process adds to its own command line.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +75,13 @@ class ServeConfig(ScoreConfig):
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the policy, e.g. {"starve_after_s": 60}."""
     start_without_scorer: bool = False
-    """Whether to start although the scoring service does not answer; until it does, requests are
-    served in order of arrival."""
+    """Start without an answer of the scoring service; until it answers, requests are served in
+    order of arrival."""
     classes: Path | None = None
-    """JSON file of user classes with TBT targets, and of the API keys and the header that tell
-    them; `serve-vllm --help-all` has an example."""
+    """JSON file of user classes with TBT targets, and of the API keys and the header of each;
+    `serve-vllm --help-all` has an example."""
     client_hints: bool = False
-    """Whether every client may send its own score, class and target; else only trusted keys may."""
+    """Let every client send its own score, class and target; else only trusted keys may."""
     timeline: Path | None = None
     """Write every finished request with its token times to this .jsonl file; for read_timeline."""
     host: str = "127.0.0.1"
@@ -87,35 +89,32 @@ class ServeConfig(ScoreConfig):
     port: int = 8000
     """Port to listen on."""
     scorer_ca_file: str | None = None
-    """PEM certificates of those who may sign the scoring service's; set it to use TLS."""
+    """PEM certificates of the authorities for the scoring service; set it to use TLS."""
     scorer_certificate_file: str | None = None
-    """PEM certificate of this client, for a scoring service that asks for one."""
+    """PEM certificate of this client, for a scoring service that requires one."""
     scorer_key_file: str | None = None
     """PEM private key of that certificate."""
     scorer_token: str | None = field(default=None, repr=False)
     """Bearer token for the scoring service; the list of processes shows it until vLLM starts."""
     scorer_token_file: str | None = None
-    """Or a file whose first line it is."""
+    """File whose first line is the bearer token."""
     api_key_file: str | None = None
-    """API keys that vLLM accepts, one per line; so, or as VLLM_API_KEY, they are in no list of
-    processes. Those of vLLM's own --api-key are handed on in the same way."""
+    """File of the API keys that vLLM accepts, one per line. The list of processes shows none of
+    them, nor those of VLLM_API_KEY and of vLLM's own --api-key."""
     vllm: list[str] = field(default_factory=list)
     """vLLM's own options; easier to write behind a --."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.port < 65536:
-            raise ConfigError(f"port is {self.port}; use 1 to 65535")
+        require("port", self.port, 0 < self.port < 65536, "1 to 65535")
 
     @property
     def middleware(self) -> MiddlewareConfig:
         """The settings of the API server process."""
         token_file = self.scorer_token_file
+        names = [setting.name for setting in fields(ScoreConfig)]
         return MiddlewareConfig(
-            scorer=self.scorer,
-            deadline_s=self.deadline_s,
-            late_s=self.late_s,
-            target_model=self.target_model,
+            **{name: getattr(self, name) for name in names},
             security=ClientSecurity(
                 ca_file=self.scorer_ca_file,
                 certificate_file=self.scorer_certificate_file,
@@ -126,14 +125,11 @@ class ServeConfig(ScoreConfig):
             classes=None if self.classes is None else str(self.classes.resolve()),
             client_hints=self.client_hints,
             key_hashes=[hash_of(key) for key in self.api_keys],
-            max_scores_per_key=self.max_scores_per_key,
-            open_load=self.open_load,
-            unscored_last=self.unscored_last,
         )
 
     @property
     def api_keys(self) -> list[str]:
-        """Those that vLLM will accept; none where it takes every request."""
+        """API keys that vLLM will accept; empty: vLLM accepts every request."""
         if self.api_key_file is not None:
             return read_secrets(self.api_key_file)
         keys = _api_key_words(self.vllm)[0] or _configured_keys(self.vllm)
@@ -150,32 +146,32 @@ class ServeConfig(ScoreConfig):
     *("host", "port", "vllm"),
 )
 def run(config: ServeConfig) -> None:
-    """Start vLLM's OpenAI server with one of our schedulers; clients need not know.
+    """Start vLLM's OpenAI server with one of our schedulers; clients need no change.
 
-    Each request for a completion, chat or response is scored by the scoring service on its way in;
-    without a score within the deadline it is ranked by the median of the others, and counted
-    (/metrics: lengthwise_*). What a client writes into vllm_xargs itself is dropped and counted
-    (lengthwise_score, lengthwise_quantiles, lengthwise_class, lengthwise_tbt_s), and so is its
-    priority, unless its key is among the trusted_keys of --classes, or --client-hints true lets
-    every client.
+    Each request for a completion, chat or response is scored by the scoring service on its way in.
+    A request without a score within the deadline is ranked by the median of the others, and counted
+    (/metrics: lengthwise_*). A client's own entries in vllm_xargs (lengthwise_score,
+    lengthwise_quantiles, lengthwise_class, lengthwise_tbt_s) and its priority are dropped and
+    counted. They are kept for trusted_keys of --classes, or with --client-hints true for every
+    client.
 
     Examples:
       python -m scoring_service serve --bundle BUNDLE --address 127.0.0.1:50051
       python -m scheduler_adapters serve-vllm MODEL --policy pars --scorer 127.0.0.1:50051
       python -m scheduler_adapters serve-vllm MODEL --scorer HOST:PORT -- --max-num-seqs 64
 
-    A --classes file; the API key is asked first, then the header of a trusted proxy, then the
-    default:
+    A --classes file; the class is that of the API key, else of the header of a trusted proxy, else
+    the default:
       {"classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
        "api_keys": {"sk-3f9c": "chat"}, "header": "X-User-Class", "trusted_proxies": ["10.0.0.0/8"],
        "default": "batch", "trusted_keys": ["sk-gate"]}
 
-    GET /lengthwise/load answers what a router wants to know of each engine, as JSON, to clients
-    with an API key where there are keys (--open-load true: to all).
+    GET /lengthwise/load returns the load of each engine as JSON, for a router. It needs an API key
+    if there are keys (--open-load true: it needs none).
 
-    Options behind -- are vLLM's own; under --scheduling-policy priority a request's priority goes
-    before the policy, which then orders requests of one priority. A scoring service that does not
-    answer at the start is an error, unless --start-without-scorer true; later it may come and go.
+    Options behind -- are vLLM's own. Under --scheduling-policy priority the policy orders requests
+    of equal priority. A scoring service that does not answer at the start is an error, unless
+    --start-without-scorer true; later outages are no error.
     """
     check(config)
     module = server_module(config.model)
@@ -199,7 +195,7 @@ def run(config: ServeConfig) -> None:
 
 
 def _api_key_words(options: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The API keys among vLLM's options, and the options without them."""
+    """Return the API keys among vLLM's options, and the options without them."""
     keys, others, follows = list[str](), list[str](), False
     for word in options:
         name, equals, value = word.partition("=")
@@ -214,7 +210,7 @@ def _api_key_words(options: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _configured_keys(options: Sequence[str]) -> list[str]:
-    """The API keys in vLLM's own --config file; what is wrong with it vLLM says itself."""
+    """Return the API keys in vLLM's own --config file; vLLM itself reports its errors."""
     if "--config" not in options[:-1]:
         return []
     try:
@@ -226,7 +222,7 @@ def _configured_keys(options: Sequence[str]) -> list[str]:
 
 
 def _redacted(command: Sequence[str]) -> list[str]:
-    """The command for the log: without secrets, which are the words behind their option."""
+    """Return the command without its secrets, for the log."""
     shown, is_secret = [], False
     for word in command:
         if word.startswith("--"):
@@ -239,21 +235,34 @@ def _redacted(command: Sequence[str]) -> list[str]:
 
 
 def check(config: ServeConfig) -> None:
-    """Refuse what would fail later, or silently do something else.
+    """Refuse settings that would fail later, or that vLLM would ignore.
 
     Raises:
         ConfigError: policy, settings, classes or port are wrong, or vLLM options are ours.
-        UnsupportedByEngine: no vLLM here, or one that cannot run the policy with these options.
+        UnsupportedByEngine: vLLM is absent, or cannot run the policy with these options.
         ScoringError: the scoring service does not answer.
     """
     policy, middleware = configured_policy(config.additional_config), config.middleware
-    _require_own_options(config.vllm)
+    for option in config.vllm:
+        name = option.partition("=")[0].replace("_", "-")
+        if name in ("--model", "--host", "--port", "--scheduler-cls", "--additional-config"):
+            raise ConfigError(f"{name} is given to vLLM itself; give it before the --, or not")
     if config.api_key_file is not None and _api_key_words(config.vllm)[0]:
         raise ConfigError("there are --api-key-file and vLLM's own --api-key; give one of them")
-    _warn_of_priorities(config)
+    vllms = "=".join(config.vllm).replace("_", "-") + "="
+    if not config.client_hints and "--scheduling-policy=priority=" in vllms:
+        log.warning(
+            "a request's own priority counts from the trusted_keys of --classes only, "
+            "or from all clients with --client-hints true"
+        )
     if config.timeline is not None:
         timeline_log.require_writable(config.timeline)
-    _require_think_end(policy, config)
+    # The engine would refuse it, too, but minutes later.
+    require_think_end(
+        policy,
+        "--reasoning-" in vllms or bool(configured_think_end(config.additional_config)),
+        "add -- --reasoning-parser NAME, or think_end (token ids) to --settings",
+    )
     if middleware.classes is not None:
         read_user_classes(Path(middleware.classes))
     _require_free_port(config.host, config.port)
@@ -262,7 +271,7 @@ def check(config: ServeConfig) -> None:
 
 
 def server_module(model: str) -> list[str]:
-    """Return vLLM's server and its model: `vllm serve`, which the CPU build does not have."""
+    """Return vLLM's server module and its model; the CPU build has no `vllm serve`."""
     try:
         importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:
@@ -282,34 +291,6 @@ def server_options(config: ServeConfig) -> list[str]:
     return [f"--{name}={value}" for name, value in options.items()] + _api_key_words(config.vllm)[1]
 
 
-def _require_own_options(options: Sequence[str]) -> None:
-    """Refuse vLLM options that would replace ours."""
-    for option in options:
-        name = option.partition("=")[0].replace("_", "-")
-        if name in ("--model", "--host", "--port", "--scheduler-cls", "--additional-config"):
-            raise ConfigError(f"{name} is given to vLLM itself; give it before the --, or not")
-
-
-def _warn_of_priorities(config: ServeConfig) -> None:
-    """Say that priorities count from few where vLLM is told to go by them."""
-    words = "=".join(config.vllm).replace("_", "-") + "="
-    if not config.client_hints and "--scheduling-policy=priority=" in words:
-        log.warning(
-            "a request's own priority counts from the trusted_keys of --classes only, "
-            "or from all clients with --client-hints true"
-        )
-
-
-def _require_think_end(policy: Policy, config: ServeConfig) -> None:
-    """Refuse what the engine would, after minutes: phases, and nothing that tells them apart."""
-    told = any(option.replace("_", "-").startswith("--reasoning-") for option in config.vllm)
-    require_think_end(
-        policy,
-        told or bool(configured_think_end(config.additional_config)),
-        "add -- --reasoning-parser NAME, or think_end (token ids) to --settings",
-    )
-
-
 def _require_free_port(host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -321,7 +302,7 @@ def _require_free_port(host: str, port: int) -> None:
 
 
 def _require_scorer(config: MiddlewareConfig, start_without: bool) -> None:
-    """Refuse a scoring service that does not answer, unless that was asked for."""
+    """Refuse a scoring service that does not answer, or is not calibrated for the model."""
     if config.scorer is None:
         log.warning("no --scorer: requests without a score of their own are served by arrival")
         return

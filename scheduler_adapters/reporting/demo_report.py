@@ -1,4 +1,4 @@
-"""The demo's report: bursts and training run as sections and figures."""
+"""Report of the demo: bursts and training run as sections and figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ _GO_ON: Final = Section(
 
 @dataclass(frozen=True, kw_only=True)
 class Bursts:
-    """The same requests under each scheduler, in one engine."""
+    """Equal requests under each scheduler, in one engine."""
 
     timelines: Mapping[str, Timeline]
     conditions: str
@@ -84,7 +84,7 @@ def _e2e_s(bursts: Bursts) -> dict[str, Any]:
 
 
 def _waiting_section(bursts: Bursts) -> Section:
-    """What ordering by length does, on a few requests."""
+    """Return the effect of ordering by length on a few requests."""
     tables = []
     for policy in ("fcfs", "pars"):
         timeline = bursts.timelines[policy]

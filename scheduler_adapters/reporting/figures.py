@@ -36,14 +36,14 @@ COLOURS: Final = {
     "round-robin": "#5b6f2a",
     "pascal": "#a0304e",
 }
-"""A policy keeps its colour in every figure; those not named here take the next of `_CYCLE`."""
+"""Colours of policies in all figures; other policies take the next of `_CYCLE`."""
 
 _CYCLE: Final = ("#0f8b8d", "#e0a030", "#6a3d3d", "#3f4a8a", "#97b83c", "#c060c0")
 _DASHES: Final = ((), (5, 1.6), (1.2, 1.4), (6, 1.5, 1.2, 1.5), (9, 2), (3, 1, 1, 1, 1, 1))
 _MARKERS: Final = "os^Dv*"
-"""Lines of a figure differ by dashes or markers as well, for readers who do not see its colours."""
+"""Dashes or markers of the lines of a figure, for readers without colour vision."""
 _LABEL_HEIGHT: Final = 0.075
-"""Of a name at the end of a line, as a fraction of its panel."""
+"""Height of a name at the end of a line, as a fraction of its panel."""
 
 
 def colours_of(names: Iterable[str]) -> dict[str, str]:
@@ -54,35 +54,59 @@ def colours_of(names: Iterable[str]) -> dict[str, str]:
 
 def _each(
     table: pd.DataFrame, names: pd.Series[str], *, marked: bool = False
-) -> Iterator[tuple[str, pd.DataFrame, dict[str, Any]]]:
-    """Yield every policy of a table, its rows and its look among all `names`.
+) -> Iterator[tuple[pd.DataFrame, dict[str, Any]]]:
+    """Yield the rows of each policy, and its label and look among all `names`.
 
-    The look is a colour with dashes of its own, or, where it is `marked`, with markers.
+    The look is a colour with dashes of its own or, if `marked`, with markers.
     """
     colours, order = colours_of(names), list(map(str, names.unique()))
     for name, rows in table.groupby("policy", sort=False):
-        look: dict[str, Any] = {"color": colours[str(name)]}
         number = order.index(str(name))
+        look: dict[str, Any] = {"color": colours[str(name)], "label": str(name)}
         if marked:
             look |= {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 4}
         else:
             look["dashes"] = _DASHES[number % len(_DASHES)]
-        yield str(name), rows, look
+        yield rows, look
 
 
-def _panels(titles: Iterable[str], draw: Callable[[Axes, str], None]) -> list[Figure]:
-    """Return a figure for each title; a page lays them side by side where there is room."""
+def _panels(
+    table: pd.DataFrame,
+    draw: Callable[[Axes, pd.DataFrame, dict[str, Any]], object],
+    *,
+    by: str = "panel",
+    legend: str | None = None,
+    log: Literal["x", "y"] | None = None,
+    marked: bool = False,
+    **axes: Any,
+) -> list[Figure]:
+    """Return a figure for each value of column `by`; a wide page has them side by side.
+
+    Args:
+        draw: adds the rows of one policy to the axes.
+        legend: place of the legend; None: names at the ends of the lines.
+        log: logarithmic axis.
+        marked: markers in place of dashes.
+        axes: labels and limits.
+    """
     found = []
-    for title in dict.fromkeys(titles):
+    for title in table[by].unique():
         with _canvas(4.6, 3.4) as (figure, axis):
-            draw(axis, title)
-            axis.set_title(title or "")
+            for rows, look in _each(table[table[by] == title], table["policy"], marked=marked):
+                draw(axis, rows, look)
+            axis.set(title=title, **axes)
+            if log is not None:
+                _use_log(axis, log)
+            if legend is None:
+                _label_ends(axis)
+            else:
+                axis.legend(loc=legend)
             found.append(figure)
     return found
 
 
 def _label_ends(axis: Axes) -> None:
-    """Write the name of each line at its right end, one name for each label, none over another."""
+    """Write the name of each line at its right end, without overlap."""
     to_axes = axis.transData + axis.transAxes.inverted()
     ends = sorted(
         (float(to_axes.transform(np.asarray(line.get_xydata())[-1])[1]), number, line)
@@ -103,7 +127,7 @@ def _label_ends(axis: Axes) -> None:
 
 @contextmanager
 def _canvas(width: float, height: float, **more: Any) -> Iterator[tuple[Figure, Axes]]:
-    """A figure of that many inches in our style, and its axes."""
+    """Yield a figure of this size in inches, in our style, and its axes."""
     with matplotlib.rc_context(FIGURE_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained", **more)
         yield figure, figure.subplots()
@@ -112,44 +136,36 @@ def _canvas(width: float, height: float, **more: Any) -> Iterator[tuple[Figure, 
 def ecdf_figure(table: pd.DataFrame, xlabel: str, *, log_x: bool = False) -> list[Figure]:
     """Cumulative share against a latency: a figure for each `panel` of `ecdf_table`."""
 
-    def draw(axis: Axes, title: str) -> None:
-        for name, rows, look in _each(table[table["panel"] == title], table["policy"]):
-            axis.step(rows["value"], rows["share"], where="post", linewidth=1.8, label=name, **look)
-        axis.set(xlabel=xlabel, ylabel="share", ylim=(0, 1.01))
-        if log_x:
-            _use_log(axis, "x")
-        else:
-            axis.set_xlim(left=0)
-        axis.legend(loc="lower right")
+    def draw(axis: Axes, rows: pd.DataFrame, look: dict[str, Any]) -> None:
+        axis.step(rows["value"], rows["share"], where="post", linewidth=1.8, **look)
 
-    return _panels(table["panel"], draw)
+    axes: dict[str, Any] = {"xlabel": xlabel, "ylabel": "share", "ylim": (0, 1.01)}
+    scale: dict[str, Any] = {"log": "x"} if log_x else {"xlim": (0, None)}
+    return _panels(table, draw, legend="lower right", **axes, **scale)
 
 
 def waiting_figure(table: pd.DataFrame) -> list[Figure]:
-    """Requests as lines, thin while they wait and thick while they run, in the order of their end.
+    """Requests as lines in the order of their end: thin in the queue, thick while running.
 
     Columns policy, scheduled_s, finished_s, is_long; all arrive at 0 s.
     """
 
-    def draw(axis: Axes, policy: str) -> None:
-        rows = table[table["policy"] == policy].sort_values("finished_s", ignore_index=True)
+    def draw(axis: Axes, rows: pd.DataFrame, look: dict[str, Any]) -> None:
+        rows = rows.sort_values("finished_s", ignore_index=True)
         axis.hlines(rows.index, 0, rows["scheduled_s"], color="#b0b0b0", linewidth=0.8)
-        for is_long, name in ((False, "short answer"), (True, "long answer")):
-            some = rows[rows["is_long"] == is_long]
-            look: dict[str, Any] = {
-                "color": _CYCLE[1] if is_long else COLOURS["pars"],
-                "linewidth": 3.2,
-            }
-            axis.hlines(some.index, some["scheduled_s"], some["finished_s"], label=name, **look)
-        axis.set(xlabel="seconds", yticks=[], xlim=(0, float(table["finished_s"].max())))
+        kinds = {"short answer": COLOURS["pars"], "long answer": _CYCLE[1]}
+        for is_long, (name, color) in enumerate(kinds.items()):
+            some = rows[rows["is_long"] == bool(is_long)]
+            line: dict[str, Any] = {"color": color, "linewidth": 3.2, "label": name}
+            axis.hlines(some.index, some["scheduled_s"], some["finished_s"], **line)
         axis.invert_yaxis()
-        axis.legend(loc="upper right")
 
-    return _panels(table["policy"], draw)
+    axes = {"xlabel": "seconds", "yticks": [], "xlim": (0, float(table["finished_s"].max()))}
+    return _panels(table, draw, by="policy", legend="upper right", **axes)
 
 
 def _use_log(axis: Axes, which: Literal["x", "y"]) -> None:
-    """A logarithmic axis labelled 0.1, 1, 10; between them only where it spans less than that."""
+    """Make an axis logarithmic, with labels 0.1, 1, 10, and labels between them on a short one."""
     axis.set(**{f"{which}scale": "log"})
     ticks, (low, high) = (
         (axis.xaxis, axis.get_xlim()) if which == "x" else (axis.yaxis, axis.get_ylim())
@@ -163,30 +179,22 @@ def _use_log(axis: Axes, which: Literal["x", "y"]) -> None:
 def rate_figure(table: pd.DataFrame) -> list[Figure]:
     """Latency against the arrival rate: columns metric, policy, rate_per_s, p50, p99 (seconds)."""
 
-    def draw(axis: Axes, metric: str) -> None:
-        rows_of = _each(table[table["metric"] == metric], table["policy"], marked=True)
-        for name, rows, look in rows_of:
-            axis.plot(rows["rate_per_s"], rows["p50"], **look)
-            axis.plot(rows["rate_per_s"], rows["p99"], **look, ls="--", label=name)
-        axis.set(xlabel="requests per second", ylabel="seconds")
-        _use_log(axis, "y")
-        _label_ends(axis)
+    def draw(axis: Axes, rows: pd.DataFrame, look: dict[str, Any]) -> None:
+        axis.plot(rows["rate_per_s"], rows["p50"], **{**look, "label": "_"})
+        axis.plot(rows["rate_per_s"], rows["p99"], **look, ls="--")
 
-    return _panels(table["metric"], draw)
+    axes = {"xlabel": "requests per second", "ylabel": "seconds"}
+    return _panels(table, draw, by="metric", log="y", marked=True, **axes)
 
 
 def band_figure(table: pd.DataFrame, xlabel: str) -> list[Figure]:
     """Lines with their 95% bands: columns panel, policy, x, value, low, high (seconds)."""
 
-    def draw(axis: Axes, title: str) -> None:
-        for name, rows, look in _each(table[table["panel"] == title], table["policy"], marked=True):
-            axis.plot(rows["x"], rows["value"], label=name, **look)
-            axis.fill_between(rows["x"], rows["low"], rows["high"], color=look["color"], alpha=0.15)
-        axis.set(xlabel=xlabel, ylabel="seconds")
-        _use_log(axis, "y")
-        _label_ends(axis)
+    def draw(axis: Axes, rows: pd.DataFrame, look: dict[str, Any]) -> None:
+        axis.plot(rows["x"], rows["value"], **look)
+        axis.fill_between(rows["x"], rows["low"], rows["high"], color=look["color"], alpha=0.15)
 
-    return _panels(table["panel"], draw)
+    return _panels(table, draw, log="y", marked=True, xlabel=xlabel, ylabel="seconds")
 
 
 def load_figure(table: pd.DataFrame) -> list[Figure]:
@@ -195,22 +203,19 @@ def load_figure(table: pd.DataFrame) -> list[Figure]:
     Columns policy, at_s, kv_usage_fraction, num_resident, num_waiting.
     """
     columns = {
-        "KV blocks in use": "kv_usage_fraction",
-        "requests running": "num_resident",
-        "requests waiting": "num_waiting",
+        "kv_usage_fraction": "KV blocks in use",
+        "num_resident": "requests running",
+        "num_waiting": "requests waiting",
     }
 
-    def draw(axis: Axes, title: str) -> None:
-        for name, rows, look in _each(table, table["policy"]):
-            line: dict[str, Any] = {"linewidth": 1.4, "alpha": 0.9, "label": name, **look}
-            axis.plot(rows["at_s"], rows[columns[title]], **line)
-        axis.set(xlabel="virtual time (s)", xlim=(0, table["at_s"].max()))
-        axis.set_ylim(bottom=0)
-        if columns[title].endswith("fraction"):
+    def draw(axis: Axes, rows: pd.DataFrame, look: dict[str, Any]) -> None:
+        axis.plot(rows["at_s"], rows["value"], linewidth=1.4, alpha=0.9, **look)
+        if (rows["panel"] == columns["kv_usage_fraction"]).any():
             axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axis.legend(loc="upper right")
 
-    return _panels(columns, draw)
+    long = table.rename(columns=columns).melt(["policy", "at_s"], [*columns.values()], "panel")
+    axes = {"xlabel": "virtual time (s)", "xlim": (0, table["at_s"].max()), "ylim": (0, None)}
+    return _panels(long, draw, legend="upper right", **axes)
 
 
 def capacity_figure(table: pd.DataFrame, xlabel: str) -> Figure:
@@ -232,10 +237,10 @@ ROLE_COLOURS: Final = {"prefill": "#e8c48c", "decode": "#9cc4e4", "both": "#e4e4
 
 
 def instances_figure(spans: pd.DataFrame, moves: pd.DataFrame) -> Figure:
-    """Instances over time: their roles as bars, and the requests that moved between them.
+    """Instances over time: their roles as bars, and the moves of requests between them.
 
     Columns of `spans`: instance, role, start_s, end_s; of `moves`: source, destination, end_s and
-    kind, whose first word in order of the alphabet is drawn first.
+    kind, drawn in alphabetical order.
     """
     numbers = sorted(spans["instance"].unique())
     with _canvas(9.0, 1.0 + 0.42 * len(numbers)) as (figure, axis):
@@ -260,17 +265,14 @@ def instances_figure(spans: pd.DataFrame, moves: pd.DataFrame) -> Figure:
 def series_figure(table: pd.DataFrame, xlabel: str, ylabel: str) -> list[Figure]:
     """Lines over a common axis: columns policy, x, y; a figure for each `panel`."""
 
-    def draw(axis: Axes, title: str) -> None:
-        for name, rows, look in _each(table[table["panel"] == title], table["policy"]):
-            axis.plot(rows["x"], rows["y"], linewidth=1.5, label=name, **look)
-        axis.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
-        _label_ends(axis)
+    def draw(axis: Axes, rows: pd.DataFrame, look: dict[str, Any]) -> None:
+        axis.plot(rows["x"], rows["y"], linewidth=1.5, **look)
 
-    return _panels(table["panel"], draw)
+    return _panels(table, draw, xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
 
 
 def tau_figure(steps: ArrayLike, tau_b: ArrayLike) -> Figure:
-    """The agreement of a ranker on its validation prompts while it is trained."""
+    """Agreement of a ranker on its validation prompts during the training."""
     with _canvas(5.6, 3.2) as (figure, axis):
         axis.plot(steps, tau_b, marker="o", markersize=3, color=COLOURS["pars"], label="pars")
         axis.set(xlabel="optimiser step", ylabel="tau_b on validation prompts")
@@ -279,7 +281,7 @@ def tau_figure(steps: ArrayLike, tau_b: ArrayLike) -> Figure:
 
 
 def scatter_figure(scores: ArrayLike, lengths: ArrayLike) -> Figure:
-    """Scores and lengths; drawn as pixels, so that thousands of them stay small in the file."""
+    """Scores and lengths, as pixels: a file with thousands of them stays small."""
     with _canvas(5.6, 3.4, dpi=110) as (figure, axis):
         dots: dict[str, Any] = {"s": 7, "alpha": 0.35, "color": COLOURS["pars"], "linewidths": 0}
         axis.scatter(scores, lengths, **dots, rasterized=True)
@@ -289,24 +291,21 @@ def scatter_figure(scores: ArrayLike, lengths: ArrayLike) -> Figure:
 
 
 def agreement_figure(table: pd.DataFrame, metric: str) -> Figure:
-    """Simulated against measured, on and off the dashed line of equality.
+    """Simulated against measured latencies, with a dashed line of equality.
 
-    Columns measured_s and simulated_s; lowest_s and highest_s where runs were repeated (the bar is
-    their range); policy where there are several, each with its colour.
+    Columns measured_s and simulated_s; for repeated runs lowest_s and highest_s, the ends of the
+    bar; for several policies policy, each with its colour.
     """
     with _canvas(5.6, 3.6) as (figure, axis):
         has_range, has_policies = "lowest_s" in table, "policy" in table
         table = table if has_policies else table.assign(policy="pars")
         is_large = len(table) > 1000  # as pixels, so that the file stays small
-        for name, rows, look in _each(table, table["policy"], marked=True):
-            real, color = rows["measured_s"], look["color"]
+        for rows, look in _each(table, table["policy"], marked=True):
+            real, simulated = rows["measured_s"], rows["simulated_s"]
             spread = [real - rows["lowest_s"], rows["highest_s"] - real] if has_range else None
-            dots: dict[str, Any] = {**look, "fmt": look["marker"], "markersize": 3, "label": name}
-            del dots["marker"]
-            bars: dict[str, Any] = {"ecolor": to_rgba(color, 0.3), "elinewidth": 1}
-            axis.errorbar(
-                real, rows["simulated_s"], xerr=spread, **dots, **bars, rasterized=is_large
-            )
+            look |= {"fmt": look.pop("marker"), "markersize": 3, "rasterized": is_large}
+            look |= {"ecolor": to_rgba(look["color"], 0.3), "elinewidth": 1}
+            axis.errorbar(real, simulated, xerr=spread, **look)
         axis.axline((0, 0), slope=1, linestyle="--", linewidth=1, color="#444")
         measured = "measured, mean and range" if has_range else "measured"
         axis.set(xlabel=f"{metric} {measured} (s)", ylabel=f"{metric} simulated (s)")
@@ -316,9 +315,9 @@ def agreement_figure(table: pd.DataFrame, metric: str) -> Figure:
 
 
 def save_figure(figure: Figure | Sequence[Figure], path: Path) -> Path:
-    """Write a figure as a file of its own (the suffix says the format); returns the path.
+    """Write a figure as a file, in the format of the suffix; returns the path.
 
-    Several become one SVG file, side by side.
+    Several figures become one SVG file, side by side.
     """
     if not isinstance(figure, Figure):
         return write_whole(path, lambda part: part.write_text(_row_of(figure)), make_folder=True)

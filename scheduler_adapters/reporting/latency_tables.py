@@ -1,4 +1,4 @@
-"""Tables of runs: latencies, load over time and capacity, as figures and CSV files take them."""
+"""Tables of runs, for figures and CSV files: latencies, load over time and capacity."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,21 +12,20 @@ from numpy.typing import ArrayLike
 from scheduler_adapters.simulator.observers import LoadCurve
 from scheduler_adapters.timeline.latency_metrics import Summary, statistic, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.requests import Floats
 
 Weighted = ArrayLike | tuple[ArrayLike, ArrayLike]
-"""Values, or values with how often each occurs."""
+"""Values, or values with the number of occurrences of each."""
 _POINTS: Final = 400
 _NO_EFFECT: Final = 0.02
 INTERVALS: Final = 300
-"""Of virtual time in a table of the load."""
+"""Number of intervals of virtual time in a table of the load."""
 _COUNTS: Final = (
     *("num_finished", "num_unfinished", "num_rejected", "num_unscored", "num_preemptions"),
     "output_tokens_per_s",
 )
 _METRICS: Final = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "tbt_s", "queueing_s")
 _READING_METRICS: Final = ("first_answer_s", "ttfat_s", "blocking_s")
-"""Of workloads that reason."""
+"""Metrics of workloads with reasoning."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +36,19 @@ class Outcome:
     rate_per_s: float | None
     timeline: Timeline
     loads: Sequence[LoadCurve]
-    """Of each instance."""
+    """Load of each instance."""
     summary: Summary
     placement: str | None = None
     """None: a single instance."""
 
     @property
     def system(self) -> str:
-        """What was run, for readers."""
+        """Policy and placement, for readers."""
         return system_name(self.policy, self.placement)
 
     @property
     def name(self) -> str:
-        """The name of its files."""
+        """Name of the run's files."""
         placement = "" if self.placement is None else f"_{self.placement}"
         rate = "" if self.rate_per_s is None else f"_q{self.rate_per_s:g}"
         return re.sub(r"[^\w.-]", "_", self.policy + placement) + rate
@@ -88,7 +87,7 @@ COLUMNS: Final = {
     "normalized_latency_p90_s": "E2E/token p90 s",
     "num_preemptions": "preemptions",
 }
-"""Fields of a row that people are shown, and their headings."""
+"""Fields of a row in a printed table, and their headings."""
 _READING_COLUMNS: Final = {
     "first_answer_p99_s": "first answer p99 s",
     "blocking_p99_s": "blocking p99 s",
@@ -97,13 +96,13 @@ _READING_COLUMNS: Final = {
 
 
 def columns_of(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of such a row that people are shown, and their headings."""
+    """Return the fields of a row for a printed table, and their headings."""
     first = {name: name for name in ("policy", "placement") if name in row}
     return first | COLUMNS | (_READING_COLUMNS if "qoe_violations" in row else {})
 
 
 def effect_text(outcomes: Sequence[Outcome]) -> str:
-    """Return what each policy changes against FCFS (or the first), at the highest rate of all."""
+    """Return the change of each policy against FCFS (or the first one), at the highest rate."""
     highest = max((o.rate_per_s or 0.0 for o in outcomes), default=0.0)
     shown = [outcome for outcome in outcomes if (outcome.rate_per_s or 0.0) == highest]
     base = next((o for o in shown if o.policy == "fcfs"), shown[0])
@@ -116,7 +115,7 @@ def _effect(outcome: Outcome, base: Outcome) -> str:
     queueing = base.summary.queueing_s.mean / theirs.mean
     if abs(mean) < _NO_EFFECT and queueing < _NO_EFFECT:
         what = "placement" if outcome.policy == base.policy else "order"
-        why = f"hardly anybody waits, so the {what} matters little"
+        why = f"there is hardly a queue, so the {what} matters little"
     elif mean < 0 < p99 and outcome.policy == base.policy:
         why = "answers come sooner on average, the latest later"
     elif mean < 0 < p99:
@@ -154,18 +153,16 @@ def latency_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
 
 
 def ecdf_table(panels: Mapping[str, Mapping[str, Weighted]]) -> pd.DataFrame:
-    """Columns panel, policy, value, share: the part of the values at or below each one.
+    """Return columns panel, policy, value, share: the share of values at or below each one.
 
-    NaN (never happened) counts among all, so that the curve of a policy that left requests
-    unfinished ends below 1.
+    NaN counts as a value above all others: the curve of a policy with unfinished requests ends
+    below 1.
     """
-    tables = [
-        _ecdf(*(weighted if isinstance(weighted, tuple) else (weighted, 1.0))).assign(
-            panel=panel, policy=policy
-        )
-        for panel, series in panels.items()
-        for policy, weighted in series.items()
-    ]
+    tables = []
+    for panel, series in panels.items():
+        for policy, given in series.items():
+            values, counts = given if isinstance(given, tuple) else (given, 1.0)
+            tables.append(_ecdf(values, counts).assign(panel=panel, policy=policy))
     return pd.concat(tables)[["panel", "policy", "value", "share"]]
 
 
@@ -184,40 +181,36 @@ def _ecdf(values: ArrayLike, counts: ArrayLike) -> pd.DataFrame:
 def rate_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """Columns metric, policy, rate_per_s, p50, p99 (seconds)."""
     metrics = {"TTFT": "ttft_s", "TBT": "tbt_s", "E2E / output tokens": "normalized_latency_s"}
-    rows = [
-        (label, outcome.system, outcome.rate_per_s, values.p50, values.p99)
-        for label, name in metrics.items()
-        for outcome in outcomes
-        for values in [getattr(outcome.summary, name)]
-    ]
+    rows = []
+    for label, name in metrics.items():
+        for outcome in outcomes:
+            values = getattr(outcome.summary, name)
+            rows.append((label, outcome.system, outcome.rate_per_s, values.p50, values.p99))
     return pd.DataFrame(rows, columns=["metric", "policy", "rate_per_s", "p50", "p99"])
 
 
 def load_table(outcomes: Sequence[Outcome], kv_blocks: int) -> pd.DataFrame:
     """Return the load of each run in equal intervals, up to the end of the longest run.
 
-    Of a cluster: the share of all KV blocks, and the requests on all instances.
+    For a cluster: the share of all KV blocks, and the requests on all instances.
     """
     ends_s = [load.end_s[-1] for each in outcomes for load in each.loads if len(load.end_s)]
     edges_s = np.linspace(0, float(max(ends_s)), INTERVALS + 1)
-
-    def total(outcome: Outcome, column: str) -> Floats:
-        means = [load.mean(getattr(load, column), edges_s) for load in outcome.loads]
-        return np.asarray(np.sum(means, axis=0))
-
-    return pd.concat(
-        pd.DataFrame(
-            {
-                "policy": outcome.system,
-                "at_s": (edges_s[1:] + edges_s[:-1]) / 2,
-                "kv_usage_fraction": total(outcome, "used_blocks")
-                / (kv_blocks * len(outcome.loads)),
-                "num_resident": total(outcome, "num_resident"),
-                "num_waiting": total(outcome, "num_waiting"),
-            }
+    tables = []
+    for outcome in outcomes:
+        used, resident, waiting = (
+            np.sum([load.mean(getattr(load, name), edges_s) for load in outcome.loads], axis=0)
+            for name in ("used_blocks", "num_resident", "num_waiting")
         )
-        for outcome in outcomes
-    )
+        columns = {
+            "policy": outcome.system,
+            "at_s": (edges_s[1:] + edges_s[:-1]) / 2,
+            "kv_usage_fraction": used / (kv_blocks * len(outcome.loads)),
+            "num_resident": resident,
+            "num_waiting": waiting,
+        }
+        tables.append(pd.DataFrame(columns))
+    return pd.concat(tables)
 
 
 def capacity_table(found: Mapping[str, list[float]]) -> pd.DataFrame:

@@ -201,7 +201,7 @@ def test_the_vllm_engine_serves_the_same_requests_in_other_times(policy, capsys)
         ("--settings={pars: {speed: 1}}", "unexpected keyword argument 'speed'"),
         ("--policies=[fcfs, best]", "no policy named 'best'"),
         ("--rates_per_s=[0]", "rate_per_s is 0"),
-        ("--rates_per_s=[2, 4, 2]", "name each rate once"),
+        ("--rates_per_s=[2, 4, 2]", "use each rate once"),
         ("--rates_per_s=[2, 4]; --rate_per_s=3", "use one of them"),
         ("--rates_per_s=2,4", "use '[2, 4]'"),
         ("--policies=fcfs,pars", "policies is 'fcfs,pars'; use '[fcfs, pars]'"),
