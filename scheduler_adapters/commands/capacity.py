@@ -219,8 +219,8 @@ def _show(
         return
     rows = []
     for row in table.drop(columns="searches").to_dict("records"):
-        own = {"interval": [row.pop("low"), row.pop("high")]}
-        rows.append({**row, **own, each: found.get(row["policy"], bounds)})
+        row |= {"interval": [row.pop("low"), row.pop("high")]}
+        rows.append(row | {each: found.get(row["policy"], bounds)})
     shown = {"slo": config.slo, "by": config.by, "scores": config.scores}
     if bounds:
         bound = rows.pop()

@@ -75,7 +75,7 @@ def _panels(
     draw: Callable[[Axes, pd.DataFrame, dict[str, Any]], object],
     *,
     by: str = "panel",
-    legend: str | None = None,
+    legend: Literal["lower right", "upper right"] | None = None,
     log: Literal["x", "y"] | None = None,
     marked: bool = False,
     **axes: Any,
@@ -160,7 +160,11 @@ def waiting_figure(table: pd.DataFrame) -> list[Figure]:
             axis.hlines(some.index, some["scheduled_s"], some["finished_s"], **line)
         axis.invert_yaxis()
 
-    axes = {"xlabel": "seconds", "yticks": [], "xlim": (0, float(table["finished_s"].max()))}
+    axes: dict[str, Any] = {
+        "xlabel": "seconds",
+        "yticks": [],
+        "xlim": (0, float(table["finished_s"].max())),
+    }
     return _panels(table, draw, by="policy", legend="upper right", **axes)
 
 
@@ -183,7 +187,7 @@ def rate_figure(table: pd.DataFrame) -> list[Figure]:
         axis.plot(rows["rate_per_s"], rows["p50"], **{**look, "label": "_"})
         axis.plot(rows["rate_per_s"], rows["p99"], **look, ls="--")
 
-    axes = {"xlabel": "requests per second", "ylabel": "seconds"}
+    axes: dict[str, Any] = {"xlabel": "requests per second", "ylabel": "seconds"}
     return _panels(table, draw, by="metric", log="y", marked=True, **axes)
 
 
@@ -214,7 +218,11 @@ def load_figure(table: pd.DataFrame) -> list[Figure]:
             axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
     long = table.rename(columns=columns).melt(["policy", "at_s"], [*columns.values()], "panel")
-    axes = {"xlabel": "virtual time (s)", "xlim": (0, table["at_s"].max()), "ylim": (0, None)}
+    axes: dict[str, Any] = {
+        "xlabel": "virtual time (s)",
+        "xlim": (0, table["at_s"].max()),
+        "ylim": (0, None),
+    }
     return _panels(long, draw, legend="upper right", **axes)
 
 
