@@ -16,7 +16,6 @@ synthetic set takes its place, with a warning."""
 
 
 def _prepare() -> None:
-    """Log our messages to stderr without a prefix, and of libraries only warnings."""
     # Idle OpenMP threads that spin would starve the others on a shared machine. A short spin stays:
     # a training step is hundreds of short operations, and takes a third longer if threads sleep.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -25,7 +25,6 @@ _MINOR: Final[Rule] = (lambda value: 0 < value < 0.5, "a fraction in (0, .5)")
 
 
 def _check(section: str, settings: object, **rules: Rule) -> None:
-    """Raise ConfigError unless each setting is None or holds its rule."""
     for name, (holds, right) in rules.items():
         value = getattr(settings, name)
         require(f"{section}{name}", value, value is None or holds(value), right)
@@ -134,7 +133,6 @@ class LossConfig:
 
     @property
     def draws_pairs(self) -> bool:
-        """True for a loss of drawn pairs, instead of whole batches."""
         return self.objective == "pairs"
 
 

@@ -21,7 +21,6 @@ class AnswerLog:
     """The open file: its rows so far, and appending."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, made if absent, and drop an incomplete last row."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -132,7 +132,6 @@ def read_prompts(path: Path, column: str) -> tuple[list[str], int]:
 async def _collect_all(
     config: CollectConfig, jobs: Sequence[tuple[str, int]], log: AnswerLog, api_key: str | None
 ) -> tuple[list[str], int]:
-    """Append a row per (prompt, sample); returns the reasons of refusals and the repeats."""
     limit = config.concurrency
     limits = httpx.Limits(max_connections=limit, max_keepalive_connections=limit)
     refused: list[str] = []
@@ -167,7 +166,6 @@ async def _collect_all(
 
 
 def _done(log: AnswerLog, config: CollectConfig) -> set[tuple[str, int]]:
-    """Return the (prompt hash, sample) of the responses in the file."""
     mine, done = config.request, set()
     for number, row in enumerate(log.rows):
         try:

@@ -5,7 +5,6 @@ the reasoning in it.
 """
 
 import asyncio
-import logging
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,8 +24,6 @@ _MAX_DELAY_S: Final = 60.0
 _MAX_FIRST_REFUSALS: Final = 10
 _THINK_END: Final = "</think>"
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResponseLength:
@@ -43,7 +40,6 @@ class ResponseLength:
 
     @property
     def answer_tokens(self) -> int:
-        """Output less reasoning."""
         return self.output_tokens - self.reasoning_tokens
 
 
@@ -62,13 +58,6 @@ class Endpoint:
         api: Api = "chat",
         max_attempts: int = 10,
     ) -> None:
-        """The client carries the time limit, the key and the connections.
-
-        Args:
-            url: base of the API, such as http://127.0.0.1:8000/v1.
-            settings: fields of every request: the model, max_tokens, temperature and others.
-            max_attempts: attempts per prompt before it counts as failed.
-        """
         self.client, self.url, self.settings, self.api = client, api_base(url), settings, api
         self.max_attempts = max_attempts
         self.num_retries = 0
@@ -124,7 +113,6 @@ class Endpoint:
         )
 
     def _refusal(self, status: int, reason: str) -> Exception:
-        """Return the error of a status that is not retried: of this prompt, or of the settings."""
         if status in _WRONG_ENDPOINT:
             return ConfigError(
                 f"{self.url} refuses to answer ({reason}); check --endpoint, --model and the key"
@@ -161,7 +149,6 @@ def measure(body: Mapping[str, Any]) -> ResponseLength:
 
 
 def _texts(choice: Mapping[str, Any]) -> tuple[str, str]:
-    """Return reasoning and answer, from fields of the message or from <think> tags."""
     message = choice.get("message") or {}
     content = str(message.get("content") or choice.get("text") or "")
     if apart := message.get("reasoning_content") or message.get("reasoning"):

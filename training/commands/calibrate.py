@@ -83,7 +83,6 @@ def main(options: CalibrateOptions, store: StoreOptions, output: OutputOptions) 
 def _log(
     samples: PrefillSamples, cost: PrefillCost, content: dict[str, Any], mlruns_dir: str
 ) -> tuple[str, str]:
-    """Log the fit; returns the MLflow run and the path of the figure."""
     from training.evaluation.figures import prefill_latency
     from training.release.tracking import Tracker
 

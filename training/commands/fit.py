@@ -72,12 +72,10 @@ class FitOptions:
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the checkpoints, removed after the bundle is written unless they are kept."""
         return self.out / "checkpoints"
 
     @property
     def state(self) -> Path:
-        """File with the configuration and the MLflow run of the checkpoints."""
         return self.checkpoints / "run.json"
 
 
@@ -162,7 +160,6 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
 def _publish(
     labelled: LabelledSplits, trained: Trained, out: Path, tracker: Tracker
 ) -> dict[str, Any]:
-    """Write, measure, log and register the bundle of one label; returns its figures."""
     from training.release.publish import BUNDLE, log_results, register, write_bundle, write_report
 
     label = labelled.config.data.label
@@ -205,7 +202,6 @@ def _interrupted_run(config: TrainConfig, options: FitOptions) -> str:
 
 @contextlib.contextmanager
 def _without_torn_checkpoints(folder: Path) -> Iterator[None]:
-    """Remove incomplete checkpoints after an error of the disk, which may have filled up."""
     try:
         yield
     except OSError:

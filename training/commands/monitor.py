@@ -150,7 +150,6 @@ def _log(
     result: Mapping[str, Any],
     mlruns_dir: str,
 ) -> tuple[str, str]:
-    """Log the report; returns the MLflow run and the address of the figure."""
     from training.evaluation.figures import drift
     from training.release.tracking import Tracker
 

@@ -159,7 +159,6 @@ def load_data(
 
 
 def _own_table(path: Path, columns: DataConfig) -> LoadedData:
-    """Return the records of a table or log; unnamed columns have the names of `PromptResponse`."""
     named = FieldMap(
         prompt=columns.prompt_column,
         output_tokens=columns.length_column or ("output_tokens",),
@@ -260,7 +259,6 @@ def write_card(table: Path, *, columns: Sequence[str], rows: int, **about: str) 
 
 
 def save_card(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a card, whole or not at all."""
     work = path.with_name(f".{CARD}")
     work.write_text(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True))
     os.replace(work, path)

@@ -87,7 +87,6 @@ def load_splits(config: TrainConfig, data_dir: str | None) -> LabelledSplits:
 def _split_by(
     label: Label, config: TrainConfig, data: LoadedData, also: Sequence[tuple[LoadedData, int]]
 ) -> LabelledSplits:
-    """Return the data labelled by one length, which stands first in the configuration."""
     others = (name for name in (config.data.label, *config.data.heads) if name != label)
     config = replace(config, data=replace(config.data, label=label, heads=tuple(others)))
     prompts = _labelled(data, config, config.data.model)
@@ -119,7 +118,6 @@ def _labelled(data: LoadedData, config: TrainConfig, model: str | None) -> list[
 
 
 def _times(name: str) -> tuple[str, int]:
-    """Return a data set of `also`, and its number of copies in an epoch."""
     dataset, star, times = name.partition("*")
     if star and (not times.isdigit() or int(times) < 1):
         raise ConfigError(

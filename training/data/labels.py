@@ -35,7 +35,6 @@ class LabelledPrompt:
 
     @property
     def observed(self) -> int:
-        """The length of the first sample, which tests compare with."""
         return self.lengths[0]
 
     def target(self, repeats: Repeats) -> float:
@@ -96,7 +95,6 @@ def of_one_model(
 
 
 def texts(items: Sequence[LabelledPrompt]) -> list[str]:
-    """Return the prompts themselves."""
     return [item.prompt for item in items]
 
 
@@ -106,7 +104,6 @@ def targets(items: Sequence[LabelledPrompt], repeats: Repeats) -> NDArray[np.flo
 
 
 def observed(items: Sequence[LabelledPrompt]) -> NDArray[np.float64]:
-    """Return the lengths that figures are computed on, one per prompt, in tokens, shape (N,)."""
     return np.array([item.observed for item in items], np.float64)
 
 

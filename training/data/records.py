@@ -182,7 +182,6 @@ def read_records(
 def _without_bad_rows(
     frame: pd.DataFrame, fields: FieldMap, path: str | Path | None
 ) -> pd.DataFrame:
-    """Return the rows that can be used; the others are counted and logged."""
     parts = (fields.sample, fields.reasoning_tokens, fields.answer_tokens)
     reasons = frame[fields.prompt].map(lambda cell: prompt_of(cell) is None)
     reasons = reasons.map({True: "prompt is no text", False: ""})
@@ -198,7 +197,6 @@ def _without_bad_rows(
 
 
 def _has_no_rows(path: Path, error: Exception) -> bool:
-    """Return whether `datasets` failed on an empty table, for which it has no error of its own."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -226,7 +224,6 @@ def _checked(
     wrong: str,
     path: str | Path | None,
 ) -> list[Value]:
-    """Return what `read` makes of each cell; None is an error that names the row."""
     values = []
     for row, cell in zip(column.index, column.tolist(), strict=True):
         if (value := read(cell)) is None:

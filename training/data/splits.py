@@ -68,7 +68,6 @@ def position(prompt: str, seed: int) -> float:
 def _parts(
     prompts: Sequence[LabelledPrompt], config: SplitConfig
 ) -> dict[str, list[LabelledPrompt]]:
-    """Return the prompts of each part, without limits, in hash order."""
     places = np.array([position(item.prompt, config.seed) for item in prompts])
     bounds = [config.test_fraction, config.test_fraction + config.val_fraction]
     order = np.argsort(places, kind="stable")

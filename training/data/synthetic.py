@@ -99,7 +99,6 @@ def _parts() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _as_lengths(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return lengths with the quantiles of `QUANTILES`, in the order of the values."""
     ranks = values.ravel().argsort(kind="stable").argsort(kind="stable")
     shares, tokens = zip(*QUANTILES, strict=True)
     logs = np.interp((ranks + 0.5) / values.size, shares, np.log(tokens))

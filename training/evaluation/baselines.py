@@ -60,7 +60,6 @@ _CUES: Final = (
 
 
 def _lexical_features(prompts: Sequence[str]) -> NDArray[np.float64]:
-    """Return counts and cue words, shape (N, F)."""
     rows = []
     for prompt in prompts:
         text = prompt.lower()

@@ -93,7 +93,6 @@ def per_response(
 def _curves(
     scores: NDArray[np.float64], logs: NDArray[np.float64], num_knots: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return increasing knots (K,), and the monotone log-length quantiles at them, (Q, K)."""
     bins = _bins(scores, num_knots)
     knots = np.array([np.median(scores[members]) for members in bins])
     curves = [_monotone([float(np.quantile(logs[m], q)) for m in bins]) for q in QUANTILES]
@@ -101,7 +100,6 @@ def _curves(
 
 
 def _bins(scores: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
-    """Return the rows in order of their scores, in equal parts."""
     return np.array_split(np.argsort(scores, kind="stable"), count)
 
 

@@ -102,7 +102,6 @@ def _coverage(shares: Mapping[str, float]) -> list[ReportSection]:
 def _worst(
     prompts: Sequence[str], scores: NDArray[np.float64], lengths: NDArray[np.float64]
 ) -> ReportSection:
-    """The prompts with the largest difference between their ranks by score and by length."""
     from scipy.stats import rankdata
 
     places = [rankdata(values) / len(values) for values in (scores, lengths)]

@@ -145,7 +145,6 @@ def _consensus(lengths: pd.DataFrame, model: str) -> float:
 
 
 def _taus(scores: NDArray[np.float64], lengths: pd.DataFrame) -> list[float]:
-    """Return tau_b of the scores per model, on the prompts that have both."""
     known = ~np.isnan(scores)[:, None] & lengths.notna().to_numpy()
     columns = zip(lengths.to_numpy().T, known.T, strict=True)
     return [tau_b(scores[rows], tokens[rows]) for tokens, rows in columns]

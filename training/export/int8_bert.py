@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import onnx
@@ -47,7 +47,7 @@ def is_supported(scorer: PromptScorer) -> bool:
     """Return whether `build_int8` can write this scorer; others need dynamic quantization."""
     if type(scorer.backbone) is not BertModel or scorer.pooling == "last":
         return False
-    config = _of(scorer.backbone).config
+    config = cast(Any, scorer.backbone).config
     plain = not config.is_decoder and config.hidden_act == "gelu"
     positions = getattr(config, "position_embedding_type", "absolute")
     return plain and positions == "absolute" and scorer.head.out_features == 1
@@ -83,7 +83,7 @@ def build_int8(scorer: PromptScorer, ranges: Ranges) -> onnx.ModelProto:
     graph = _Graph(ranges)
     x_BLH = _embed(graph, scorer)
     mask_BL = graph.add("Cast", "attention_mask", to=TensorProto.INT32)
-    layers = _of(scorer.backbone).encoder.layer
+    layers = cast(Any, scorer.backbone).encoder.layer
     for number, layer in enumerate(layers):
         narrow = number == len(layers) - 1 and scorer.pooling in _FIRST_TOKEN
         x_BLH = _layer(graph, layer, f"encoder.layer.{number}", x_BLH, mask_BL, narrow=narrow)
@@ -94,8 +94,7 @@ def build_int8(scorer: PromptScorer, ranges: Ranges) -> onnx.ModelProto:
 
 
 def _embed(graph: _Graph, scorer: PromptScorer) -> str:
-    """Token vectors as INT8 rows with a scale each; types are 0, so they go into the positions."""
-    embeddings = _of(scorer.backbone).embeddings
+    embeddings = cast(Any, scorer.backbone).embeddings
     words, scales = _quantize_rows(_array(embeddings.word_embeddings.weight))
     rows = graph.add("Gather", graph.constant(words), "input_ids")
     scales_BL1 = graph.add("Gather", graph.constant(scales[:, None]), "input_ids")
@@ -110,7 +109,6 @@ def _embed(graph: _Graph, scorer: PromptScorer) -> str:
 
 
 def _layer(graph: _Graph, layer: Any, name: str, x: str, mask: str, *, narrow: bool) -> str:
-    """Add a transformer layer; a narrow one computes the first two tokens only."""
     attention = layer.attention.self
     projections = attention.query, attention.key, attention.value
     quantized = graph.quantize_smooth(x, f"{name}.attention.self.query", *projections)
@@ -136,7 +134,6 @@ def _layer(graph: _Graph, layer: Any, name: str, x: str, mask: str, *, narrow: b
 
 
 def _pool(graph: _Graph, scorer: PromptScorer, x_BLH: str) -> str:
-    """Add the pooling: one vector per prompt, (B, H)."""
     first = graph.constant(0)
     if scorer.pooling == "mean":
         mask_BL = graph.add("Cast", "attention_mask", to=TensorProto.FLOAT)
@@ -148,14 +145,12 @@ def _pool(graph: _Graph, scorer: PromptScorer, x_BLH: str) -> str:
     first_BH = graph.add("Gather", x_BLH, first, axis=1)
     if scorer.pooling == "cls":
         return first_BH
-    dense = _of(scorer.backbone).pooler.dense
+    dense = cast(Any, scorer.backbone).pooler.dense
     return graph.add("Tanh", graph.linear(graph.quantize(first_BH, "pooler.dense"), dense))
 
 
 @dataclass(frozen=True, slots=True)
 class _Quantized:
-    """Names of a UINT8 value, its scale and its zero point."""
-
     name: str
     scale: str
     zero_point: str
@@ -164,8 +159,6 @@ class _Quantized:
 
 
 class _Graph:
-    """Nodes and constants of a graph; a value is referred to by its name."""
-
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
         self._nodes: list[onnx.NodeProto] = []
@@ -177,7 +170,6 @@ class _Graph:
         return name
 
     def parameters(self, layer: Any) -> tuple[str, str]:
-        """Add the weight and the bias of a layer."""
         return self.constant(_array(layer.weight)), self.constant(_array(layer.bias))
 
     def add(
@@ -216,7 +208,6 @@ class _Graph:
         return _Quantized(name, scale_name, zero_point, shift)
 
     def linear(self, x: _Quantized, layer: nn.Linear) -> str:
-        """Add x @ weights + bias, float32."""
         weight = _array(layer.weight)
         shifted = weight if x.shift is None else weight * x.shift
         rows, row_scales = _quantize_rows(shifted, least_scales=_pair_scales(shifted))
@@ -244,7 +235,6 @@ class _Graph:
 def _quantize_rows(
     matrix: NDArray[np.float32], least_scales: NDArray[np.float32] | float = 0.0
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Quantise to INT8 with a scale per row, symmetric."""
     scales = np.abs(matrix).max(axis=1) / 127
     scales = np.maximum(np.maximum(scales, least_scales), 1e-9)
     return np.round(matrix / scales[:, None]).astype(np.int8), scales
@@ -264,8 +254,3 @@ def _pair_scales(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
 def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
     array: NDArray[np.float32] = tensor.detach().float().numpy()
     return array
-
-
-def _of(backbone: nn.Module) -> Any:
-    """Return the backbone untyped: torch types its parts as `Tensor | Module`."""
-    return backbone

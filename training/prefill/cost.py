@@ -110,7 +110,6 @@ def fit_cost(samples: PrefillSamples) -> PrefillCost:
 def _predict_left_out(
     work_NK: NDArray[np.float64], measured_s: NDArray[np.float64], lengths: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the seconds of each point by a fit without the points of its length."""
     predicted_s = np.empty_like(measured_s)
     for length in np.unique(lengths):
         left_out = lengths == length
@@ -120,7 +119,6 @@ def _predict_left_out(
 
 
 def _fit(work_NK: NDArray[np.float64], measured_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the seconds per unit of each kind of work, >= 0."""
     from scipy.optimize import least_squares, nnls
 
     # Columns of similar size: l^2 is thousands of times l.

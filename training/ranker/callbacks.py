@@ -19,7 +19,6 @@ class StepProgress(L.Callback):  # type: ignore[misc]
     """One line on stderr that rewrites itself on a terminal; else a log line every tenth."""
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
-        """Start the clock and note the step; a resumed run counts only its own steps."""
         self._start_s = time.monotonic()
         self._first_step = trainer.global_step
         self._progress = Progress(log=logger.info)

@@ -108,11 +108,9 @@ class PromptBatches:
         return {"epoch": self._epoch, "next": self._next}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue at that epoch and batch."""
         self._epoch, self._next = state["epoch"], state["next"]
 
     def _draw(self) -> list[NDArray[np.int64]]:
-        """Return the indices of the prompts of each batch; pairs occupy neighbouring positions."""
         size, count = self.config.batch_size, len(self)
         if not self.shuffle:
             return [np.arange(len(self.ids))[n * size : (n + 1) * size] for n in range(count)]
@@ -126,7 +124,6 @@ class PromptBatches:
         return [batches[n] for n in rng.permutation(len(batches))[:count]]
 
     def _order(self, members: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the prompts of one source in the order of the epoch; pairs are neighbours."""
         if not self.config.loss.draws_pairs:
             return rng.permutation(members)
         pairs = sample_pairs(

@@ -69,7 +69,6 @@ def find_backbone(name: str) -> Backbone:
 
 @cache
 def _require_minilm(folder: Path) -> None:
-    """Check that the weights are the published ones, which were measured here."""
     for name, expected in MINILM.items():
         path = folder / name
         actual = sha256_of(path) if path.is_file() else "none"
@@ -194,7 +193,6 @@ def load_backbone(source: str | Path) -> Any:
 
 
 def _model_class(kind: str) -> tuple[Any, dict[str, str]]:
-    """Return the transformers class of an encoder, and its options."""
     from transformers import AutoModel, AutoModelForTextEncoding
 
     if kind.endswith("t5"):

@@ -67,7 +67,6 @@ def log_l1_loss(scores_B: Tensor, lengths_B: Tensor) -> Tensor:
 def _over_pairs(
     scores_B: Tensor, lengths_B: Tensor, delta: float, cost: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Return the mean cost of the score gaps of the pairs, longer less shorter; 0 for no pair."""
     gap_BB = lengths_B[:, None] - lengths_B[None, :]
     larger_BB = torch.maximum(lengths_B[:, None], lengths_B[None, :])
     is_longer_BB = (gap_BB > 0) & (gap_BB >= delta * larger_BB)
@@ -87,6 +86,5 @@ LOSSES: Final[dict[str, Callable[[Tensor, Tensor, LossConfig], Tensor]]] = {
 
 
 def check_objective(settings: LossConfig) -> None:
-    """Check that the objective names a loss."""
     is_known, known = settings.objective in ("pairs", *LOSSES), ", ".join(["pairs", *LOSSES])
     require("loss.objective", repr(settings.objective), is_known, f"one of {known}")

@@ -109,7 +109,6 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         return loss
 
     def _ranking_loss(self, scores_BK: Tensor, lengths_BK: Tensor, pairs_P2: Tensor) -> Tensor:
-        """Return the mean loss over the labels, each on the prompts with that label."""
         loss = self.config.loss
         if loss.draws_pairs:
             longer, shorter = scores_BK[pairs_P2, 0].unbind(1)
@@ -158,7 +157,6 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         self.log_dict(self._tau_b("test"))
 
     def on_validation_epoch_end(self) -> None:
-        """Log val/tau_b and one point of the training curve."""
         taus = self._tau_b("val")
         mean = torch.tensor(np.mean(self._losses) if self._losses else float("nan"))
         loss = float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
@@ -198,7 +196,6 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         self.history, self._losses = list(history), list(pending)
 
     def configure_optimizers(self) -> dict[str, Any]:
-        """Return AdamW, a learning rate each for encoder and heads, with warm-up and decay."""
         optim = self.config.optim
         heads = [*self.scorer.head.parameters(), *self.scorer.length_head.parameters()]
         optimizer = torch.optim.AdamW(

@@ -206,7 +206,6 @@ def _trainer(
 
 
 def _use_bf16(config: TrainConfig) -> bool:
-    """Return whether to compute in bf16: as configured, or where the hardware is faster in it."""
     if config.precision != "auto":
         return config.precision == "bf16"
     if torch.cuda.is_available():

@@ -62,7 +62,7 @@ def write_bundle(
     val_ids, test_ids = ids_of(splits.val), ids_of(splits.test)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as work:
         models = Path(work)
-        parity, int8_drop = write_models(
+        parity = write_models(
             trained.scorer,
             models,
             sample_ids=ids_of(splits.train[:NUM_SAMPLED]),
@@ -72,20 +72,19 @@ def write_bundle(
         )
         names = [name for name in (INT8, FP32) if (models / name).is_file()]
         if INT8 not in names:
-            logger.warning("INT8 left out: it loses %.4f tau_b on the validation split", int8_drop)
+            text = "INT8 left out: it loses %.4f tau_b on the validation split"
+            logger.warning(text, parity["int8_val_tau_b_drop"])
         tokenizer.save(str(models / TOKENIZER))
         scorers = {name: OnnxScorer(models / name) for name in names}
         scores = {name: onnx_scores(scorer, test_ids) for name, scorer in scorers.items()}
         served = scores[names[0]]
         lengths = [len(ids) for ids in test_ids]
         metrics = assess(config, splits, served, scores[FP32], lengths) | {
-            "onnx_max_abs_diff": parity.max_abs_diff,
-            "onnx_order_tau_b": parity.tau_b,
+            **parity,
             "has_int8": INT8 in scores,
             "encoder_passes": trained.num_encoded,
             "train_cpu_s": round(trained.train_cpu_s, 3),
             "padding_fraction": trained.padding_fraction,
-            "int8_val_tau_b_drop": int8_drop,
         }
         calibration = _calibration(scorers[names[0]], splits.calibration, tokenizer)
         for curves in calibration.values():
@@ -147,7 +146,6 @@ def assess(
 def _calibration(
     scorer: OnnxScorer, items: Sequence[LabelledPrompt], tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """Return length curves of the training model by the scores of the served model."""
     if len(items) < MIN_ROWS:
         logger.warning("no calibration: fewer than %d prompts were kept for it", MIN_ROWS)
         return {}

@@ -56,7 +56,6 @@ class Store:
     """
 
     def __init__(self, root: str | Path, *, create: bool = False) -> None:
-        """Open the store at `root`, a folder or a server."""
         self.store = find_store(root)
         self.client = self.store.open(create=create)
 
@@ -84,7 +83,6 @@ class Store:
             raise BundleError(f"{address} cannot be had from {self.store}: {reason}") from error
 
     def logged_folder(self, run_id: str, name: str) -> Path:
-        """Return a folder of artefacts of a run."""
         try:
             run = self.client.get_run(run_id)
         except MlflowException as error:
@@ -99,7 +97,6 @@ class Store:
         return self.folder(f"{run.info.artifact_uri}/{name}")
 
     def runs(self) -> list[Run]:
-        """Return every run, the newest first."""
         experiment = self.client.get_experiment_by_name(EXPERIMENT)
         ids = [] if experiment is None else [experiment.experiment_id]
         return list(self.client.search_runs(ids, max_results=50_000)) if ids else []
@@ -165,10 +162,6 @@ class Tracker(Store):
         run_id: str | None = None,
         system_metrics: bool = True,
     ) -> None:
-        """Open the store at `root`, made if absent, and start a run or continue `run_id`.
-
-        `system_metrics` logs CPU, memory, disk, network and GPU use every 10 s.
-        """
         super().__init__(root, create=True)
         with self.store.errors_in_one_line():
             if run_id is None:
@@ -257,7 +250,6 @@ class Tracker(Store):
         return str(_path_of(address) or address)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """End the run as the block ends: FINISHED, KILLED by Ctrl-C, or FAILED."""
         if error is None:
             with self.store.errors_in_one_line():
                 self.finish()
@@ -293,7 +285,6 @@ class Tracker(Store):
 
 
 def _path_of(uri: str) -> Path | None:
-    """Return the local path of a `file:` URI; None for another URI."""
     parts = urlparse(uri)
     return Path(url2pathname(parts.path)) if parts.scheme in ("", "file") else None
 

@@ -10,10 +10,9 @@ describe a part of the same rows, without a tenth of the prompts and some models
 import logging
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -27,20 +26,6 @@ _BATCH: Final = 1000
 """Texts tokenized together."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fetched:
-    """A data set in its folder."""
-
-    id: str
-    card: str
-    """Path of its card."""
-    records: int
-    licence: str
-    sha256: str
-    """Of the table of lengths."""
-    was_there: bool
 
 
 def is_free(card: Card) -> bool:
@@ -59,10 +44,11 @@ def check_id(name: str) -> Card:
     return card
 
 
-def fetch(card: Card, out: Path, mirror: str | None = None) -> Fetched:
+def fetch(card: Card, out: Path, mirror: str | None = None) -> dict[str, Any]:
     """Download the files of a card's source, build its tables and write their card.
 
-    A whole set in its folder is left as it is; an interrupted download continues.
+    A whole set in its folder is left as it is; an interrupted download continues. Returns the id,
+    the path of the new card, and its number of records, licence and SHA-256.
 
     Raises:
         DataError: the source cannot be reached, or has changed.
@@ -70,7 +56,7 @@ def fetch(card: Card, out: Path, mirror: str | None = None) -> Fetched:
     layout, folder = LAYOUTS[card.id], out / card.id
     logger.info("%s: licence %s", card.id, card.licence)
     if (there := _there(folder)) is not None:
-        return there
+        return there | {"was_there": True}
     repository = Repository(source=card.source, commit=card.commit, mirror=mirror)
     files = repository.files(layout.files)
     raw = folder / "source"
@@ -87,9 +73,7 @@ def fetch(card: Card, out: Path, mirror: str | None = None) -> Fetched:
         table.to_parquet(folder / f"{name}.parquet", index=False)
     _write_card(card, folder, len(tables["lengths"]), files)
     shutil.rmtree(raw)
-    fetched = _there(folder)
-    assert fetched is not None
-    return replace(fetched, was_there=False)
+    return (_there(folder) or {}) | {"was_there": False}
 
 
 def count_tokens(texts: Sequence[str]) -> list[int]:
@@ -111,25 +95,17 @@ def count_tokens(texts: Sequence[str]) -> list[int]:
     return counts
 
 
-def _there(folder: Path) -> Fetched | None:
-    """Return the data set of a folder; None unless its tables have the checksums of its card."""
+def _there(folder: Path) -> dict[str, Any] | None:
     path = folder / CARD
     if not path.is_file():
         return None
     card = read_card(str(path))
     for table in (card, card.prompts):
-        if table is not None:
-            file = folder / table.path
-            if not file.is_file() or sha256_of(file) != table.sha256:
-                return None
-    return Fetched(
-        id=card.id,
-        card=str(path),
-        records=card.records or 0,
-        licence=card.licence,
-        sha256=card.sha256,
-        was_there=True,
-    )
+        file = folder / table.path if table else folder
+        if table and not (file.is_file() and sha256_of(file) == table.sha256):
+            return None
+    about = {name: getattr(card, name) for name in ("id", "records", "licence", "sha256")}
+    return about | {"card": str(path)}
 
 
 def _write_card(card: Card, folder: Path, records: int, files: Sequence[RemoteFile]) -> None:

@@ -243,7 +243,6 @@ LAYOUTS: Final = {
 
 
 def _instruction(item: Mapping[str, Any]) -> str:
-    """The instruction, with its input, if any, after a blank line."""
     return f"{item['instruction']}\n\n{item['input']}" if item["input"] else item["instruction"]
 
 
@@ -258,7 +257,6 @@ def _pop_prompts(rows: list[dict[str, Any]], *columns: str) -> pd.DataFrame:
 
 
 def _measured(rows: list[dict[str, Any]], count: Count) -> pd.DataFrame:
-    """The rows with the lengths of their texts in place of the texts."""
     frame = pd.DataFrame(rows)
     texts = frame.pop("text")
     return frame.assign(
@@ -276,7 +274,6 @@ def _parts(answer: str, thought: str | None) -> dict[str, str]:
 
 
 def _reasoned(rows: list[dict[str, Any]], count: Count) -> pd.DataFrame:
-    """The rows with the lengths of reasoning and answer in place of the texts."""
     frame = pd.DataFrame(rows)
     frame["reasoning_visible"] = frame["reasoning"].str.strip() != ""
     for part in ("reasoning", "answer"):

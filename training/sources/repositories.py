@@ -85,7 +85,6 @@ class Repository:
         return places
 
     def _bring(self, file: RemoteFile, place: Path) -> str:
-        """Download a file, whole or not at all, in several attempts; returns its path."""
         address = f"{self._base('raw')}/{self.commit}/{quote(file.path)}"
         for _ in range(_ATTEMPTS):
             try:

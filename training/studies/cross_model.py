@@ -1,6 +1,5 @@
 """`python -m training cross-model`: train on one model's lengths, rank another model's."""
 
-import csv
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import at_least
@@ -89,14 +89,14 @@ def _write(out: Path, result: Mapping[str, Any]) -> None:
     learnt = [*result["learnt"], *(row["learnt"] for row in further)]
     copied = [*result["copy"], *(row["copy"] or unknown for row in further)]
     out.mkdir(parents=True, exist_ok=True)
-    with (out / "cross_model.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["trained_on", "tested_on", "tau_b", "tau_b_of_copy", "tau_b_of_consensus"])
-        for i, source in enumerate(sources):
-            for j, target in enumerate(models):
-                writer.writerow(
-                    [source, target, learnt[i][j], copied[i][j], result["consensus"][j]]
-                )
+    cells = {
+        "trained_on": np.repeat(sources, len(models)),
+        "tested_on": models * len(sources),
+        "tau_b": np.ravel(learnt),
+        "tau_b_of_copy": np.ravel(copied),
+        "tau_b_of_consensus": result["consensus"] * len(sources),
+    }
+    pd.DataFrame(cells).to_csv(out / "cross_model.csv", index=False)
     panels = {
         "learnt from prompts": [*learnt, result["consensus"]],
         "copy of the true lengths (bound)": [*copied, result["consensus"]],

@@ -11,12 +11,12 @@ from lengthwise.errors import ConfigError, DataError, at_least
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.config import LossConfig, TrainConfig
 from training.data.cards import load_data
-from training.data.labelled_splits import load_splits
+from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.labels import observed
 from training.evaluation.baselines import tfidf_ridge
 from training.evaluation.ranking_metrics import ceiling
 from training.recipes import recipe
-from training.studies.table_rows import PAPER_MODELS, TableRow, cpu_to_reach, train_seeds
+from training.studies.table_rows import PAPER_MODELS, Row, cpu_to_reach, train_seeds
 
 METHODS: Final[Mapping[str, str]] = {
     "pointwise L1": "l1",
@@ -75,17 +75,22 @@ def main(options: ReproduceOptions, store: StoreOptions, output: OutputOptions) 
       python -m training reproduce cost --data-dir DIR --prompts 3000 --epochs 2
     """
     study, show = {"tables": (_tables, _print), "cost": (_cost, _print_cost)}[options.what]
-    result = study(options, store.mlruns_dir)
+    protocol = _protocol(options)
+    labelled = load_splits(protocol, options.data_dir)
+    result = study(options, protocol, labelled, store.mlruns_dir) | {
+        "protocol": asdict(protocol),
+        "dataset": labelled.describe(),
+        "banner": labelled.banner,
+    }
     print_result(result, output, lambda: show(result))
 
 
-def _tables(options: ReproduceOptions, mlruns_dir: str) -> dict[str, Any]:
-    """Train every row; returns the tables, the protocol and the bounds."""
-    protocol = _protocol(options)
-    labelled = load_splits(protocol, options.data_dir)
+def _tables(
+    options: ReproduceOptions, protocol: TrainConfig, labelled: LabelledSplits, mlruns_dir: str
+) -> dict[str, Any]:
     first, *others = options.backbones
 
-    def train(method: str, backbone: str = first, **changes: Any) -> TableRow:
+    def train(method: str, backbone: str = first, **changes: Any) -> Row:
         loss = replace(protocol.loss, **changes)
         encoder = replace(protocol.encoder, backbone=backbone)
         config = replace(protocol, loss=loss, encoder=encoder, name=f"table: {method}")
@@ -93,7 +98,8 @@ def _tables(options: ReproduceOptions, mlruns_dir: str) -> dict[str, Any]:
 
     methods = [train(method, objective=objective) for method, objective in METHODS.items()]
     unfiltered = [
-        train(f"{row.method}, delta 0", objective=row.objective, delta=0.0) for row in methods[-2:]
+        train(f"{row['method']}, delta 0", objective=row["objective"], delta=0.0)
+        for row in methods[-2:]
     ]
     backbones = [methods[-2]] + [
         train(f"explicit pairs on {name}", backbone=name, objective="pairs") for name in others
@@ -101,35 +107,28 @@ def _tables(options: ReproduceOptions, mlruns_dir: str) -> dict[str, Any]:
     test = labelled.splits.test
     ridge = tfidf_ridge(labelled.splits.train, protocol.data.repeats, test)
     return {
-        "methods": [asdict(row) for row in methods],
-        "delta": [asdict(row) for row in [*methods[-2:], *unfiltered]],
-        "backbones": [asdict(row) for row in backbones],
+        "methods": methods,
+        "delta": [*methods[-2:], *unfiltered],
+        "backbones": backbones,
         "tau_b_tfidf_ridge": tau_b(ridge, observed(test)),
         "ceiling": ceiling([item.lengths[:2] for item in test]),
         "gpt4_twice": gpt4_twice(options.data_dir),
         "cpu_s_to_pairs_tau_b": cpu_to_reach(methods[-1], methods[-2]),
-        "gain_of_all_pairs": methods[-1].tau_b - methods[-2].tau_b,
-        "protocol": asdict(protocol),
-        "dataset": labelled.describe(),
-        "banner": labelled.banner,
+        "gain_of_all_pairs": methods[-1]["tau_b"] - methods[-2]["tau_b"],
     }
 
 
-def _cost(options: ReproduceOptions, mlruns_dir: str) -> dict[str, Any]:
-    """Train by our settings and by the paper's protocol on as many prompts, with their cost."""
-    protocol = _protocol(options)
-    labelled = load_splits(protocol, options.data_dir)
+def _cost(
+    options: ReproduceOptions, protocol: TrainConfig, labelled: LabelledSplits, mlruns_dir: str
+) -> dict[str, Any]:
     backbone = options.backbones[0]
     config = replace(protocol, encoder=replace(protocol.encoder, backbone=backbone))
     where = labelled, mlruns_dir, options.seeds
     ours = train_seeds("in-batch all pairs (ours)", config, *where)
     paper = train_seeds("the paper's protocol", paper_protocol(protocol, backbone), *where)
     return {
-        "rows": [asdict(row) for row in (ours, paper)],
+        "rows": [ours, paper],
         "cpu_s_to_paper_tau_b": cpu_to_reach(ours, paper),
-        "protocol": asdict(protocol),
-        "dataset": labelled.describe(),
-        "banner": labelled.banner,
     }
 
 
@@ -156,18 +155,15 @@ def gpt4_twice(data_dir: str | None) -> float | None:
     except DataError as error:
         logger.warning("the ceiling of GPT-4 cannot be computed: %s", error)
         return None
-    lengths: dict[str, dict[str, int]] = {"gpt4": {}, "gpt4_0314": {}}
-    for record in records:
-        if record.model in lengths:
-            lengths[record.model][record.prompt] = record.output_tokens
-    first, second = lengths.values()
+    first, second = (
+        {record.prompt: record.output_tokens for record in records if record.model == name}
+        for name in ("gpt4", "gpt4_0314")
+    )
     shared = [prompt for prompt in first if prompt in second]
-    value = tau_b([first[p] for p in shared], [second[p] for p in shared])
-    return value if shared else None
+    return tau_b([first[p] for p in shared], [second[p] for p in shared]) if shared else None
 
 
 def _protocol(options: ReproduceOptions) -> TrainConfig:
-    """Return the settings of every row: without a second head, so that rows compare objectives."""
     base = recipe("demo")
     return replace(
         base,

@@ -3,9 +3,9 @@
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,46 +24,24 @@ PAPER_METHODS: Final[Mapping[str, tuple[float, float, float]]] = {
 PAPER_UNFILTERED: Final = (0.93, 0.71, 0.57)
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableRow:
-    """One trained ranker of a table."""
-
-    method: str
-    objective: str
-    delta: float
-    backbone: str
-    tau_b: float
-    """Mean over the seeds."""
-    tau_b_ci: tuple[float, float]
-    """Over prompts, of the first seed."""
-    paper: Sequence[float] | None
-    """tau_b of the paper on its three models; None if it has no such row."""
-    encoder_passes: int
-    cpu_s: float
-    history: Sequence[Mapping[str, float]]
-    """Training curve of the first seed."""
-    mlflow_run_id: str
-    """Run of the first seed."""
-    tau_b_by_seed: tuple[float, ...]
+Row = dict[str, Any]
 
 
 def train_seeds(
     method: str, config: TrainConfig, labelled: LabelledSplits, mlruns_dir: str, seeds: int
-) -> TableRow:
-    """Return one row: the same training with the seeds from 0 to `seeds` - 1."""
+) -> Row:
+    """Return one row: the same training with the seeds from 0 to `seeds` - 1.
+
+    tau_b and cpu_s are means over the seeds; everything else is of the first seed.
+    """
     rows = [
         train_row(method, replace(config, seed=seed), labelled, mlruns_dir) for seed in range(seeds)
     ]
-    taus = tuple(row.tau_b for row in rows)
-    cpu_s = float(np.mean([row.cpu_s for row in rows]))
-    return replace(rows[0], tau_b=float(np.mean(taus)), tau_b_by_seed=taus, cpu_s=cpu_s)
+    means = {name: float(np.mean([row[name] for row in rows])) for name in ("tau_b", "cpu_s")}
+    return rows[0] | means | {"tau_b_by_seed": [row["tau_b"] for row in rows]}
 
 
-def train_row(
-    method: str, config: TrainConfig, labelled: LabelledSplits, mlruns_dir: str
-) -> TableRow:
+def train_row(method: str, config: TrainConfig, labelled: LabelledSplits, mlruns_dir: str) -> Row:
     """Train one ranker as its own MLflow run and test it."""
     from training.ranker.data_module import tokenize
     from training.ranker.encoder import in_buckets
@@ -84,31 +62,33 @@ def train_row(
         scores, lengths = in_buckets(trained.scorer, ids), observed(test)
         value, cpu_s = tau_b(scores, lengths), round(trained.train_cpu_s, 3)
         tracker.log_metrics({"tau_b": value, "train_cpu_s": cpu_s})
-    return TableRow(
-        method=method,
-        objective=config.loss.objective,
-        delta=config.loss.delta,
-        backbone=config.encoder.backbone,
-        tau_b=value,
-        tau_b_by_seed=(value,),
-        tau_b_ci=tau_b_ci(scores, lengths),
-        paper=_paper(config.loss),
-        encoder_passes=trained.num_encoded,
-        cpu_s=cpu_s,
-        history=trained.history,
-        mlflow_run_id=tracker.run_id,
-    )
+    return {
+        "method": method,
+        "objective": config.loss.objective,
+        "delta": config.loss.delta,
+        "backbone": config.encoder.backbone,
+        "tau_b": value,
+        "tau_b_ci": tau_b_ci(scores, lengths),
+        "paper": paper_figures(config.loss),
+        "encoder_passes": trained.num_encoded,
+        "cpu_s": cpu_s,
+        "history": trained.history,
+        "mlflow_run_id": tracker.run_id,
+    }
 
 
-def cpu_to_reach(ours: TableRow, theirs: TableRow) -> dict[str, float]:
+def cpu_to_reach(ours: Row, theirs: Row) -> dict[str, float]:
     """Return CPU seconds of each to the best validation tau_b of `theirs`; NaN if not reached."""
-    goal = max(point["val/tau_b"] for point in theirs.history)
-    reached = [p["cpu_s"] for p in ours.history if p["val/tau_b"] >= goal]
-    needed = [p["cpu_s"] for p in theirs.history if p["val/tau_b"] >= goal]
-    return {"val_tau_b": goal, "ours": reached[0] if reached else float("nan"), "theirs": needed[0]}
+    goal = max(point["val/tau_b"] for point in theirs["history"])
+    ours_s, theirs_s = (
+        next((p["cpu_s"] for p in row["history"] if p["val/tau_b"] >= goal), float("nan"))
+        for row in (ours, theirs)
+    )
+    return {"val_tau_b": goal, "ours": ours_s, "theirs": theirs_s}
 
 
-def _paper(loss: LossConfig) -> Sequence[float] | None:
+def paper_figures(loss: LossConfig) -> Sequence[float] | None:
+    """Return the paper's tau_b on its three models; None if it has no such row."""
     if loss.objective == "pairs" and loss.delta == 0:
         return PAPER_UNFILTERED
     return PAPER_METHODS.get(loss.objective)

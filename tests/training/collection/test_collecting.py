@@ -44,12 +44,6 @@ def test_a_wrong_setting_is_named(tmp_path: Path, changes: dict[str, Any], messa
         config(tmp_path, **changes)
 
 
-def test_a_request_carries_what_was_given_and_no_more(tmp_path: Path) -> None:
-    assert config(tmp_path).settings == {"model": "m"}
-    given = config(tmp_path, max_tokens=9, temperature=0.0, extra={"top_p": 0.5})
-    assert given.settings == {"model": "m", "max_tokens": 9, "temperature": 0.0, "top_p": 0.5}
-
-
 def test_responses_in_the_file_are_not_asked_again(tmp_path: Path) -> None:
     mine = config(tmp_path)
     request = {"request": mine.request}

@@ -25,19 +25,20 @@ WORDS = ("yes", "no", "short", "poem", "long", "essay")
 SPLIT = {"seed": 0, "val_fraction": 0.05, "test_fraction": 0.15}
 
 
-def draw_prompts(count: int) -> list[PromptResponse]:
-    """Prompts of the tiny ranker's words, with lengths that follow from them and noise."""
+def draw_prompts(count: int, *, drifted: bool = False, noise: float = 0.3) -> list[PromptResponse]:
+    """Prompts of the tiny ranker's words, with lengths that follow from them, unless drifted."""
     rng = np.random.default_rng(0)
     records = []
     for number in range(count):
         words = rng.integers(len(WORDS), size=4)
-        length = int(np.exp(words.mean() + rng.normal(0, 0.5)) * 20) + 1
+        mean = rng.normal(2.5, 1) if drifted else words.mean()
+        length = int(np.exp(mean + rng.normal(0, noise)) * 20) + 1
         text = " ".join([*(WORDS[word] for word in words), str(number)])
         records.append(PromptResponse(prompt=text, output_tokens=length))
     return records
 
 
-TEST = draw_prompts(120)
+TEST = draw_prompts(120, noise=0.5)
 
 
 DIGEST = Splits(
@@ -117,3 +118,11 @@ def training(mlruns: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
         return status, json.loads(captured.out)
 
     return run
+
+
+def champion(training: Callable[..., tuple[int, Any]], name: str) -> str | None:
+    """Version of the model's champion, if it has one."""
+    versions = training("list")[1]["versions"]
+    marked = [v["version"] for v in versions if v["name"] == name and v["champion"]]
+    assert len(marked) <= 1
+    return marked[0] if marked else None

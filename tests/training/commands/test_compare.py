@@ -47,7 +47,7 @@ def test_compare_counts_the_prompts_a_ranker_has_learnt_from_and_no_others(
     from training.config import DataConfig, TrainConfig
     from training.data.labelled_splits import load_splits
 
-    config = TrainConfig(data=DataConfig(dataset=str(make_card(draw_prompts(900)))))
+    config = TrainConfig(data=DataConfig(dataset=str(make_card(draw_prompts(900, noise=0.5)))))
     labelled = load_splits(config, None)
     trained = make_bundle(0, training=asdict(config), dataset=labelled.describe())
     strangers = [replace(record, prompt=f"again {record.prompt}") for record in TEST]

@@ -23,7 +23,7 @@ def test_a_bundle_is_made_again_from_the_prompts_of_its_run_only(
     from training.config import DataConfig, TrainConfig
     from training.data.labelled_splits import load_splits
 
-    card = make_card(draw_prompts(300))
+    card = make_card(draw_prompts(300, noise=0.5))
     config = TrainConfig(data=DataConfig(dataset=str(card)))
     described = load_splits(config, None).describe()
     run_id = register("rebuilt", make_bundle(0, training=asdict(config), dataset=described))
@@ -35,7 +35,7 @@ def test_a_bundle_is_made_again_from_the_prompts_of_its_run_only(
         assert not out.exists()
         return str(line)
 
-    make_card(draw_prompts(290))
+    make_card(draw_prompts(290, noise=0.5))
     other = rebuild()
     assert "train_prompts" in other
     assert "--dataset (a card or a table) or --data-dir" in other

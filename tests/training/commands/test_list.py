@@ -9,16 +9,10 @@ from typing import Any
 import pytest
 
 from lengthwise.bundle import ModelBundle
+from tests.training.commands.conftest import champion
 from training.__main__ import main
 
 Training = Callable[..., tuple[int, Any]]
-
-
-def champion(training: Training, name: str) -> str | None:
-    versions = training("list")[1]["versions"]
-    marked = [v["version"] for v in versions if v["name"] == name and v["champion"]]
-    assert len(marked) <= 1
-    return marked[0] if marked else None
 
 
 def test_list_shows_every_run_with_the_figures_of_its_bundle(

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from lengthwise.bundle import MANIFEST, ModelBundle
+from tests.training.commands.conftest import draw_prompts
 from training.__main__ import main
 from training.data.records import PromptResponse
 
@@ -20,71 +20,27 @@ Training = Callable[..., tuple[int, Any]]
 
 Capture = pytest.CaptureFixture[str]
 
-RHO = 0.81
-"""Correlation of score and log length that gives a tau_b of .6, as a good ranker has."""
-
-
-WORDS = ("yes", "no", "short", "poem", "long", "essay")
-
-
-CALIBRATION = {
-    "scores": [0.0, 1.0],
-    "mean": [500.0, 500.0],
-    "quantiles": {"0.25": [250.0, 250.0], "0.9": [900.0, 900.0]},
-}
-
-
-def log_rows(count: int, *, drifted: bool = False) -> list[PromptResponse]:
-    """Prompts of the tiny ranker's words; their lengths follow from them, unless drifted."""
-    rng = np.random.default_rng(0)
-    records = []
-    for number in range(count):
-        words = rng.integers(len(WORDS), size=4)
-        mean = rng.normal(2.5, 1) if drifted else words.mean()
-        length = int(np.exp(mean + rng.normal(0, 0.3)) * 20) + 1
-        text = " ".join([*(WORDS[word] for word in words), str(number)])
-        records.append(PromptResponse(prompt=text, output_tokens=length))
-    return records
-
 
 @pytest.fixture(scope="module")
-def bundle(tiny_bundle: ModelBundle, tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
+def bundle(make_bundle: Callable[..., ModelBundle]) -> ModelBundle:
     """The tiny ranker with the figures that a test split would have given it."""
-
-    def fill(folder: Path) -> None:
-        for name in tiny_bundle.manifest.files:
-            (folder / name).write_bytes((tiny_bundle.path / name).read_bytes())
-
-    metrics = {"tau_b": 0.65, "tau_b_ci": [0.5, 0.7]}
-    folder = tmp_path_factory.mktemp("monitored") / "bundle"
-    return ModelBundle.write(folder, replace(tiny_bundle.manifest, metrics=metrics), fill)
-
-
-@pytest.fixture(scope="module")
-def mlruns(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("mlruns")
+    return make_bundle(0, metrics={"tau_b": 0.65, "tau_b_ci": [0.5, 0.7]})
 
 
 @pytest.fixture
-def monitor(bundle: ModelBundle, mlruns: Path, tmp_path: Path, capsys: Capture) -> Training:
+def monitor(bundle: ModelBundle, training: Training, tmp_path: Path) -> Training:
     """Runs the command on these rows; its status and what --json printed, or its error line."""
 
     def run(rows: list[PromptResponse], *settings: str) -> tuple[int, Any]:
         log = tmp_path / "log.parquet"
         pd.DataFrame(rows).to_parquet(log)
-        options = ["--log", str(log), "--mlruns-dir", str(mlruns), "--json", *settings]
-        status = main(["monitor", "--bundle", str(bundle.path), *options])
-        captured = capsys.readouterr()
-        if status == 2:
-            assert captured.out == ""
-            return status, captured.err.splitlines()[-1]
-        return status, json.loads(captured.out)
+        return training("monitor", "--bundle", bundle.path, "--log", log, *settings)
 
     return run
 
 
 def test_a_ranker_that_fits_its_log_holds_its_gate(monitor: Training, mlruns: Path) -> None:
-    status, result = monitor(log_rows(300), "--window", "100")
+    status, result = monitor(draw_prompts(300), "--window", "100")
     assert (status, result["verdict"], result["gate_tau_b"]) == (0, "holds", 0.5)
     assert (result["rows"], result["n"], len(result["windows"])) == (300, 100, 9)
     assert result["tau_b"] == result["windows"][-1]["tau_b"] > 0.5
@@ -104,7 +60,7 @@ def test_a_ranker_that_fits_its_log_holds_its_gate(monitor: Training, mlruns: Pa
 
 
 def test_drift_in_the_newest_rows_is_an_alarm(monitor: Training) -> None:
-    rows = log_rows(300) + log_rows(100, drifted=True)
+    rows = draw_prompts(300) + draw_prompts(100, drifted=True)
     for settings in ((), ("--require-certainty",)):
         status, result = monitor(rows, "--window", "100", *settings)
         assert (status, result["verdict"], result["certain"]) == (1, "below_gate", True)
@@ -113,7 +69,7 @@ def test_drift_in_the_newest_rows_is_an_alarm(monitor: Training) -> None:
 
 
 def test_a_gate_of_ones_own_and_what_may_be_chance(monitor: Training) -> None:
-    rows = log_rows(60)
+    rows = draw_prompts(60)
     _, result = monitor(rows)
     between = (result["tau_b"] + result["tau_b_ci"][1]) / 2
     status, uncertain = monitor(rows, "--gate-tau-b", str(between))
@@ -126,30 +82,35 @@ def test_a_gate_of_ones_own_and_what_may_be_chance(monitor: Training) -> None:
 @pytest.mark.parametrize(
     ("rows", "settings", "message"),
     [
-        (log_rows(5), [], "5 rows with a length; give 20 or more"),
-        ([replace(row, output_tokens=7) for row in log_rows(30)], [], "is undefined"),
-        (log_rows(30), ["--window", "3"], "window is 3"),
-        (log_rows(30), ["--gate-tau-b", "7"], "gate_tau_b is 7"),
-        (log_rows(30), ["--length-column", "tokens"], "no column 'tokens'"),
-        (log_rows(30), ["--target-model", "gpt-9"], "but for tiny-llm"),
-        (log_rows(30), ["--model-column", "model"], "add --model NAME"),
-        (log_rows(30), ["--model", "gpt-9", "--model-column", "model"], "0 rows"),
+        (draw_prompts(5), [], "5 rows with a length; give 20 or more"),
+        ([replace(row, output_tokens=7) for row in draw_prompts(30)], [], "is undefined"),
+        (draw_prompts(30), ["--window", "3"], "window is 3"),
+        (draw_prompts(30), ["--gate-tau-b", "7"], "gate_tau_b is 7"),
+        (draw_prompts(30), ["--length-column", "tokens"], "no column 'tokens'"),
+        (draw_prompts(30), ["--target-model", "gpt-9"], "but for tiny-llm"),
+        (draw_prompts(30), ["--model-column", "model"], "add --model NAME"),
+        (draw_prompts(30), ["--model", "gpt-9", "--model-column", "model"], "0 rows"),
     ],
 )
 def test_what_cannot_be_judged_is_one_line_and_logs_nothing(
-    monitor: Training, tmp_path: Path, rows: list[PromptResponse], settings: list[str], message: str
+    monitor: Training,
+    mlruns: Path,
+    rows: list[PromptResponse],
+    settings: list[str],
+    message: str,
 ) -> None:
-    status, line = monitor(rows, "--mlruns-dir", str(tmp_path / "none"), *settings)
+    before = sorted(mlruns.rglob("*"))
+    status, line = monitor(rows, *settings)
     assert status == 2
     assert message in line
-    assert not (tmp_path / "none").exists()
+    assert sorted(mlruns.rglob("*")) == before
 
 
 def test_a_bundle_without_a_test_figure_needs_a_gate(
     tiny_bundle: ModelBundle, tmp_path: Path, capsys: Capture
 ) -> None:
     log = tmp_path / "log.parquet"
-    pd.DataFrame(log_rows(30)).to_parquet(log)
+    pd.DataFrame(draw_prompts(30)).to_parquet(log)
     assert json.loads((tiny_bundle.path / MANIFEST).read_text())["metrics"] == {}
     assert main(["monitor", "--bundle", str(tiny_bundle.path), "--log", str(log)]) == 2
     assert "give --gate-tau-b" in capsys.readouterr().err
@@ -159,7 +120,7 @@ def test_without_json_the_verdict_is_told_in_words(
     bundle: ModelBundle, mlruns: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     log = tmp_path / "log.parquet"
-    pd.DataFrame(log_rows(100)).to_parquet(log)
+    pd.DataFrame(draw_prompts(100)).to_parquet(log)
     options = ["--log", str(log), "--mlruns-dir", str(mlruns), "--window", "100"]
     assert main(["monitor", "--bundle", str(bundle.path), *options]) == 0
     assert "verdict           holds: " in capsys.readouterr().out

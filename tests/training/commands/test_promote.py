@@ -10,16 +10,9 @@ from typing import Any
 import pandas as pd
 
 from lengthwise.bundle import MANIFEST, ModelBundle
-from tests.training.commands.conftest import TEST, draw_prompts
+from tests.training.commands.conftest import TEST, champion, draw_prompts
 
 Training = Callable[..., tuple[int, Any]]
-
-
-def champion(training: Training, name: str) -> str | None:
-    versions = training("list")[1]["versions"]
-    marked = [v["version"] for v in versions if v["name"] == name and v["champion"]]
-    assert len(marked) <= 1
-    return marked[0] if marked else None
 
 
 def test_a_version_is_promoted_only_where_it_is_provably_better(
@@ -74,7 +67,7 @@ def test_the_test_prompts_of_a_version_are_found_again_from_its_data_set(
     from training.config import DataConfig, TrainConfig
     from training.data.labelled_splits import load_splits
 
-    config = TrainConfig(data=DataConfig(dataset=str(make_card(draw_prompts(900)))))
+    config = TrainConfig(data=DataConfig(dataset=str(make_card(draw_prompts(900, noise=0.5)))))
     trained = {
         "training": asdict(config),
         "dataset": {"id": "logs", "test_digest": load_splits(config, None).splits.test_digest},
@@ -84,7 +77,7 @@ def test_the_test_prompts_of_a_version_are_found_again_from_its_data_set(
     training("promote", "found-again", 1)
     status, result = training("promote", "found-again", 2)
     assert (status, result["forced"], champion(training, "found-again")) == (0, False, "2")
-    make_card(draw_prompts(800))
+    make_card(draw_prompts(800, noise=0.5))
     status, line = training("promote", "found-again", 1)
     assert status == 2
     assert "not the test prompts" in line

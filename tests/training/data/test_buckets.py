@@ -36,4 +36,6 @@ def test_the_padded_part_of_a_worked_example() -> None:
     ids = [[1], [1, 2, 3], [1, 2, 3, 4], [1, 2]]
     # Buckets of 2: 1 and 2 tokens padded to 2, 3 and 4 tokens padded to 4: 10 of 12 are tokens.
     assert padding_fraction(ids, bucket(ids, 2)) == pytest.approx(2 / 12)
+    assert padding_fraction(ids, bucket(ids, 4)) == pytest.approx(6 / 16)
+    assert padding_fraction(ids[1:], bucket(ids[1:], 1)) == 0
     assert padding_fraction(ids, bucket(ids, 2), min_tokens=5) == pytest.approx(10 / 20)

@@ -24,13 +24,6 @@ def test_every_pair_is_in_order_and_beyond_delta(
 
 
 @given(lengths_st, st.integers(0, 99))
-def test_pairs_are_antisymmetric(lengths: np.ndarray, seed: int) -> None:
-    pairs = sample_pairs(lengths, pairs_per_prompt=5, delta=0, seed=seed)
-    drawn = {(int(a), int(b)) for a, b in pairs}
-    assert not drawn & {(b, a) for a, b in drawn}
-
-
-@given(lengths_st, st.integers(0, 99))
 def test_reversing_the_lengths_reverses_every_pair(lengths: np.ndarray, seed: int) -> None:
     # 1/x keeps every relative gap and turns the order round.
     forth = sample_pairs(lengths, pairs_per_prompt=2, delta=0.0, seed=seed)
@@ -48,15 +41,12 @@ def test_the_seed_decides_the_pairs() -> None:
     assert not np.array_equal(first, other)
 
 
-def test_equal_lengths_give_no_pairs() -> None:
-    assert sample_pairs(np.full(9, 7.0), pairs_per_prompt=3, delta=0, seed=0).shape == (0, 2)
-
-
 def test_a_gap_of_exactly_delta_is_kept() -> None:
     lengths = np.array([100.0, 80.0])
     pairs = sample_pairs(lengths, pairs_per_prompt=3, delta=0.2, seed=0)
     assert pairs.tolist() == [[0, 1]] * 6
     assert len(sample_pairs(lengths, pairs_per_prompt=3, delta=0.21, seed=0)) == 0
+    assert sample_pairs(np.full(9, 7.0), pairs_per_prompt=3, delta=0, seed=0).shape == (0, 2)
     assert relative_gap(lengths, lengths[::-1]).tolist() == [0.2, 0.2]
 
 

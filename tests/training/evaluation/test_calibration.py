@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,11 +41,13 @@ def test_two_hundred_rows_cover_well_on_average() -> None:
 
 
 def test_curves_rise_with_the_score_and_never_cross() -> None:
-    curve = LengthCurve.parse("m", calibrate(*model_rows(150, 3)))
-    rows = np.array([curve.quantiles[q] for q in QUANTILES])
-    assert (np.diff(rows, axis=0) >= 0).all()
-    assert np.all(np.diff(curve.expected) >= 0)
-    assert curve.at(-1e9).expected_tokens == curve.expected[0]
+    # Shifted separately, curves of few rows may cross.
+    for rows, seed in [(150, 3), *((50, seed) for seed in range(40))]:
+        curve = LengthCurve.parse("m", calibrate(*model_rows(rows, seed), seed=seed))
+        quantiles = np.array([curve.quantiles[q] for q in QUANTILES])
+        assert (np.diff(quantiles, axis=0) >= 0).all()
+        assert np.all(np.diff(curve.expected) >= 0)
+        assert curve.at(-1e9).expected_tokens == curve.expected[0]
 
 
 def test_quantiles_are_not_spread_too_far_apart() -> None:
@@ -74,18 +74,6 @@ def test_each_response_of_a_prompt_is_a_row() -> None:
     assert lengths.tolist() == [3, 5, 7]
 
 
-def write_table(path: Path, count: int) -> Path:
-    words = ("yes", "no", "short", "poem", "long", "essay")
-    rng = np.random.default_rng(0)
-    with path.open("w") as file:
-        for number in range(count):
-            chosen = rng.integers(0, 6, size=3)
-            prompt = " ".join([*(words[n] for n in chosen), str(number)])
-            length = int(50 * np.exp(chosen.sum() / 5 + rng.normal(0, 0.2)))
-            file.write(json.dumps({"text": prompt, "tokens": length, "llm": "other"}) + "\n")
-    return path
-
-
 def test_fifty_rows_are_enough_and_knots_grow_with_the_rows() -> None:
     for rows, knots in ((50, 2), (400, 10), (3000, 16)):
         entry = calibrate(*model_rows(rows, 0))
@@ -98,13 +86,6 @@ def test_a_knot_is_the_median_score_of_its_rows_and_the_mean_is_theirs() -> None
     entry = calibrate(scores, np.where(scores < 120, 10.0, 1000.0))
     assert entry["scores"] == [99.5, 139.5]
     assert entry["mean"] == [10.0, 1000.0]
-
-
-def test_curves_of_few_rows_do_not_cross_after_their_shifts() -> None:
-    for seed in range(40):
-        entry = calibrate(*model_rows(50, seed), seed=seed)
-        rows = np.array([entry["quantiles"][str(q)] for q in QUANTILES])
-        assert (np.diff(rows, axis=0) >= 0).all()
 
 
 def test_a_length_at_the_quantile_is_covered() -> None:

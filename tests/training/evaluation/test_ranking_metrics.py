@@ -11,18 +11,6 @@ from lengthwise.agreement import tau_b
 from training.evaluation.ranking_metrics import pair_accuracy, tau_b_ci, tau_b_difference_ci
 
 
-def test_tau_b_of_a_worked_example() -> None:
-    # Lengths 1 2 3 3: five untied pairs; scores 1 3 2 4 put one of them (3, 2) the wrong way round.
-    # (4 - 1) / sqrt(6 * 5), six pairs untied in the scores and five in the lengths.
-    assert tau_b([1, 3, 2, 4], [1, 2, 3, 3]) == pytest.approx(3 / math.sqrt(30))
-
-
-def test_tau_b_is_undefined_where_there_is_no_order() -> None:
-    assert math.isnan(tau_b([1, 2, 3], [5, 5, 5]))
-    assert math.isnan(tau_b([1, 1, 1], [4, 5, 6]))
-    assert math.isnan(tau_b([1], [4]))
-
-
 def test_pair_accuracy_of_a_worked_example() -> None:
     lengths = [100, 110, 200]
     scores = [2.0, 1.0, 3.0]  # Only the pair (100, 110) is the wrong way round.

@@ -49,8 +49,8 @@ def test_every_pooling_survives_the_export(
     scorer, _ = build_scorer(str(tiny_bert), pooling, seed=0, max_prompt_tokens=32)  # type: ignore[arg-type]
     export_fp32(scorer.eval(), tmp_path / FP32)
     parity = measure_parity(scorer, tmp_path / FP32, ids)
-    assert parity.max_abs_diff < 1e-5
-    assert parity.tau_b == pytest.approx(1.0)
+    assert parity["onnx_max_abs_diff"] < 1e-5
+    assert parity["onnx_order_tau_b"] == pytest.approx(1.0)
 
 
 def test_a_model_that_changed_after_its_export_is_refused(
@@ -68,11 +68,11 @@ def test_int8_is_left_out_where_it_loses_more_than_the_gate(
 ) -> None:
     lengths = np.argsort(np.argsort(in_buckets(scorer, ids))) + 1.0  # FP32 ranks them perfectly.
     write = partial(write_models, scorer, tmp_path, sample_ids=ids, val_ids=ids)
-    _, drop = write(val_lengths=lengths, max_tau_b_drop=1.0)
+    drop = write(val_lengths=lengths, max_tau_b_drop=1.0)["int8_val_tau_b_drop"]
     assert (tmp_path / INT8).is_file()
     assert drop > 0
-    _, again = write(val_lengths=lengths, max_tau_b_drop=drop / 2)
-    assert again == pytest.approx(drop)
+    again = write(val_lengths=lengths, max_tau_b_drop=drop / 2)
+    assert again["int8_val_tau_b_drop"] == pytest.approx(drop)
     assert sorted(path.name for path in tmp_path.iterdir()) == [FP32]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.config import DataConfig, LossConfig, TrainConfig
-from training.data.buckets import bucket, pad, padding_fraction
+from training.data.buckets import pad
 from training.data.labels import LabelledPrompt
 from training.data.splits import Splits
 from training.ranker.data_module import Batch, LengthData, PromptBatches, tokenize
@@ -100,14 +100,6 @@ def test_processes_share_a_batch_without_overlap(objective: str) -> None:
     for batch, mine, theirs in zip(whole, *parts, strict=True):
         assert len(mine) == len(theirs) == 4
         assert sorted([*mine, *theirs]) == sorted(batch)
-
-
-def test_sorting_a_batch_by_length_saves_padding() -> None:
-    one = padding_fraction(IDS, bucket(IDS, 40))
-    many = padding_fraction(IDS, bucket(IDS, 4))
-    assert 0 <= many < one
-    assert padding_fraction(IDS, bucket(IDS, 1)) == 0
-    assert padding_fraction(IDS, bucket(IDS, 1), 128) > 0.9
 
 
 def test_padding_moves_neither_scores_nor_loss(tiny_bert: Path) -> None:

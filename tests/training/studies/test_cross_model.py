@@ -7,33 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from lengthwise.bundle import ModelBundle
+from tests.training.data.test_labelled_splits import write_matrix
 from training.__main__ import main
-from training.data.labels import LabelledPrompt
 from training.evaluation import transfer
 from training.studies import cross_model
-
-
-def answers(model: str, *lengths: int) -> list[LabelledPrompt]:
-    return [
-        LabelledPrompt(prompt=f"p{n}", model=model, lengths=(length,))
-        for n, length in enumerate(lengths)
-    ]
-
-
-def write_matrix(path: Path, num_prompts: int = 80) -> Path:
-    rng = np.random.default_rng(0)
-    common = rng.normal(4, 1, num_prompts)
-    rows = [
-        {"prompt": f"prompt {n}", "model": f"m{m}", "output_tokens": int(np.exp(value)) + 1}
-        for m in range(4)
-        for n, value in enumerate(common + rng.normal(m / 5, 0.3, num_prompts))
-    ]
-    pd.DataFrame(rows).to_parquet(path)
-    return path
 
 
 def test_the_matrix_has_its_bounds_beside_it(

@@ -3,23 +3,13 @@
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from lengthwise.errors import ConfigError
 from training.collection.collecting import CollectConfig, collect
 from training.commands.options import OutputOptions, print_result, print_rows
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResumeOptions:
-    """The treatment of an existing file."""
-
-    resume: bool = True
-    """--no-resume refuses an OUT that exists."""
-
-
-def main(config: CollectConfig, existing: ResumeOptions, output: OutputOptions) -> int:
+def main(config: CollectConfig, output: OutputOptions) -> int:
     """Measure a model's response length to every prompt of a table.
 
     OUT gets one row per response: the prompt and counts in the model's own tokens, never the text
@@ -34,8 +24,6 @@ def main(config: CollectConfig, existing: ResumeOptions, output: OutputOptions) 
           --prompts prompts.jsonl --out lengths/llama-3-8b.jsonl --max-tokens 2048 --concurrency 64
     """
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    if not existing.resume and config.out.exists():
-        raise ConfigError(f"{config.out} exists; choose another --out, or leave out --no-resume")
     result = collect(config, api_key=os.environ.get("OPENAI_API_KEY"))
     print_result(result, output, lambda: _print(result))
     return 1 if result["unanswered"] else 0

@@ -1,15 +1,16 @@
 """`python -m training fetch`: build the tables of data cards from their public sources."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
 from training.data.cards import Card
-from training.sources.fetching import Fetched, check_id, fetch, is_free
+from training.sources.fetching import check_id, fetch, is_free
 from training.sources.layouts import LAYOUTS
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,8 @@ def main(options: FetchOptions, output: OutputOptions) -> None:
       python -m training fit demo --data-dir data --data.dataset gpteacher-gpt4 --out run
     """
     sets = [fetch(card, options.out, options.mirror) for card in _chosen(options)]
-    result = {"out": str(options.out), "sets": [asdict(each) for each in sets]}
-    fit = f"--data-dir {options.out} --data.dataset {sets[0].id} --out run"
+    result = {"out": str(options.out), "sets": sets}
+    fit = f"--data-dir {options.out} --data.dataset {sets[0]['id']} --out run"
     print_result(result, output, lambda: _print(sets), f"python -m training fit demo {fit}")
 
 
@@ -60,8 +61,8 @@ def _chosen(options: FetchOptions) -> list[Card]:
     return [card for card in cards if card not in restricted]
 
 
-def _print(sets: Sequence[Fetched]) -> None:
+def _print(sets: Sequence[Mapping[str, Any]]) -> None:
     for each in sets:
-        state = "was there" if each.was_there else "built"
-        print(f"{each.id:20} {state}, {each.records:,} rows, licence {each.licence}")
-        print(f"{'':20} SHA-256 of the table {each.sha256}")
+        state = "was there" if each["was_there"] else "built"
+        print(f"{each['id']:20} {state}, {each['records']:,} rows, licence {each['licence']}")
+        print(f"{'':20} SHA-256 of the table {each['sha256']}")

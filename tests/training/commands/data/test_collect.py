@@ -17,7 +17,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from tests.training.collection.responses import answer
@@ -196,18 +195,6 @@ def test_kill_9_and_ctrl_c_neither_lose_nor_repeat_a_prompt(
     assert len(load_data(card).records) == len(PROMPTS)
 
 
-@pytest.mark.parametrize("cut", [1, 30, 100])
-def test_a_torn_last_row_is_dropped_and_asked_again(
-    collect: Training, endpoint: FakeEndpoint, out: Path, cut: int
-) -> None:
-    collect()
-    os.truncate(out, out.stat().st_size - cut)
-    status, result = collect()
-    assert (status, result["new_rows"]) == (0, 1)
-    assert_every_prompt_once(out)
-    assert sum(endpoint.asked.values()) == 41
-
-
 def test_a_busy_or_broken_endpoint_is_asked_again_ever_more_slowly(
     collect: Training, endpoint: FakeEndpoint, out: Path, no_waiting: list[float]
 ) -> None:
@@ -285,12 +272,17 @@ def test_an_endpoint_that_cannot_work_stops_the_run_at_once(
     assert not list(out.parent.iterdir())
 
 
-def test_no_server_at_the_address_is_said_at_once(
-    prompts: Path, out: Path, endpoint: FakeEndpoint, capsys: Capture
+def test_an_address_without_a_server_or_a_scheme_is_one_line(
+    collect: Training, endpoint: FakeEndpoint
 ) -> None:
     endpoint.server_close()
-    assert main(command(endpoint.url, prompts, out)[3:]) == 2
-    assert "no server answers at" in capsys.readouterr().err.splitlines()[-1]
+    for settings, message in (
+        ([], "no server answers at"),
+        (["--endpoint", "localhost:8000"], "use an address such as"),
+    ):
+        status, line = collect(*settings)
+        assert status == 2
+        assert message in line
 
 
 def test_rows_asked_for_otherwise_are_never_mixed(
@@ -302,17 +294,7 @@ def test_rows_asked_for_otherwise_are_never_mixed(
         status, line = collect(*settings)
         assert status == 2
         assert "was collected with" in line
-    assert "exists; choose another --out" in collect("--max-tokens", "64", "--no-resume")[1]
     assert out.read_bytes() == before
-
-
-def test_a_card_of_another_table_is_not_replaced(collect: Training, out: Path) -> None:
-    out.parent.mkdir()
-    out.with_name("card.yaml").write_text("path: other.parquet\n")
-    status, line = collect()
-    assert status == 2
-    assert "describes another table" in line
-    assert not out.exists()
 
 
 def test_the_request_carries_the_settings_and_the_key(
@@ -341,37 +323,10 @@ def test_samples_of_a_prompt_stay_apart_and_repeats_of_it_do_not(
     assert len({(row["prompt"], row["sample"]) for row in rows(out)}) == len(rows(out)) == 80
 
 
-def test_responses_that_were_cut_are_counted(collect: Training, endpoint: FakeEndpoint) -> None:
-    endpoint.plan = lambda prompt, _: (200, answer(8, "length")) if "1" in prompt else None
-    assert collect()[1]["cut"] == sum("1" in prompt for prompt in PROMPTS)
-
-
-@pytest.mark.slow
-def test_what_was_collected_can_be_trained_on_at_once(
-    endpoint: FakeEndpoint, tiny_bert: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    from training.data import synthetic
-
-    records, _ = synthetic.generate(400, seed=1)
-    tokens = {record.prompt: record.output_tokens for record in records}
-    endpoint.plan = lambda prompt, _: (200, answer(tokens[prompt]))
-    prompts, out = tmp_path / "prompts.parquet", tmp_path / "collected" / "lengths.jsonl"
-    pd.DataFrame(records).to_parquet(prompts)
-    assert main(command(endpoint.url, prompts, out)[3:]) == 0
-    capsys.readouterr()
-    card = str(out.with_name("card.yaml"))
-    options = ["--out", str(tmp_path / "run"), "--mlruns-dir", str(tmp_path / "mlruns")]
-    small = ["--encoder.backbone", str(tiny_bert), "--epochs", "1", "--threads", "1"]
-    assert main(["fit", "demo", *options, *small, "--data.dataset", card, "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["dataset"] == "lengths"
-    assert result["train_prompts"] + result["test_prompts"] > 300
-
-
 def test_reasoning_reaches_the_card(collect: Training, endpoint: FakeEndpoint) -> None:
-    endpoint.plan = lambda *_: (200, answer(10, reasoning_content="y" * 4))
+    endpoint.plan = lambda *_: (200, answer(10, "length", reasoning_content="y" * 4))
     _, result = collect()
-    assert result["reasoning_tokens"] == 40 * 8
+    assert (result["reasoning_tokens"], result["cut"]) == (40 * 8, 40)
     (lengths,) = {
         (r.output_tokens, r.reasoning_tokens, r.answer_tokens)
         for r in load_data(result["card"]).records
@@ -382,9 +337,7 @@ def test_reasoning_reaches_the_card(collect: Training, endpoint: FakeEndpoint) -
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ('{"prompt": ""}\n', "row 0: prompt is ''"),
         ('{"prompt": "a"}\n{"prompt": null}\n', "row 1: prompt is nan"),
-        ('{"prompt": 3}\n', "prompt is 3"),
         ('{"text": "a"}\n', "no column 'prompt'"),
         ("", "is empty"),
     ],
@@ -401,29 +354,22 @@ def test_bad_prompts_are_one_line_and_ask_nothing(
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("name", "content", "message"),
     [
-        (["--concurrency", "0"], "concurrency is 0"),
-        (["--endpoint", "localhost:8000"], "use an address such as"),
+        ("tiny-llm.jsonl", "notes\n", "row 0: not a JSON object"),
+        ("tiny-llm.jsonl", '{"a": 1}\n', "collect wrote"),
+        ("card.yaml", "path: other.parquet\n", "describes another table"),
     ],
 )
-def test_bad_settings_are_one_line(collect: Training, settings: list[str], message: str) -> None:
-    status, line = collect(*settings)
+def test_files_of_others_are_left_alone(
+    collect: Training, out: Path, name: str, content: str, message: str
+) -> None:
+    out.parent.mkdir()
+    out.with_name(name).write_text(content)
+    status, line = collect()
     assert status == 2
     assert message in line
-
-
-def test_a_file_that_is_not_ours_is_left_alone(collect: Training, out: Path) -> None:
-    out.parent.mkdir()
-    for content, message in (
-        ("notes\n", "row 0: not a JSON object"),
-        ('{"a": 1}\n', "collect wrote"),
-    ):
-        out.write_text(content)
-        status, line = collect()
-        assert status == 2
-        assert message in line
-        assert out.read_text() == content
+    assert [(path.name, path.read_text()) for path in out.parent.iterdir()] == [(name, content)]
 
 
 def test_without_json_the_counts_are_told_in_words(
