@@ -97,10 +97,10 @@ def test_a_folder_without_a_bundle_is_one_clear_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_held_out_prompts_must_be_there(tiny_bundle: ModelBundle, tmp_path: Path) -> None:
-    (tmp_path / "bundle").symlink_to(tiny_bundle.path, target_is_directory=True)
+def test_held_out_prompts_must_be_there(trained: Path) -> None:
+    (trained / "test.parquet").unlink()
     with pytest.raises(DataError, match=r"test\.parquet"):
-        run_demo(a_config(tmp_path))
+        run_demo(a_config(trained))
 
 
 def test_a_damaged_bundle_is_refused(trained: Path, tiny_bundle: ModelBundle) -> None:

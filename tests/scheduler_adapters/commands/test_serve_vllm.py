@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import serve_vllm as vllm_serve
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
 from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareConfig, hash_of
+from scoring_service.bench.processes import free_port
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
@@ -41,9 +43,7 @@ def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 def start(*arguments: str) -> list[str]:
@@ -76,34 +76,32 @@ def test_vllm_is_told_policy_settings_address_and_its_own_options(port: int) -> 
     assert options["port"] == str(port)
 
 
-def test_the_middleware_is_told_whom_to_ask(
-    tiny_bundle: Any, tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def service(tiny_bundle: Any) -> Iterator[ScoringServer]:
+    config = ServerConfig(address="127.0.0.1:0", drain_grace_s=0)
+    server = ScoringServer(RankerModel.load(tiny_bundle), config)
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_the_middleware_gets_the_address_of_the_service(
+    service: ScoringServer, tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "classes.json").write_text('{"classes": {"chat": {}}}')
     monkeypatch.chdir(tmp_path)
-    service = ScoringServer(
-        RankerModel.load(tiny_bundle), ServerConfig(address="127.0.0.1:0", drain_grace_s=0)
-    )
-    service.start()
     start("m", f"--port={port}", "--scorer", service.target, "--classes", "classes.json")
-    service.stop()
     told = MiddlewareConfig.from_json(os.environ[VARIABLE])
     assert told.scorer == service.target
     assert told.classes == str(tmp_path / "classes.json")
 
 
 def test_a_target_model_that_the_service_is_not_calibrated_for_is_refused(
-    tiny_bundle: Any, port: int, capsys: pytest.CaptureFixture[str]
+    service: ScoringServer, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = ScoringServer(
-        RankerModel.load(tiny_bundle), ServerConfig(address="127.0.0.1:0", drain_grace_s=0)
-    )
-    service.start()
-    asks = ("m", f"--port={port}", "--scorer", service.target, "--target_model")
-    said = refusal(capsys, *asks, "nobody")
-    start(*asks, "tiny-llm")
-    service.stop()
-    assert "it knows tiny-llm" in said
+    given = ("m", f"--port={port}", "--scorer", service.target, "--target_model")
+    assert "it knows tiny-llm" in refusal(capsys, *given, "unknown")
+    start(*given, "tiny-llm")
     assert MiddlewareConfig.from_json(os.environ[VARIABLE]).target_model == "tiny-llm"
 
 
@@ -125,25 +123,11 @@ def test_vllms_processes_get_a_folder_to_share_metrics_in(
     made = os.environ[METRICS_FOLDER]
     assert Path(made).parent == tmp_path
     assert MiddlewareConfig.from_json(os.environ[VARIABLE]).metrics_dir == made
-
-
-def test_a_folder_for_metrics_that_is_set_already_is_left_alone(port: int) -> None:
+    # A folder that is set already is left alone.
+    monkeypatch.setenv(METRICS_FOLDER, "/somewhere")
     start("m", f"--port={port}")
     assert os.environ[METRICS_FOLDER] == "/somewhere"
     assert MiddlewareConfig.from_json(os.environ[VARIABLE]).metrics_dir is None
-
-
-def test_an_unknown_policy_is_refused_with_those_there_are(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    said = refusal(capsys, "m", "--policy", "parsley")
-    assert "'parsley'" in said
-    assert "fcfs" in said
-    assert "pars," in said
-
-
-def test_a_setting_that_is_not_the_policys_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "'no_such'" in refusal(capsys, "m", "--settings", '{"no_such": 1}')
 
 
 def test_a_scoring_service_that_does_not_answer_is_refused(
@@ -152,15 +136,7 @@ def test_a_scoring_service_that_does_not_answer_is_refused(
     said = refusal(capsys, "m", f"--port={port}", "--scorer", "127.0.0.1:1")
     assert "no scoring service answers at 127.0.0.1:1" in said
     assert "--start-without-scorer true" in said
-
-
-def test_it_starts_without_the_scoring_service_where_that_was_asked_for(port: int) -> None:
     start("m", f"--port={port}", "--scorer", "127.0.0.1:1", "--start_without_scorer", "true")
-
-
-@pytest.mark.parametrize("policy", ["fcfs", "priority"])
-def test_vllms_own_scheduling_policy_may_be_named(port: int, policy: str) -> None:
-    start("m", f"--port={port}", "--", "--scheduling-policy", policy)
 
 
 def test_a_policy_of_phases_needs_to_know_what_ends_thinking(
@@ -172,13 +148,6 @@ def test_a_policy_of_phases_needs_to_know_what_ends_thinking(
     start(*pascal, "--", "--reasoning-parser", "deepseek_r1")
 
 
-@pytest.mark.parametrize("option", ["--scheduler-cls=x.Y", "--port", "--additional_config={}"])
-def test_an_option_of_ours_is_refused_behind_the_dashes(
-    capsys: pytest.CaptureFixture[str], option: str
-) -> None:
-    assert "before the --" in refusal(capsys, "m", "--", option)
-
-
 def test_a_port_in_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -187,14 +156,16 @@ def test_a_port_in_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"cannot listen on 127.0.0.1:{taken}" in refusal(capsys, "m", f"--port={taken}")
 
 
-def test_a_host_that_is_not_ours_is_refused(capsys: pytest.CaptureFixture[str], port: int) -> None:
-    assert "cannot listen" in refusal(capsys, "m", f"--port={port}", "--host", "192.0.2.1")
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--policy", "parsley"], "'parsley'; use one of fcfs"),
+        (["--settings", '{"no_such": 1}'], "'no_such'"),
         (["--port=0"], "port is 0"),
+        (["--port=65002", "--host", "192.0.2.1"], "cannot listen"),
+        (["--", "--scheduler-cls=x.Y"], "before the --"),
+        (["--", "--port"], "before the --"),
+        (["--", "--additional_config={}"], "before the --"),
         (["--timeline", "t.csv"], "ends in .jsonl"),
         (["--timeline", "/no/such/t.jsonl"], "folder that exists"),
         (["--classes", "/no/such.json"], "give a class file"),

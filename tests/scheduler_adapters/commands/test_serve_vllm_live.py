@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lengthwise.bundle import ModelBundle
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
+from scoring_service.bench.processes import free_port
 
 pytestmark = pytest.mark.vllm
 
@@ -42,12 +42,6 @@ CLASSES = {
 }
 PROMPTS = {"yes": "yes no short", "essay": "long essay poem"}
 """The tiny ranker's shortest and longest: what the prompts say is what their scores follow."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def write_tokenizer(folder: Path) -> None:

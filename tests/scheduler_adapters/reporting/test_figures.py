@@ -8,14 +8,11 @@ from scheduler_adapters.policy import POLICIES
 from scheduler_adapters.reporting import figures
 
 
-def test_a_policy_keeps_its_colour() -> None:
-    assert figures.colours_of(["pars", "slai"])["pars"] == figures.colours_of(["pars"])["pars"]
-    assert len({figures.colours_of(["x", "y", "fcfs"])[name] for name in ("x", "y", "fcfs")}) == 3
-
-
-def test_every_named_policy_has_a_colour_of_its_own() -> None:
-    colours = figures.colours_of(sorted(POLICIES))
-    assert len({colours[name] for name in POLICIES}) == len(POLICIES)
+def test_every_policy_has_a_colour_of_its_own_and_keeps_it() -> None:
+    names = [*sorted(POLICIES), "x", "y"]
+    colours = figures.colours_of(names)
+    assert len({colours[name] for name in names}) == len(names)
+    assert figures.colours_of(["pars"])["pars"] == colours["pars"]
 
 
 def test_bars_are_as_long_as_their_means() -> None:
@@ -79,21 +76,13 @@ def test_instances_are_bars_of_their_roles_and_moves_lines_between_them() -> Non
     assert axis.collections[0].get_segments()[0].tolist() == [[3.0, 0.0], [3.0, 1.0]]
 
 
-def test_series_have_a_figure_for_each_panel_and_a_line_for_each_system() -> None:
-    table = pd.DataFrame(
-        {"panel": ["a", "a", "b"], "policy": ["x", "y", "x"], "x": [1, 2, 3], "y": [4, 5, 6]}
-    )
-    axes = [figure.axes[0] for figure in figures.series_figure(table, "time (s)", "share")]
-    assert [len(axis.lines) for axis in axes] == [2, 1]
-    assert axes[1].lines[0].get_xydata().tolist() == [[3, 6]]
-    assert axes[0].get_ylabel() == "share"
-
-
-def test_lines_end_with_their_names_one_above_the_other() -> None:
-    table = pd.DataFrame({"panel": "a", "policy": ["x", "y", "z"] * 2})
-    table["x"], table["y"] = [0, 0, 0, 1, 1, 1], [0.0, 0.0, 0.0, 10.0, 9.99, 1.0]
-    (figure,) = figures.series_figure(table, "time (s)", "share")
-    places = {text.get_text(): text.get_position()[1] for text in figure.axes[0].texts}
+def test_lines_of_a_panel_end_with_their_names_one_above_the_other() -> None:
+    table = pd.DataFrame({"panel": ["a"] * 6 + ["b"], "policy": [*["x", "y", "z"] * 2, "x"]})
+    table["x"], table["y"] = [0, 0, 0, 1, 1, 1, 3], [0.0, 0.0, 0.0, 10.0, 9.99, 1.0, 6.0]
+    first, second = (f.axes[0] for f in figures.series_figure(table, "time (s)", "share"))
+    assert (len(first.lines), first.get_ylabel()) == (3, "share")
+    assert second.lines[0].get_xydata().tolist() == [[3, 6]]
+    places = {text.get_text(): text.get_position()[1] for text in first.texts}
     assert places["z"] < places["y"] < places["x"] <= 1
     assert places["x"] - places["y"] >= 0.07
 

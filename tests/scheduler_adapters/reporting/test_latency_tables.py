@@ -29,9 +29,6 @@ def test_the_share_is_that_of_all_values_and_those_that_never_happened_count() -
     table = ecdf_table({"": {"fcfs": [2.0, np.nan, 1.0, 4.0]}})
     assert table["value"].tolist() == [1, 2, 4]
     assert table["share"].tolist() == [0.25, 0.5, 0.75]
-
-
-def test_values_with_counts_are_as_good_as_repeated_ones() -> None:
     weighted = ecdf_table({"": {"p": ([3.0, 1.0], [1, 3])}})
     assert weighted["share"].tolist() == [0.75, 1.0]
 
@@ -49,18 +46,15 @@ def test_the_interval_is_students():
     low, high = interval([1.0, 2.0, 3.0])
     # sd 1, n 3: half width 4.30 / sqrt(3)
     assert (low, high) == pytest.approx((2 - 2.483, 2 + 2.483), abs=0.01)
+    table = capacity_table({"pars": [1.0, 2.0, 3.0], "fcfs": [1.0]})
+    assert table["mean"].tolist() == [2.0, 1.0]
+    assert table[["low", "high"]].to_numpy().tolist() == [[low, high], [1, 1]]
 
 
 def test_a_mean_is_written_with_its_interval():
     assert with_interval([-0.2, -0.2], "{:+.1%}") == "-20.0% [-20.0%, -20.0%]"
     assert with_interval([1.0, 2.0], "{:.1f}").startswith("1.5 [")
     assert with_interval([2.0], "{:.2f} s", "{:.2f}") == "2.00 s [2.00, 2.00]"
-
-
-def test_a_capacity_has_the_mean_and_the_interval_of_its_searches():
-    table = capacity_table({"pars": [1.0, 2.0, 3.0], "fcfs": [1.0]})
-    assert table["mean"].tolist() == [2.0, 1.0]
-    assert table[["low", "high"]].to_numpy().tolist() == [list(interval([1.0, 2.0, 3.0])), [1, 1]]
 
 
 def outcome_of(rate_per_s: float | None = None) -> Outcome:

@@ -33,10 +33,7 @@ def test_nothing_is_logged_without_a_store_or_without_files(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     assert main([*SMALL, *arguments]) == 0
     assert not (tmp_path / "mlruns").exists()
-
-
-def test_without_mlflow_nothing_is_logged(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)  # without mlflow
     tracking.log_run(tmp_path / "mlruns", "name", params={}, metrics={}, files=[])
     assert not (tmp_path / "mlruns").exists()
 

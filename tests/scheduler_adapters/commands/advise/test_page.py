@@ -57,16 +57,8 @@ def test_what_saves_more_without_scores_is_said_and_an_answer_of_no_has_no_comma
 ) -> None:
     known = advice()
     figures = dict(known.figures) | {(name, 1.0): drawn(3.0) for name in ("slai", "pascal")}
-    gains = {
-        name: Spread(gain, gain, gain)
-        for name, gain in {
-            "fcfs": 0.0,
-            "pars": 0.1,
-            "slai": 0.25,
-            "pascal": 0.05,
-            "oracle": 0.3,
-        }.items()
-    }
+    values = {"fcfs": 0.0, "pars": 0.1, "slai": 0.25, "pascal": 0.05, "oracle": 0.3}
+    gains = {name: Spread(gain, gain, gain) for name, gain in values.items()}
     known = advice(figures=figures, gains=gains, commands=[])
     (line,) = known.without_ranker
     assert line.startswith("SLAI needs no scores, and would save +25.0% of the mean E2E latency")
