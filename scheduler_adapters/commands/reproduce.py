@@ -2,10 +2,12 @@
 
 import importlib
 from dataclasses import asdict
+from pathlib import Path
 
 from lengthwise.strict_json import to_json
-from scheduler_adapters.papers.page import write_page
-from scheduler_adapters.papers.runs import ReproduceConfig
+from scheduler_adapters.papers.page import section_of, write_page
+from scheduler_adapters.papers.rows import read_paper
+from scheduler_adapters.papers.runs import PAPERS, ReproduceConfig
 
 
 def run(config: ReproduceConfig) -> None:
@@ -20,8 +22,12 @@ def run(config: ReproduceConfig) -> None:
     systems or a band. Each row shows whether its criterion was set before our figures were seen.
     """
     module = importlib.import_module(f"scheduler_adapters.papers.{config.paper}")
-    rows, sections = module.reproduce(config)
-    page = write_page(config, module.__doc__ or "", rows, sections)
+    kind = getattr(module, PAPERS[config.paper])
+    paper = read_paper(Path(module.__file__ or "").with_suffix(".toml"), kind)
+    experiment = kind(config)
+    rows = [row.figure(experiment) for row in paper.rows if row.is_wanted(config)]
+    sections = [section_of(each, each.found(experiment)) for each in paper.figures]
+    page = write_page(config, paper.conditions, rows, sections)
     num_reproduced = sum(row.reproduced for row in rows)
     if config.json:
         result = {

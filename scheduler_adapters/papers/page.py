@@ -1,12 +1,14 @@
-"""Report of a paper: its rows as a table, and sections with a figure each."""
+"""Report of a paper: its rows as a table, and sections with a figure or a table each."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure as Plot
 
-from scheduler_adapters.papers.rows import PaperFigure
+from scheduler_adapters.papers.rows import Figure, PaperFigure
 from scheduler_adapters.papers.runs import ReproduceConfig
 from scheduler_adapters.reporting.figures import capacity_figure, instances_figure, series_figure
 from scheduler_adapters.reporting.latency_tables import capacity_table, series_table
@@ -35,50 +37,34 @@ def write_page(
     )[0]
 
 
-def lines_section(
-    heading: str,
-    points: Iterable[tuple[str, str, float, float]],
-    axes: tuple[str, str],
-    caption: str,
-    file: str,
-) -> Section:
-    """Return a figure of lines; `points` are panel, system, x and y, and `axes` names x and y."""
-    drawn = series_table(points)
-    figure = series_figure(drawn, *axes)
-    return Section(heading=heading, figure=figure, caption=caption, drawn=(file, drawn))
-
-
-def bars_section(
-    heading: str, found: Mapping[str, list[float]], label: str, caption: str, file: str
-) -> Section:
-    """Return a figure of bars: the mean of each entry, with its 95% interval."""
-    drawn = capacity_table(found)
-    figure = capacity_figure(drawn, label)
-    return Section(heading=heading, figure=figure, caption=caption, drawn=(file, drawn))
-
-
-def instances_section(
-    heading: str,
-    spans: Sequence[tuple[int, str, float, float]],
-    moves: Sequence[tuple[int, int, float, str]],
-    caption: str,
-    file: str,
-    *,
-    writes_moves: bool = False,
-) -> Section:
-    """Return the roles of instances over time, and the requests that moved between them.
+def section_of(figure: Figure, found: Mapping[str, Any]) -> Section:
+    """Return a section of the report.
 
     Args:
-        spans: instance, role, start and end in seconds.
-        moves: source, destination, end in seconds, and kind.
-        writes_moves: whether the file beside the figure holds the moves, not the spans.
+        found: values of the templates, and the data. Lines have `points`: panel, system, x and y.
+            Bars have `bars`: the values of each. Instances have `spans`: instance, role, start and
+            end in seconds, and `moves`: source, destination, end in seconds and kind. Tables have
+            `rows`.
     """
-    roles = pd.DataFrame(spans, columns=["instance", "role", "start_s", "end_s"])
-    moved = pd.DataFrame(moves, columns=["source", "destination", "end_s", "kind"])
-    figure = instances_figure(roles, moved)
+    drawn: pd.DataFrame | None = None
+    plot: Plot | list[Plot] | None = None
+    if figure.kind == "lines":
+        drawn = series_table(found["points"])
+        plot = series_figure(drawn, *figure.axes)
+    elif figure.kind == "bars":
+        drawn = capacity_table(found["bars"])
+        plot = capacity_figure(drawn, *figure.axes)
+    elif figure.kind in ("instances", "moves"):
+        roles = pd.DataFrame(found["spans"], columns=["instance", "role", "start_s", "end_s"])
+        moves = pd.DataFrame(found["moves"], columns=["source", "destination", "end_s", "kind"])
+        drawn = roles if figure.kind == "instances" else moves
+        plot = instances_figure(roles, moves)
+    columns = list(figure.columns)
     return Section(
-        heading=heading,
-        figure=figure,
-        caption=caption,
-        drawn=(file, moved if writes_moves else roles),
+        heading=figure.heading.format_map(found),
+        text=figure.text,
+        table=ReportTable(columns=columns, rows=found["rows"]) if columns else None,
+        figure=plot,
+        caption=figure.caption.format_map(found),
+        drawn=None if drawn is None else (figure.file.format_map(found), drawn),
     )

@@ -1,25 +1,15 @@
-"""PARS: a burst of 2,000 requests, and arrival rates up to saturation, at the paper's tau-b.
+"""PARS: a burst of 2,000 requests, and arrival rates up to saturation (`pars.toml`)."""
 
-Llama-3-8B on an A100-40GB from first principles, 256 seats, budget 2,048 tokens. With the data
-folder, short outputs are those of Vicuna-7B on Alpaca, and long ones those of reasoning models on
-MisguidedAttention. Without it they are log-normal. Scores are synthetic, each with the tau-b that
-the paper reports; latency is E2E / output tokens. The paper gives no number of seats, so "up to"
-is the best of 256, 128 and 64. The note of a row that fails has further measurements.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, Final
 
 import numpy as np
 
 from lengthwise.errors import DataError
-from scheduler_adapters.papers.rows import PaperFigure, row
 from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, recorded
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
-from scheduler_adapters.reporting.page import Section
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.facts import GPUS, MODELS
 from scheduler_adapters.simulator.latency.first_principles import kv_blocks
@@ -91,6 +81,11 @@ def instance_of(seats: int = 256, num_gpus: int = 1) -> Instance:
     blocks = kv_blocks(_GPU, MODELS[_MODEL], GPUS[_GPU], num_gpus=num_gpus)
     limits = {"max_num_seqs": seats, "max_tokens": _TOKEN_BUDGET, "kv_blocks": blocks}
     return Instance.preset(f"{_MODEL}@{_GPU}", **limits)
+
+
+_MEAN, _P90 = "normalized_latency_s.mean", "normalized_latency_s.p90"
+_SEATS = (256, 128, 64)
+"""The default of vLLM first; the paper does not give its own."""
 
 
 class ParsExperiment(Experiment):
@@ -172,174 +167,98 @@ class ParsExperiment(Experiment):
         )
         return fcfs[0] / other[0], fcfs[1] / other[1]
 
+    def burst(
+        self, lengths: str, statistic: str, least: float, most: float, seats: str
+    ) -> dict[str, Any]:
+        """Return the speed-up with 256 seats, or the best of three numbers.
 
-_MEAN, _P90 = "normalized_latency_s.mean", "normalized_latency_s.p90"
-_SEATS = (256, 128, 64)
-"""The default of vLLM first; the paper does not give its own."""
+        The case is "missed" where that with 256 seats is not from `least` to `most`.
+        """
+        number = ("mean", "P90").index(statistic)
+        swept = [self.speed_up(lengths, "PARS", seats=each)[number] for each in _SEATS]
+        ours = max(swept) if seats == "best" else swept[0]
+        texts = [f"{value:.1f}x" for value in swept]
+        found: dict[str, Any] = {
+            "holds": least <= ours <= most,
+            "ours": ours,
+            "swept": " / ".join(texts),
+        }
+        if least <= swept[0] <= most:
+            return found
+        others = [
+            "{:.1f}x / {:.1f}x".format(*self.speed_up(*each))
+            for each in ((lengths, "Oracle"), (LLAMA, "PARS"), (GPT4, "PARS"))
+        ]
+        return found | {"case": "missed", "others": others}
 
+    def prototype(
+        self, lengths: str, system: str, mean: float, p90: float, guard: bool = True
+    ) -> dict[str, Any]:
+        """Return the speed-up, and the larger deviation from that of the prototype."""
+        found = self.speed_up(lengths, system, guard=guard, num_gpus=2)
+        deviations = [
+            abs(ours / theirs - 1) for ours, theirs in zip(found, (mean, p90), strict=True)
+        ]
+        return {"value": max(deviations), "found": found}
 
-def burst_rows(e: ParsExperiment) -> Iterator[PaperFigure]:
-    """Yield the speed-up of a burst, and that of an earlier, independent prototype."""
-    best = "4x or more, the best of 256, 128 and 64 seats"
-    for workload, statistic, paper, criterion, least, most in (
-        (SHORT, 0, "up to 7.7x", best, 4.0, inf),
-        (SHORT, 1, "up to 8x", best, 4.0, inf),
-        (LONG, 0, "> 2x", "1.7x to 4x, 256 seats", 1.7, 4.0),
-        (LONG, 1, "> 2x", "1.7x or more, 256 seats", 1.7, inf),
-    ):
-        swept = [e.speed_up(workload, "PARS", seats=seats)[statistic] for seats in _SEATS]
-        ours = max(swept) if criterion == best else swept[0]
-        note = "with 256 / 128 / 64 seats " + " / ".join(f"{value:.1f}x" for value in swept)
-        if not least <= swept[0] <= most:
-            oracle, *others = (
-                "{:.1f}x / {:.1f}x".format(*e.speed_up(*each))
-                for each in ((workload, "Oracle"), (LLAMA, "PARS"), (GPT4, "PARS"))
-            )
-            note += (
-                f". With 256 no order can do it: the oracle comes to {oracle} (mean / P90), as "
-                "these responses are short and end at 512 tokens. PARS on other lengths, same "
-                f"tau-b and 256 seats: {LLAMA} {others[0]}; {GPT4} {others[1]}"
-            )
-        yield row(
-            f"{('mean', 'P90')[statistic]} latency per token, how many times lower | "
-            f"burst of 2,000, {workload} | FCFS",
-            paper,
-            f"{ours:.1f}x",
-            least <= ours <= most,
-            criterion,
-            pre_set=criterion != best,
-            note=note,
-        )
-    for workload, system, guard, mean, p90 in (
-        (SHORT_MODEL, "PARS", True, 3.9, 5.6),
-        (SHORT_MODEL, "Oracle", True, 4.4, 7.3),
-        (LONG_MODEL, "PARS", True, 2.4, 2.6),
-        (LONG_MODEL, "Oracle", True, 3.2, 3.5),
-        (LONG_MODEL, "PARS", False, 3.0, 3.9),
-    ):
-        found = e.speed_up(workload, system, guard=guard, num_gpus=2)
-        yield row(
-            f"{system}, mean / P90 speed-up{'' if guard else ' without the guard'} | "
-            f"burst of 2,000, {workload} | FCFS",
-            f"prototype {mean} / {p90}",
-            f"{found[0]:.1f} / {found[1]:.1f}",
-            abs(found[0] / mean - 1) <= 0.15 and abs(found[1] / p90 - 1) <= 0.15,
-            "both within 15% of an independent prototype",
-            pre_set=False,
-            note="the spread of the lengths was not recorded with the prototype's figures; it is "
-            "fitted to its oracle's mean with the guard, the rest is prediction. Nor was its KV "
-            "memory: this is that of the test bed's two GPUs; with one GPU's, long outputs missed "
-            "twice: the oracle's P90 with 2.8, and PARS without the guard with 3.7 / 4.4",
-        )
+    def order(
+        self, lengths: str, load: float | None = None, others: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Return the latencies from the oracle and PARS to FCFS; the order of `others` is free.
 
-
-def order_rows(
-    e: ParsExperiment, workload: str, name: str, systems: Sequence[str]
-) -> Iterator[PaperFigure]:
-    """Yield the order of `systems`, from the oracle and PARS to FCFS; those between are free."""
-    # All at once, then shares of the rate at which FCFS saturates.
-    for load in (None, 0.8, 1.0, 1.2):
-        ms = {system: 1e3 * e.mean(_MEAN, workload, system, load=load) for system in systems}
+        All requests arrive at once, or at a share of the rate at which FCFS saturates. The case is
+        "calm" where FCFS has no queue, and "missed" where the order does not hold.
+        """
+        systems = ("Oracle", "PARS", *others, "FCFS")
+        ms = {system: 1e3 * self.mean(_MEAN, lengths, system, load=load) for system in systems}
         oracle, own, *between, fcfs = ms.values()
-        longest_wait_s = e.values("longest_wait_s", workload, "FCFS", load=load).max()
-        # A longer wait for a first step than any step takes is a wait in the queue.
-        is_queued = bool(longest_wait_s > e.longest_step_s)
-        if is_queued:
-            gap = (own - oracle) / max(fcfs - oracle, 1e-9)
-            in_order = oracle < own < min([*between, fcfs]) and max([own, *between]) < fcfs
-            found, is_reproduced = f"gap {gap:.0%} of FCFS to Oracle", in_order and gap < 0.25
-            criterion = "order holds, gap below 25%"
-            note = "" if is_reproduced else _without_guard(e, workload, load)
-        else:
-            spread = max(ms.values()) / min(ms.values()) - 1
-            found, is_reproduced = f"all within {spread:.2%}", spread <= 0.01
-            criterion = "under FCFS nobody is left waiting: all within 1% of each other"
-            note = (
-                f"under FCFS no request waits more than {1e3 * longest_wait_s:.0f} ms for a first "
-                f"step, and a step may take {1e3 * e.longest_step_s:.0f}: there is no queue to put "
-                "in order"
-            )
         each = ", ".join(f"{system} {value:.1f}" for system, value in ms.items())
-        yield row(
-            f"mean latency, order Oracle < PARS < {'others < ' if between else ''}FCFS | "
-            f"{name}, {'burst' if load is None else f'load {load:g}'} | all",
-            "holds; PARS within 200 ms/token of the oracle",
-            f"{each} ms/token; {found}",
-            is_reproduced,
-            criterion,
-            pre_set=is_queued,
-            note=note,
+        found: dict[str, Any] = {"each": each, "at": "burst" if load is None else f"load {load:g}"}
+        if lengths == TRAINED:
+            found |= self.of_trained()
+        longest_wait_s = self.values("longest_wait_s", lengths, "FCFS", load=load).max()
+        # A longer wait for a first step than any step takes is a wait in the queue.
+        if longest_wait_s <= self.longest_step_s:
+            found |= {"wait_ms": 1e3 * longest_wait_s, "step_ms": 1e3 * self.longest_step_s}
+            return found | {"case": "calm", "value": max(ms.values()) / min(ms.values()) - 1}
+        gap = (own - oracle) / max(fcfs - oracle, 1e-9)
+        holds = oracle < own < min([*between, fcfs]) and max([own, *between]) < fcfs
+        found |= {"holds": holds, "value": gap}
+        if holds and gap < 0.25:
+            return found
+        wait_ms = 1e3 * self.mean("queueing_s.mean", lengths, "FCFS", load=load)
+        free_ms = [
+            1e3 * self.mean(_MEAN, lengths, system, guard=False, load=load)
+            for system in ("Oracle", "PARS", "FCFS")
+        ]
+        return found | {"case": "missed", "wait_ms": wait_ms, "free_ms": free_ms}
+
+    def guard_cost(self) -> dict[str, Any]:
+        """Return the speed-up with the guard, and without it."""
+        guarded, free = (self.speed_up(LONG, "PARS", guard=guard)[0] for guard in (True, False))
+        return {"value": guarded - free, "guarded": guarded, "free": free}
+
+    def cross_model(self, lengths: str) -> dict[str, Any]:
+        """Return the speed-up with the scores of another model's predictor."""
+        own, cross = (self.speed_up(lengths, one)[0] for one in ("PARS", "cross-model PARS"))
+        return {"value": cross, "own": own}
+
+    def of_trained(self) -> dict[str, Any]:
+        """Return tau-b and size of the trace in the order of a trained ranker."""
+        requests = self.scored()
+        tau_b = achieved_tau_b(requests.score, requests.output_tokens)
+        return {"tau_b": tau_b, "count": len(requests)}
+
+    def trained_burst(self) -> dict[str, Any]:
+        """Return the best speed-up of a burst in the order of a trained ranker."""
+        swept, best = (
+            [self.speed_up(TRAINED, system, seats=seats) for seats in _SEATS]
+            for system in ("PARS", "Oracle")
         )
-
-
-def _without_guard(e: ParsExperiment, workload: str, load: float | None) -> str:
-    wait_ms = 1e3 * e.mean("queueing_s.mean", workload, "FCFS", load=load)
-    best, own, worst = (
-        1e3 * e.mean(_MEAN, workload, system, guard=False, load=load)
-        for system in ("Oracle", "PARS", "FCFS")
-    )
-    return (
-        f"under FCFS a request waits {wait_ms:.0f} ms on average; the guard makes a queue of more "
-        f"than 120 s FCFS; without it Oracle {best:.1f}, PARS {own:.1f}, FCFS {worst:.1f} ms/token"
-    )
-
-
-def variant_rows(e: ParsExperiment) -> Iterator[PaperFigure]:
-    """Yield PARS without its guard, and with the scores of another model's predictor."""
-    guarded, free = (e.speed_up(LONG, "PARS", guard=guard)[0] for guard in (True, False))
-    yield row(
-        "what the starvation guard costs: mean speed-up with and without it | "
-        "burst of 2,000, long outputs | FCFS",
-        "not reported; the boost turns a long queue into FCFS",
-        f"{guarded:.1f}x with, {free:.1f}x without",
-        guarded < free,
-        "lower with the guard",
-    )
-    for workload in (SHORT, LONG):
-        own, cross = (e.speed_up(workload, name)[0] for name in ("PARS", "cross-model PARS"))
-        yield row(
-            "scores of another model's predictor: mean speed-up | "
-            f"burst of 2,000, {workload} | FCFS",
-            "> 2x, a little behind PARS",
-            f"{cross:.1f}x (PARS {own:.1f}x)",
-            cross > 1.8,
-            "above 1.8x with tau-b .1 lower",
+        mean, p90 = (max(figures) for figures in zip(*swept, strict=True))
+        each, oracle = (
+            ", ".join(f"{mean:.1f}x / {p90:.1f}x" for mean, p90 in figures)
+            for figures in (swept, best)
         )
-
-
-def trained_rows(e: ParsExperiment) -> Iterator[PaperFigure]:
-    """Yield the burst and the rates again, in the order that a trained ranker gives a trace."""
-    requests = e.scored()
-    tau_b = achieved_tau_b(requests.score, requests.output_tokens)
-    name = f"trained ranker, tau-b {tau_b:.3f}, {len(requests)} prompts"
-    swept, best = (
-        [e.speed_up(TRAINED, system, seats=seats) for seats in _SEATS]
-        for system in ("PARS", "Oracle")
-    )
-    mean, p90 = (max(figures) for figures in zip(*swept, strict=True))
-    each, oracle = (
-        ", ".join(f"{mean:.1f}x / {p90:.1f}x" for mean, p90 in figures) for figures in (swept, best)
-    )
-    yield row(
-        f"mean / P90 latency per token, how many times lower | burst, {name} | FCFS",
-        "up to 7.7x / 8x, at tau-b .75",
-        f"{mean:.1f}x / {p90:.1f}x",
-        min(mean, p90) >= 4,
-        "4x or more, the best of 256, 128 and 64 seats",
-        pre_set=False,
-        note=f"with 256 / 128 / 64 seats {each}; the oracle {oracle}",
-    )
-    yield from order_rows(e, TRAINED, name, ("Oracle", "PARS", "FCFS"))
-
-
-def reproduce(config: ReproduceConfig) -> tuple[list[PaperFigure], list[Section]]:
-    """Measure the rows of the paper's evaluation that a simulation can show."""
-    e, systems = ParsExperiment(config), ("Oracle", "PARS", "listwise", "pointwise", "FCFS")
-    rows = [
-        *burst_rows(e),
-        *order_rows(e, SHORT, SHORT, systems),
-        *order_rows(e, LONG, LONG, systems),
-        *variant_rows(e),
-        *(trained_rows(e) if config.scored else ()),
-    ]
-    return rows, []
+        found = {"mean": mean, "p90": p90, "each": each, "oracle": oracle}
+        return self.of_trained() | found | {"value": min(mean, p90)}

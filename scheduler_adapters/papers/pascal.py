@@ -1,23 +1,12 @@
-"""PASCAL: tail TTFT by reasoning length, SLO violations, migration, and the slowdown of one phase.
+"""PASCAL: tail TTFT by reasoning length, SLO violations and migration (`pascal.toml`)."""
 
-DeepSeek-R1-Distill-Qwen-32B on eight H100 of 96 GB (73,000 tokens of KV each), 100 Gbit/s between
-them and 50 GB/s to host memory; Poisson arrivals. The paper's lengths are not public: here they are
-fits (`workload/mixes.py`). Its rates are not given. The high rate is the highest one at which,
-under FCFS, requests without KV memory, waiting or offloaded, exist 20% of the time; medium and low
-are .8 and .6 of it. Only runs of FCFS set these rates. This reading, the length of the runs and the
-arrivals on one instance were settled on other seeds than those of the figures. TTFT is to the first
-answering token; a bin's change is the mean over the seeds, with its 95% interval.
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from scheduler_adapters.papers.page import bars_section, instances_section, lines_section
-from scheduler_adapters.papers.rows import PaperFigure, row
 from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, SeedValues, seed_values
 from scheduler_adapters.placement import Placement
 from scheduler_adapters.placements.least_kv import LeastKv
@@ -26,7 +15,6 @@ from scheduler_adapters.policies.fcfs import OffloadingFCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.reporting.page import ReportTable, Section
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import UNLIMITED_BLOCKS
@@ -171,6 +159,172 @@ class PascalExperiment(Experiment):
         words = f"{changes[tokens]:+.0%} ({seconds:+.1f} s) from {tokens} reasoning tokens"
         return float(changes[tokens].mean()), tokens, words
 
+    def best_bin(self, mix: str, system: str) -> dict[str, Any]:
+        """Return PASCAL's best change of the tail at high load."""
+        change, _, words = self.extreme(mix, system)
+        return {"value": change, "words": words, "at": self.at_high_load(mix)}
+
+    def worst_bin(self, system: str) -> dict[str, Any]:
+        """Return PASCAL's worst change of the tail at high load, over the chat mixes."""
+        worst = {mix: self.extreme(mix, system, max) for mix in CHATS}
+        words = "; ".join(f"{mix}: {words}" for mix, (_, _, words) in worst.items())
+        return {"value": max(change for change, *_ in worst.values()), "words": words}
+
+    def violations(self, mix: str) -> dict[str, Any]:
+        """Return the share of violations of PASCAL, FCFS and round-robin at each load."""
+        shares = {
+            load: [self.mean("qoe_violations", mix, system, load) for system in (PASCAL, FCFS, RR)]
+            for load in LOADS
+        }
+        text = "; ".join(f"{n}: " + ", ".join(f"{v:.2%}" for v in own) for n, own in shares.items())
+        return {"holds": all(own[0] <= min(own) for own in shares.values()), "shares": text}
+
+    def throughput(self) -> dict[str, Any]:
+        """Return the largest difference in throughput at high load."""
+        gaps = {
+            f"{mix}, {other}": self.mean("output_tokens_per_s", mix, PASCAL)
+            / self.mean("output_tokens_per_s", mix, other)
+            - 1
+            for mix in CHATS
+            for other in (FCFS, RR)
+        }
+        text = "; ".join(f"{name}: {gap:+.1%}" for name, gap in gaps.items())
+        return {"value": max(map(abs, gaps.values())), "gaps": text}
+
+    def migration_time(self, mix: str) -> dict[str, Any]:
+        """Return the time in which a request's KV migrates."""
+        moved_s = self.values("migration_p99_s", mix, PASCAL)
+        return {"value": moved_s.mean(), "moved_s": moved_s, "at": self.at_high_load(mix)}
+
+    def without_migration(self) -> dict[str, Any]:
+        """Return blocking latency without migration and with it, and other figures of both."""
+        violations, reasoning_s = (
+            [self.mean(name, ABLATED, system) for system in (STAYS, PASCAL)]
+            for name in ("qoe_violations", "reasoning_p50_s")
+        )
+        best, tokens, _ = self.extreme(ABLATED, STAYS)
+        elsewhere = [
+            self.mean("blocking_s.p99", mix, system, load)
+            for mix, load in ((ABLATED, "medium"), (CHATS[1], "high"))
+            for system in (STAYS, PASCAL)
+        ]
+        more: dict[str, Any] = {
+            "violations": violations,
+            "reasoning_s": reasoning_s,
+            "elsewhere": elsewhere,
+        }
+        theirs, ours = (self.values("blocking_s.p99", ABLATED, one) for one in (STAYS, PASCAL))
+        more |= {"theirs": theirs, "ours": ours, "at": self.at_high_load(ABLATED)}
+        holds = theirs.mean() >= 10 * ours.mean()
+        return {"holds": holds, "best": best, "tokens": tokens, **more}
+
+    def without_adaptation(self) -> dict[str, Any]:
+        """Return the share of violations in percent when each request migrates, and with PASCAL."""
+        theirs, ours = (
+            seed_values(100 * self.values("qoe_violations", ABLATED, system))
+            for system in (FOLLOWS, PASCAL)
+        )
+        found = {"theirs": theirs, "ours": ours, "at": self.at_high_load(ABLATED)}
+        return {"holds": theirs.mean() >= 3 * ours.mean(), **found}
+
+    def latency_without_adaptation(self) -> dict[str, Any]:
+        """Return the change of E2E when each request migrates."""
+        median, tail = (
+            self.values(name, ABLATED, FOLLOWS) / self.values(name, ABLATED, PASCAL) - 1
+            for name in ("e2e_s.p50", "e2e_s.p99")
+        )
+        found = {"change": 100 * median, "tail": tail.mean(), "at": self.at_high_load(ABLATED)}
+        return {"value": median.mean(), **found}
+
+    def long_reasoning(self) -> dict[str, Any]:
+        """Return the best bins where half of the requests reason long."""
+        change, _, words = self.extreme(HALF_HEAVY, RR)
+        chats = [self.extreme(mix, RR)[0] for mix in CHATS]
+        worst = [f"{name} {self.extreme(HALF_HEAVY, name, max)[0]:+.0%}" for name in (FCFS, RR)]
+        found = {"words": words, "fcfs": self.extreme(HALF_HEAVY, FCFS)[2]}
+        found |= {"chats": ", ".join(f"{own:+.0%}" for own in chats), "worst": ", ".join(worst)}
+        return {"holds": change > min(chats), "at": self.at_high_load(HALF_HEAVY), **found}
+
+    def slowdown(self, policy: str, length: int, other: int) -> dict[str, Any]:
+        """Return the slowdown at a reasoning length, larger than that at another."""
+        found = self.phase.slowdowns(policy)
+        by_rate = [self.phase.slowdowns(policy, rate)[length].mean() for rate in OTHER_RATES]
+        mean, beyond = found[length].mean(), found[other].mean()
+        more = {"ratio": found[length], "beyond": beyond, "by_rate": by_rate}
+        return {"value": mean, "holds": mean > beyond, **more}
+
+    def answers(self) -> dict[str, Any]:
+        """Return the share of answers within the SLO, of unlimited memory, round-robin and FCFS."""
+        ideal, round_robin, fcfs = self.phase.attainments(PHASE_RATE)
+        by_rate = [self.phase.attainments(rate) for rate in OTHER_RATES]
+        found = {"ideal": ideal, "round_robin": round_robin, "fcfs": fcfs, "by_rate": by_rate}
+        return {"holds": round_robin >= ideal - 0.1 > fcfs, **found}
+
+    @property
+    def said(self) -> str:
+        """Instances, requests and seeds of the figures."""
+        return (
+            f"{NUM_INSTANCES} instances, {self.count:,} requests, {len(self.seeds)} seeds, means."
+        )
+
+    def tail_lines(self) -> dict[str, Any]:
+        """Return tail TTFT by mix, system and bin."""
+        points = []
+        for mix in (*CHATS, HALF_HEAVY):
+            for system in (FCFS, RR, PASCAL):
+                tails = self.tails(mix, system)
+                points += [
+                    (mix, system, tokens, float(np.mean([tail[tokens] for tail in tails])))
+                    for tokens in sorted(set.intersection(*map(set, tails)))
+                ]
+        return {"points": points, "said": self.said}
+
+    def violation_lines(self) -> dict[str, Any]:
+        """Return violations in percent by mix, system and rate."""
+        points = [
+            (
+                mix,
+                system,
+                self.high_rate(mix) * share,
+                100 * self.mean("qoe_violations", mix, system, load),
+            )
+            for mix in CHATS
+            for system in (FCFS, RR, PASCAL)
+            for load, share in LOADS.items()
+        ]
+        return {"points": points, "said": self.said}
+
+    def blocking_bars(self) -> dict[str, Any]:
+        """Return blocking latency by variant."""
+        bars = {
+            system: self.values("blocking_s.p99", ABLATED, system).tolist()
+            for system in (PASCAL, STAYS, FOLLOWS)
+        }
+        return {"bars": bars, "at": self.at_high_load(ABLATED), "said": self.said}
+
+    def phase_figures(self) -> dict[str, Any]:
+        """Return slowdowns by length, and the share of answers within the SLO by rate."""
+        points = [
+            ("", policy, length, float(values.mean()))
+            for policy in (FCFS, RR)
+            for length, values in self.phase.slowdowns(policy).items()
+        ]
+        rates = sorted((PHASE_RATE, *OTHER_RATES))
+        return {"points": points, "rows": [[r, *self.phase.attainments(r)] for r in rates]}
+
+    def moves(self) -> dict[str, Any]:
+        """Return the requests that moved in the last minute of arrivals."""
+        run, _ = self.simulate(ABLATED, PASCAL, self.high_rate(ABLATED), 0)
+        end_s = float(run.timeline.requests.arrival_s[-1])
+        begin_s = max(0.0, end_s - _SHOWN_S)
+        moves = [
+            (one.source, one.destination, one.end_s, "migration")
+            for one in run.migrations
+            if begin_s <= one.end_s <= end_s
+        ]
+        spans = [(number, "both", begin_s, end_s) for number in range(NUM_INSTANCES)]
+        return {"spans": spans, "moves": moves, "at": self.at_high_load(ABLATED)}
+
 
 def blocked_fraction(recorders: list[LoadRecorder], until_s: float) -> float:
     """Return the share of the time, mean over instances, with a request that holds no KV memory.
@@ -190,7 +344,7 @@ _PHASE_REQUESTS: Final = 300
 PHASE_LENGTHS: Final = tuple(range(128, 2049, 128))
 PHASE_RATE: Final = 4.0
 """Requests per second of the figures; the paper does not give its own."""
-_OTHER_RATES: Final = (2.0, 8.0, 16.0)
+OTHER_RATES: Final = (2.0, 8.0, 16.0)
 
 
 class OnePhase(Experiment):
@@ -241,279 +395,6 @@ class OnePhase(Experiment):
         shares = [1 - violation_fraction(qoe(timeline, ttfat_target_s=0.25)) for timeline in runs]
         return seed_values(shares)
 
-
-def tail_rows(e: PascalExperiment) -> Iterator[PaperFigure]:
-    """Yield the best and the worst bins of tail TTFT."""
-    for mix, baseline, paper, least in (
-        (CHATS[0], FCFS, "up to -61% (43.2 s)", 0.45),
-        (CHATS[1], FCFS, "up to -72% (64.2 s)", 0.45),
-        (CHATS[0], RR, "up to -33% (89.9 s)", 0.15),
-        (CHATS[1], RR, "up to -29% (72.7 s)", 0.15),
-    ):
-        change, _, words = e.extreme(mix, baseline)
-        yield row(
-            f"tail TTFT, best bin | {e.at_high_load(mix)} | {baseline}",
-            paper,
-            words,
-            change <= -least,
-            f"-{least:.0%} or better",
-        )
-    for baseline, paper in ((FCFS, "+6.1% (13.3 s)"), (RR, "+9.2% (8.3 s)")):
-        worst = {mix: e.extreme(mix, baseline, max) for mix in CHATS}
-        yield row(
-            f"tail TTFT, worst bin | both chat mixes, high load | {baseline}",
-            paper,
-            "; ".join(f"{mix}: {words}" for mix, (_, _, words) in worst.items()),
-            max(change for change, *_ in worst.values()) <= 0.15,
-            "no bin worse than +15%",
-        )
-
-
-def load_rows(e: PascalExperiment) -> Iterator[PaperFigure]:
-    """Yield violations, throughput and the time of migrations."""
-    for mix in CHATS:
-        shares = {
-            load: [e.mean("qoe_violations", mix, system, load) for system in (PASCAL, FCFS, RR)]
-            for load in LOADS
-        }
-        yield row(
-            "requests that violate the SLO (PASCAL, FCFS, round-robin) | "
-            f"{mix}, three rates | FCFS and round-robin",
-            "lower or equal at all rates",
-            "; ".join(f"{n}: " + ", ".join(f"{v:.2%}" for v in own) for n, own in shares.items()),
-            all(own[0] <= min(own) for own in shares.values()),
-            "mean over the seeds not above either, at each rate",
-        )
-    gaps = {}
-    for mix in CHATS:
-        ours, *others = (
-            e.mean("output_tokens_per_s", mix, system) for system in (PASCAL, FCFS, RR)
-        )
-        for baseline, theirs in zip((FCFS, RR), others, strict=True):
-            gaps[f"{mix}, {baseline}"] = ours / theirs - 1
-    yield row(
-        "generated tokens / makespan | both chat mixes, high load | FCFS and round-robin",
-        "within 3%",
-        "; ".join(f"{name}: {gap:+.1%}" for name, gap in gaps.items()),
-        max(map(abs, gaps.values())) <= 0.05,
-        "within 5%",
-    )
-    for mix, paper in zip(CHATS, ("0.14 s", "0.25 s"), strict=True):
-        moved_s = e.values("migration_p99_s", mix, PASCAL)
-        yield row(
-            "P99 of the time in which a request's KV migrates | "
-            f"{e.at_high_load(mix)} | PASCAL alone",
-            paper,
-            f"{moved_s:.2f s}",
-            0.05 <= moved_s.mean() <= 0.5,
-            "0.05 s to 0.5 s",
-        )
-
-
-def ablation_rows(e: PascalExperiment) -> Iterator[PaperFigure]:
-    """Yield PASCAL without migration, and without its adaptation."""
-    at = e.at_high_load(ABLATED)
-    theirs, ours = (e.values("blocking_s.p99", ABLATED, system) for system in (STAYS, PASCAL))
-    violations, reasoning_s = (
-        [e.mean(name, ABLATED, system) for system in (STAYS, PASCAL)]
-        for name in ("qoe_violations", "reasoning_p50_s")
-    )
-    best, tokens, _ = e.extreme(ABLATED, STAYS)
-    elsewhere = [
-        f"{e.mean('blocking_s.p99', mix, STAYS, load):.2f} and "
-        f"{e.mean('blocking_s.p99', mix, PASCAL, load):.2f} s with {mix} at {load} load"
-        for mix, load in ((ABLATED, "medium"), (CHATS[1], "high"))
-    ]
-    yield row(
-        f"P99 blocking latency | {at} | {STAYS}",
-        "27.4 s without migration, about 0 with it",
-        f"{theirs:.2f s} without, {ours:.2f s} with",
-        theirs.mean() >= 10 * ours.mean(),
-        "10 times as long without migration",
-        note=f"violations {violations[0]:.2%} without, {violations[1]:.2%} with (paper: worse "
-        f"without); tail TTFT with migration {best:+.0%} from {tokens} tokens (paper: better); "
-        f"median time to the end of reasoning {reasoning_s[0]:.1f} and {reasoning_s[1]:.1f} s "
-        f"(paper: equal); blocking {', '.join(elsewhere)}",
-    )
-    theirs, ours = (
-        seed_values(100 * e.values("qoe_violations", ABLATED, system))
-        for system in (FOLLOWS, PASCAL)
-    )
-    yield row(
-        f"requests that violate the SLO | {at} | {FOLLOWS}",
-        "7.45%, 0.69% with adaptive migration",
-        f"{theirs:.2f%}, {ours:.2f%} with it",
-        theirs.mean() >= 3 * ours.mean(),
-        "3 times as many or more",
-    )
-    median, tail = (
-        e.values(name, ABLATED, FOLLOWS) / e.values(name, ABLATED, PASCAL) - 1
-        for name in ("e2e_s.p50", "e2e_s.p99")
-    )
-    yield row(
-        f"median E2E | {at} | {FOLLOWS}",
-        "+20.1% (tail +9.7%)",
-        f"{100 * median:+.1f%}",
-        median.mean() >= 0.05,
-        "+5% or more",
-        note=f"P99 of E2E {tail.mean():+.1%}",
-    )
-
-
-def heavy_row(e: PascalExperiment) -> PaperFigure:
-    """Return the best bins where half of the requests reason long."""
-    change, _, words = e.extreme(HALF_HEAVY, RR)
-    chats = [e.extreme(mix, RR)[0] for mix in CHATS]
-    worst = [f"{name} {e.extreme(HALF_HEAVY, name, max)[0]:+.0%}" for name in (FCFS, RR)]
-    return row(
-        "tail TTFT, best bin, where half of the requests reason long | "
-        f"{e.at_high_load(HALF_HEAVY)} | {RR}",
-        "up to -13.9%, less than in the chat mixes (FCFS: up to -70%)",
-        f"{words}; FCFS: {e.extreme(HALF_HEAVY, FCFS)[2]}",
-        change > min(chats),
-        "smaller gain over round-robin than in the chat mixes",
-        note=f"chat mixes {', '.join(f'{change:+.0%}' for change in chats)}; worst bin "
-        f"{', '.join(worst)} (paper +6.8%, +7.7%)",
-    )
-
-
-def phase_rows(phase: OnePhase) -> Iterator[PaperFigure]:
-    """Yield the slowdown of each phase on one instance."""
-    for policy, length, other, least, paper in (
-        (FCFS, 128, 2048, 3.0, "5.14x"),
-        (RR, 2048, 128, 1.3, "1.75x"),
-    ):
-        found = phase.slowdowns(policy)
-        mean, beyond = found[length].mean(), found[other].mean()
-        by_rate = [
-            f"{phase.slowdowns(policy, rate)[length].mean():.2f}x at {rate:g}"
-            for rate in _OTHER_RATES
-        ]
-        yield row(
-            "mean TTFT / that with unlimited KV memory | "
-            f"one instance, {length} reasoning tokens, 4 req/s | {policy}",
-            paper,
-            f"{found[length]:.2fx}",
-            mean >= least and mean > beyond,
-            f"{least:g}x or more, and more than at {other} tokens",
-            note=f"{beyond:.2f}x at {other} tokens; with other rates {', '.join(by_rate)} req/s "
-            "(the paper's is not given)",
-        )
-    ideal, round_robin, fcfs = (phase.attainment(name).mean() for name in ("", RR, FCFS))
-    by_rate = [
-        f"{phase.attainment(RR, rate).mean():.0%} and "
-        f"{phase.attainment(FCFS, rate).mean():.0%} at {rate:g}"
-        for rate in _OTHER_RATES
-    ]
-    yield row(
-        "answers that meet the SLO, counted from 0.25 s after their phase begins | "
-        "one instance, answering only, 4 req/s | round-robin and FCFS",
-        "round-robin near unlimited memory, FCFS not",
-        f"{ideal:.0%} with unlimited memory, {round_robin:.0%} round-robin, {fcfs:.0%} FCFS",
-        round_robin >= ideal - 0.1 > fcfs,
-        "round-robin within 10 points of unlimited memory, FCFS not",
-        note=f"with other rates {', '.join(by_rate)} req/s",
-    )
-
-
-def reproduce(config: ReproduceConfig) -> tuple[list[PaperFigure], list[Section]]:
-    """Measure the rows of the paper's evaluation, and draw figures like the paper's."""
-    e = PascalExperiment(config)
-    tables = tail_rows(e), load_rows(e), ablation_rows(e), [heavy_row(e)], phase_rows(e.phase)
-    return [one for table in tables for one in table], list(sections(e))
-
-
-def sections(experiment: PascalExperiment) -> Iterator[Section]:
-    """Yield the figures like the paper's, and a timeline of the instances."""
-    said = (
-        f"{NUM_INSTANCES} instances, {experiment.count:,} requests, "
-        f"{len(experiment.seeds)} seeds, means."
-    )
-    systems = (FCFS, RR, PASCAL)
-    tails = {
-        (mix, system): experiment.tails(mix, system)
-        for mix in (*CHATS, HALF_HEAVY)
-        for system in systems
-    }
-    yield lines_section(
-        "Tail TTFT by reasoning length",
-        [
-            (*name, tokens, float(np.mean([tail[tokens] for tail in tail_of])))
-            for name, tail_of in tails.items()
-            for tokens in sorted(set.intersection(*map(set, tail_of)))
-        ],
-        ("reasoning tokens (least of bin)", "tail TTFT (s)"),
-        f"High load; percentiles by the number of requests in a bin. {said}",
-        "tail_ttft",
-    )
-    yield lines_section(
-        "SLO violations against the rate",
-        [
-            (
-                mix,
-                system,
-                experiment.high_rate(mix) * share,
-                100 * experiment.mean("qoe_violations", mix, system, load),
-            )
-            for mix in CHATS
-            for system in systems
-            for load, share in LOADS.items()
-        ],
-        ("requests per second", "requests with QoE < .95 (%)"),
-        f"Low, medium and high load. {said}",
-        "violations",
-    )
-    yield bars_section(
-        "Blocking latency",
-        {
-            system: experiment.values("blocking_s.p99", ABLATED, system).tolist()
-            for system in (PASCAL, STAYS, FOLLOWS)
-        },
-        "P99 of blocking_s (s)",
-        f"{experiment.at_high_load(ABLATED)}; whiskers: 95% interval. {said}",
-        "blocking",
-    )
-    yield _phase_section(experiment.phase)
-    yield _moves_section(experiment)
-
-
-def _phase_section(phase: OnePhase) -> Section:
-    shares = [
-        [rate, *(float(phase.attainment(name, rate).mean()) for name in ("", RR, FCFS))]
-        for rate in sorted((PHASE_RATE, *_OTHER_RATES))
-    ]
-    slowdowns = lines_section(
-        "One instance with half of the KV memory that is needed",
-        [
-            ("", policy, length, float(values.mean()))
-            for policy in (FCFS, RR)
-            for length, values in phase.slowdowns(policy).items()
-        ],
-        ("reasoning tokens", "mean TTFT / with unlimited memory"),
-        f"300 requests, prompts of 128 tokens, {PHASE_RATE:g} req/s.",
-        "one_instance",
-    )
-    return replace(
-        slowdowns,
-        text="Reasoning only (figure), and answers that meet the SLO (table).",
-        table=ReportTable(columns=["req/s", "unlimited memory", RR, FCFS], rows=shares),
-    )
-
-
-def _moves_section(experiment: PascalExperiment) -> Section:
-    run, _ = experiment.simulate(ABLATED, PASCAL, experiment.high_rate(ABLATED), 0)
-    end_s = float(run.timeline.requests.arrival_s[-1])
-    begin_s = max(0.0, end_s - _SHOWN_S)
-    return instances_section(
-        "Instances and the requests that move between them",
-        [(number, "both", begin_s, end_s) for number in range(NUM_INSTANCES)],
-        [
-            (one.source, one.destination, one.end_s, "migration")
-            for one in run.migrations
-            if begin_s <= one.end_s <= end_s
-        ],
-        f"PASCAL, {experiment.at_high_load(ABLATED)}, seed 0; lines: requests that moved to answer "
-        "elsewhere, from source to destination, in the last minute of arrivals.",
-        "migrations",
-        writes_moves=True,
-    )
+    def attainments(self, rate_per_s: float) -> list[float]:
+        """Return mean attainment with unlimited memory, under round-robin and under FCFS."""
+        return [float(self.attainment(name, rate_per_s).mean()) for name in ("", RR, FCFS)]

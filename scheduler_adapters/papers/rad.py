@@ -1,29 +1,14 @@
-"""RAD: the capacity bound of Theorem 1, and the systems that keep it.
+"""RAD: the capacity bound of Theorem 1, and the systems that keep it (`rad.toml`)."""
 
-Llama-3-8B on an A100-80GB under the paper's staircase of tiles; prompts and outputs log-normal,
-prompts whole tiles. Load 1 is one request per mean work (T-bar). Above it every queue grows without
-end. Below it RAD must reach the end of any queue, and be empty again and again.
-
-The share of time in which an instance is empty (no request waits or runs) depends on its tiles. A
-request stays for as many steps as it has tokens. By the formula of the M/G/infinity queue any
-scheduler is empty at most exp(-rate x mean output x shortest step) of the time. For chats on tiles
-of 128 tokens that is a moment in a year, so the check there is of the waiting queue. Emptying is
-checked where the formula allows it: on a device as fast whose tiles hold 8 tokens, and on the A100
-with long prompts and short answers. Both start twice the requests per cycle that the theorem needs.
-
-Set before the first run: the backlog is one cycle (n requests, 2,000 at most). The horizon is twice
-the time in which cycles as long as the bound would serve it.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, exp, inf
+from typing import Any
 
 import numpy as np
 
-from scheduler_adapters.papers.rows import PaperFigure, row
-from scheduler_adapters.papers.runs import ReproduceConfig
+from scheduler_adapters.papers.runs import Experiment, ReproduceConfig
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
 from scheduler_adapters.policies.rad import RAD, RADTwin
@@ -31,7 +16,6 @@ from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.reporting.page import Section
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.staircase import tiles_of
 from scheduler_adapters.simulator.simulate import simulate
@@ -175,11 +159,10 @@ class Drain:
         device: TileSetting,
         system: str,
         *,
-        share: float = BELOW,
-        waste_s: float | None = None,
+        share: float,
+        waste_s: float,
     ) -> None:
         self.size = size = int(min(device.cycle, MOST_BACKLOG) * config.scale)
-        waste_s = device.longest_waste_s if waste_s is None else waste_s
         cycle_s = device.cycle * device.mean_work_s + waste_s
         self.horizon_s = 2 * size / (device.cycle / cycle_s - BELOW / device.mean_work_s)
         self.fluid_s = size * device.mean_work_s / (1 - BELOW)
@@ -196,83 +179,84 @@ class Drain:
         return [float(at_s[0]) if len(at_s) else inf for at_s in moments]
 
 
-def bound_rows(chats: TileSetting, count: int) -> Iterator[PaperFigure]:
-    """Yield every system above the bound."""
-    requests = chats.requests(ABOVE, count)
-    # Arrivals are stretched to the rate exactly, for a load as near to 1 as 1.05.
-    stretch = len(requests) / requests.arrival_s[-1] * chats.mean_work_s / ABOVE
-    requests = replace(requests, arrival_s=requests.arrival_s * stretch)
-    timelines = {system: chats.run(system, requests) for system in chats.policies()}
-    at_s, bound = np.linspace(0, requests.arrival_s[-1], 400), 1 / chats.mean_work_s
-    for system, timeline in timelines.items():
+class RadExperiment(Experiment):
+    """Runs of chats at a share of the bound, and runs that start with a backlog."""
+
+    once = ("drain",)
+
+    def __init__(self, config: ReproduceConfig) -> None:
+        super().__init__(config)
+        self.chats = TileSetting(CHATS, cycle=8192)
+        self.small_tiles = TileSetting(SHORT_CHATS, tile=8)
+        self.short_answers = TileSetting(SHORT_ANSWERS)
+
+    def measure(self, system: str, share: float, *, seed: int) -> Timeline:
+        """Return the timeline of chats at a share of Theorem 1's highest rate."""
+        count = int(NUM_REQUESTS * self.config.scale)
+        requests = self.chats.requests(share, count, seed=seed)
+        if share > 1:
+            # Arrivals are stretched to the rate exactly, for a load as near to 1 as 1.05.
+            stretch = count / requests.arrival_s[-1] * self.chats.mean_work_s / share
+            requests = replace(requests, arrival_s=requests.arrival_s * stretch)
+        return self.chats.run(system, requests)
+
+    def drain(self, device: str, system: str, share: float) -> Drain:
+        """Return the runs that start with a backlog on one of the devices."""
+        tiles: TileSetting = getattr(self, device)
+        waste_s = tiles.decode_waste_s() if device == "chats" else tiles.longest_waste_s
+        return Drain(self.config, tiles, system, share=share, waste_s=waste_s)
+
+    def growth(self, system: str) -> dict[str, Any]:
+        """Return the growth of the backlog above the bound, in requests per second."""
+        timeline, bound = self.run(system, ABOVE, seed=0), 1 / self.chats.mean_work_s
+        at_s = np.linspace(0, timeline.requests.arrival_s[-1], 400)
         slope = float(np.polyfit(at_s, backlog(timeline, at_s), 1)[0])
-        yield row(
-            "growth of the backlog at load 1.05 | "
-            f"chats, {ABOVE * bound:.2f} req/s, bound {bound:.2f} | {system}",
-            f"above 0; work comes {(ABOVE - 1) * bound:.3f} req/s too fast",
-            f"{slope:.3f} req/s",
-            slope > 0,
-            "above 0",
-            note="who serves small requests first counts fewer of them",
-        )
-    busy_s = float(np.diff(timelines["RAD"].tick_s, prepend=0.0).sum())
-    work_s = chats.latency.mean_work_s(requests.prompt_tokens, requests.output_tokens)
-    ratio = busy_s / (len(requests) * work_s)
-    yield row(
-        "time spent / least time for the same requests | chats, load 1.05 | RAD",
-        ">= 1, close to 1 for full tiles",
-        f"{ratio:.3f}",
-        ratio >= 1,
-        "not below 1",
-    )
+        rates = {"rate": ABOVE * bound, "bound": bound, "excess": (ABOVE - 1) * bound}
+        return {"value": slope, **rates}
 
+    def least_time(self) -> dict[str, Any]:
+        """Return the time of RAD's steps / the least time of the same requests."""
+        timeline = self.run("RAD", ABOVE, seed=0)
+        lengths = timeline.requests.prompt_tokens, timeline.requests.output_tokens
+        busy_s = float(np.diff(timeline.tick_s, prepend=0.0).sum())
+        work_s = self.chats.latency.mean_work_s(*lengths)
+        return {"value": busy_s / (len(timeline.requests) * work_s)}
 
-def emptying_rows(
-    config: ReproduceConfig, chats: TileSetting, small_tiles: TileSetting, rad: Drain
-) -> Iterator[PaperFigure]:
-    """Yield the first time without a request after a backlog."""
-    short_answers = TileSetting(SHORT_ANSWERS)
-    for device, drain, mix, system in (
-        (small_tiles, rad, "chats", "RAD"),
-        (small_tiles, Drain(config, small_tiles, "RAD's twin"), "chats", "RAD's twin"),
-        (short_answers, Drain(config, short_answers, "RAD"), "long prompts, short answers", "RAD"),
-    ):
-        first_s = drain.first_s("finished_s")
-        empty = np.mean([_empty_share(timeline) for timeline in drain.timelines])
-        yield row(
-            f"first time empty after a backlog of {drain.size}, at load 0.8 | "
-            f"{mix}, {drain.limits} | {system}",
-            "empties, again and again",
-            f"{_each(first_s)} s, then empty {empty:.1%} of the time",
-            max(first_s) <= drain.horizon_s,
-            f"every seed within {drain.horizon_s:.0f} s",
-            note=f"{drain.fluid_s:.0f} s if no work were wasted; no scheduler can be empty more "
-            f"than {device.empty_at_most():.0%} of the time",
-        )
-    over = Drain(config, small_tiles, "RAD", share=ABOVE)
-    times = [len(idle_spans(t.requests.arrival_s, t.finished_s)[0]) for t in over.timelines]
-    ends = [int(backlog(t, t.requests.arrival_s[-1:])[0]) for t in over.timelines]
-    yield row(
-        f"times empty after a backlog of {over.size}, at load 1.05 | chats, {over.limits} | RAD",
-        "never: grows without end",
-        f"{_each(times)} times in {over.horizon_s:.0f} s; backlog then {_each(ends)}",
-        not any(times) and min(ends) > over.size,
-        "never, in every seed, and the backlog is larger at the end",
-        note="the same check at a load at which it must fail",
-    )
-    queue = Drain(config, chats, "RAD", waste_s=chats.decode_waste_s())
-    first_s = queue.first_s("scheduled_s")
-    yield row(
-        f"first time nobody waits after a backlog of {queue.size}, at load 0.8 | "
-        f"chats, {queue.limits} | RAD",
-        "empties, again and again",
-        f"{_each(first_s)} s",
-        max(first_s) <= queue.horizon_s,
-        f"every seed within {queue.horizon_s:.0f} s",
-        note=f"{queue.fluid_s:.0f} s if no work were wasted; n is below the theorem's, which is "
-        "out of reach here, and that nobody runs either is true at most "
-        f"{chats.empty_at_most():.0e} of the time, whatever the scheduler",
-    )
+    def emptying(self, device: str, system: str, left: str = "finished_s") -> dict[str, Any]:
+        """Return the first time after a backlog at which all requests so far had `left`."""
+        drain = self.drain(device, system, BELOW)
+        most_empty = getattr(self, device).empty_at_most()
+        first_s = drain.first_s(left)
+        empty = float(np.mean([_empty_share(timeline) for timeline in drain.timelines]))
+        found = {"drain": drain, "first": _each(first_s), "empty": empty, "most_empty": most_empty}
+        return {"holds": max(first_s) <= drain.horizon_s, **found}
+
+    def overload(self) -> dict[str, Any]:
+        """Return how often RAD is empty above the bound, and its backlog at the end."""
+        over = self.drain("small_tiles", "RAD", ABOVE)
+        times = [len(idle_spans(t.requests.arrival_s, t.finished_s)[0]) for t in over.timelines]
+        ends = [int(backlog(t, t.requests.arrival_s[-1:])[0]) for t in over.timelines]
+        holds = not any(times) and min(ends) > over.size
+        return {"holds": holds, "drain": over, "times": _each(times), "ends": _each(ends)}
+
+    def cycles(self) -> dict[str, Any]:
+        """Return the length of a cycle, which ends when all started requests are finished."""
+        device, drain = self.small_tiles, self.drain("small_tiles", "RAD", BELOW)
+        lengths_s = [np.diff(_cycle_ends_s(one), prepend=0.0) for one in drain.timelines]
+        mean_s, longest_s = np.concatenate(lengths_s).mean(), max(map(max, lengths_s))
+        work_s = device.cycle * device.mean_work_s
+        bound_s = work_s + device.longest_waste_s
+        found = {"drain": drain, "longest_s": longest_s, "work_s": work_s, "bound_s": bound_s}
+        return {"holds": mean_s <= bound_s, "mean_s": mean_s, **found}
+
+    def twins(self, name: str) -> dict[str, Any]:
+        """Return a figure of the twin in RAD's appendix, and of RAD."""
+        runs = [self.run(system, BELOW, seed=0) for system in ("RAD's twin", "RAD")]
+        if name == "mean TTFT":
+            twin, rad = (summarize(timeline).ttft_s.mean for timeline in runs)
+        else:
+            twin, rad = (1e3 * statistic(*token_gaps(timeline)).p99 for timeline in runs)
+        return {"value": rad - twin, "twin": twin, "rad": rad}
 
 
 def _each(values: Sequence[float]) -> str:
@@ -286,61 +270,9 @@ def _empty_share(timeline: Timeline) -> float:
     return float(idle_s.sum() / (arrival_s[-1] - at_s[0])) if len(at_s) else 0.0
 
 
-def cycle_row(device: TileSetting, drain: Drain) -> PaperFigure:
-    """Return the length of a cycle, which ends when all started requests are finished."""
-    lengths_s = [np.diff(_cycle_ends_s(timeline), prepend=0.0) for timeline in drain.timelines]
-    mean_s, longest_s = np.concatenate(lengths_s).mean(), max(map(max, lengths_s))
-    work_s = device.cycle * device.mean_work_s
-    bound_s = work_s + device.longest_waste_s
-    return row(
-        f"mean cycle, at load 0.8 | chats, {drain.limits} | RAD",
-        f"<= {bound_s:.0f} s",
-        f"{mean_s:.0f} s, the longest {longest_s:.0f} s",
-        mean_s <= bound_s,
-        "within the bound of the theorem",
-        note=f"the work of n requests is {work_s:.0f} s; a cycle ends early when it is empty",
-    )
-
-
 def _cycle_ends_s(timeline: Timeline) -> Floats:
     """Ends of steps after which every started request is finished, while requests arrive."""
     at_s = timeline.tick_s[timeline.tick_s <= timeline.requests.arrival_s[-1]]
     started = np.searchsorted(np.sort(timeline.scheduled_s), at_s, "left")
     finished = np.searchsorted(np.sort(timeline.finished_s), at_s, "right")
     return np.asarray(at_s[started == finished])
-
-
-def twin_rows(chats: TileSetting, requests: Requests) -> Iterator[PaperFigure]:
-    """Yield RAD and the twin of its appendix."""
-    runs = [chats.run(system, requests) for system in ("RAD's twin", "RAD")]
-    twin_s, rad_s = (summarize(timeline).ttft_s.mean for timeline in runs)
-    yield row(
-        "mean TTFT | chats, load 0.8 | RAD's twin",
-        "RAD lower",
-        f"{twin_s:.2f} -> {rad_s:.2f} s",
-        rad_s < twin_s,
-        "lower",
-    )
-    twin_ms, rad_ms = (1e3 * statistic(*token_gaps(timeline)).p99 for timeline in runs)
-    yield row(
-        "P99 time between tokens | chats, load 0.8 | RAD's twin",
-        "RAD higher",
-        f"{twin_ms:.1f} -> {rad_ms:.1f} ms",
-        rad_ms > twin_ms,
-        "higher",
-        pre_set=False,
-        note="of which percentile is not said; P90 is higher with n = 1,024, not with 8,192",
-    )
-
-
-def reproduce(config: ReproduceConfig) -> tuple[list[PaperFigure], list[Section]]:
-    """Measure the checks of the theory."""
-    chats, small_tiles = TileSetting(CHATS, cycle=8192), TileSetting(SHORT_CHATS, tile=8)
-    count, rad = int(NUM_REQUESTS * config.scale), Drain(config, small_tiles, "RAD")
-    rows = [
-        *bound_rows(chats, count),
-        *emptying_rows(config, chats, small_tiles, rad),
-        cycle_row(small_tiles, rad),
-        *twin_rows(chats, chats.requests(BELOW, count)),
-    ]
-    return rows, []

@@ -1,6 +1,16 @@
-"""Rows: a figure of a paper, ours, and the criterion that compares them."""
+"""Rows: figures of a paper and ours, with their criteria, from one TOML file for each paper."""
 
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from inspect import signature
+from operator import ge, gt, le, lt
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from lengthwise.errors import DataError
+
+_COMPARE: Final = {"at_least": ge, "at_most": le, "above": gt, "below": lt}
 
 
 @dataclass(frozen=True)
@@ -27,18 +37,122 @@ class PaperFigure:
         return "set beforehand" if self.pre_set else "settled with figures at hand"
 
 
-def row(
-    what: str,
-    paper: str,
-    ours: str,
-    reproduced: bool,
-    criterion: str,
-    *,
-    pre_set: bool = True,
-    note: str = "",
-) -> PaperFigure:
-    """Return a row; `what` is `metric | workload | system it is measured against`."""
-    metric, workload, baseline = what.split(" | ")
-    return PaperFigure(
-        metric, workload, baseline, paper, ours, bool(reproduced), criterion, pre_set, note
-    )
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Part of a paper's file, and the method of the experiment that measures it."""
+
+    measure: str
+    needs: str = ""
+    """Setting without which the entry is left out."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the method: the keys of `each` that are no fields."""
+
+    def is_wanted(self, config: object) -> bool:
+        """Return whether the configuration has the setting that the entry needs."""
+        return not self.needs or bool(getattr(config, self.needs))
+
+    def found(self, experiment: object) -> dict[str, Any]:
+        """Return the arguments, and what the method measures, by the names of the templates."""
+        return {**self.arguments, **getattr(experiment, self.measure)(**self.arguments)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Entry):
+    """A row of a paper; its texts are templates of what is measured.
+
+    The bounds apply to the measured `value`. A measured `holds` is the rest of the verdict.
+    """
+
+    metric: str
+    workload: str
+    baseline: str
+    paper: str
+    ours: str
+    criterion: str
+    pre_set: bool = True
+    note: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    between: tuple[float, float] | None = None
+    cases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Other values of the fields, by the measured `case`."""
+
+    def figure(self, experiment: object) -> PaperFigure:
+        """Measure and judge the row."""
+        found = self.found(experiment)
+        row = replace(self, **self.cases.get(found.get("case", ""), {}))
+        texts = {
+            name: str(getattr(row, name)).format_map(found)
+            for name in ("metric", "workload", "baseline", "paper", "ours", "criterion", "note")
+        }
+        return PaperFigure(**texts, reproduced=row.is_met(found), pre_set=row.pre_set)
+
+    def is_met(self, found: Mapping[str, Any]) -> bool:
+        """Return whether the measured value is within the bounds, and `holds` is true."""
+        bounds = [(_COMPARE[n], b) for n in _COMPARE if (b := getattr(self, n)) is not None]
+        if self.between is not None:
+            bounds += zip((ge, le), self.between, strict=True)
+        verdicts = [compare(found["value"], bound) for compare, bound in bounds]
+        verdicts += [found["holds"]] if "holds" in found or not bounds else []
+        return all(map(bool, verdicts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure(Entry):
+    """A section of the report, with a figure, a table or both; its texts are templates."""
+
+    heading: str
+    kind: str = "table"
+    """lines, bars, instances or moves (between instances), or table."""
+    caption: str = ""
+    text: str = ""
+    axes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper's file: the conditions of the runs, its rows, and the figures of the report."""
+
+    conditions: str
+    rows: tuple[Row, ...]
+    figures: tuple[Figure, ...]
+
+
+E = TypeVar("E", bound=Entry)
+
+
+def read_paper(path: Path, experiment: type) -> Paper:
+    """Read a paper's file; its methods and their arguments are those of the experiment.
+
+    Raises:
+        DataError: a key is unknown or missing, or a method does not accept its arguments.
+    """
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    if unknown := table.keys() - {"conditions", "rows", "figures"}:
+        raise DataError(f"unknown keys: {', '.join(sorted(unknown))}", path=path)
+    try:
+        return Paper(
+            table["conditions"],
+            tuple(_entries(Row, table["rows"], experiment)),
+            tuple(_entries(Figure, table.get("figures", []), experiment)),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"wrong entry: {error}", path=path) from error
+
+
+def _entries(kind: type[E], tables: list[dict[str, Any]], experiment: type) -> Iterator[E]:
+    known = {one.name for one in fields(kind)} - {"arguments"}
+    for table in tables:
+        common = {name: value for name, value in table.items() if name != "each"}
+        for own in table.get("each", [{}]):
+            arguments = {name: value for name, value in own.items() if name not in known}
+            texts = {name: own[name] for name in known & own.keys()}
+            entry = kind(**common | texts, arguments=arguments)
+            signature(getattr(experiment, entry.measure)).bind(None, **arguments)
+            for case in getattr(entry, "cases", {}).values():
+                replace(entry, **case)
+            yield entry

@@ -20,8 +20,14 @@ from scheduler_adapters.workload.data_folder import data_file
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-PAPERS: Final = ("pars", "slai", "rad", "pascal", "phasor")
-"""Each names a module of this folder with `reproduce(config)`; its docstring has the conditions."""
+PAPERS: Final = {
+    "pars": "ParsExperiment",
+    "slai": "SlaiExperiment",
+    "rad": "RadExperiment",
+    "pascal": "PascalExperiment",
+    "phasor": "PhasorExperiment",
+}
+"""Class of the experiment by paper; the module and its TOML file have the paper's name."""
 MODELS: Final = ("qwen2.5-7b", "llama-3-8b")
 """Models of the Phasor paper."""
 

@@ -11,10 +11,9 @@ from scheduler_adapters.papers.pars import (
     LONG_MODEL,
     SHORT,
     SHORT_MODEL,
+    TRAINED,
     WORKLOADS,
     ParsExperiment,
-    order_rows,
-    trained_rows,
 )
 from scheduler_adapters.papers.runs import ReproduceConfig
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
@@ -54,7 +53,7 @@ def test_a_better_order_is_served_sooner():
     assert speed_up == pytest.approx(fcfs / pars)
 
 
-def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path):
+def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path, rows_of):
     random = np.random.default_rng(0)
     output = random.integers(1, 400, 300)
     table = pd.DataFrame({"prompt_tokens": 20, "output_tokens": output})
@@ -62,21 +61,25 @@ def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path):
     table.assign(score=output + random.normal(0, 50, 300)).to_parquet(path)
 
     config = ReproduceConfig(paper="pars", seeds=1, scale=0.1, scored=path)
-    burst = [row for row in trained_rows(ParsExperiment(config)) if row.workload.endswith("burst")]
-    assert [row.reproduced for row in burst if "order" in row.metric] == [True]
+    experiment = ParsExperiment(config)
+    order = experiment.order(TRAINED)
+    assert order["holds"]
+    assert order["value"] < 0.25
+    (burst,) = rows_of(experiment, "trained_burst")
+    assert burst.workload.endswith("300 prompts")
 
     table.assign(score=np.nan).to_parquet(path)
     with pytest.raises(DataError, match="bundle:PATH"):
-        list(trained_rows(ParsExperiment(config)))
+        ParsExperiment(config).trained_burst()
 
 
-def test_an_order_is_judged_only_where_requests_are_queued(monkeypatch):
+def test_an_order_is_judged_only_where_requests_are_queued(rows_of):
     experiment = ParsExperiment(ReproduceConfig(paper="pars", seeds=2, scale=0.1))
 
     def rows_at(saturation_per_s: float):
         experiment.saturation_per_s = lambda workload: saturation_per_s
         experiment.run.cache_clear()
-        return list(order_rows(experiment, SHORT_MODEL, "name", ("Oracle", "PARS", "FCFS")))
+        return rows_of(experiment, "order")
 
     calm, busy = rows_at(2.0)[1], rows_at(500.0)[1]
     assert calm.reproduced

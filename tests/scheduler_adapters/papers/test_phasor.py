@@ -113,7 +113,7 @@ def test_energy_is_of_a_whole_run():
     assert set(RATES) == {CODE, SUMMARIES, PRODUCTION}
 
 
-def test_rows_judge_orders_sizes_and_losses(experiment, monkeypatch):
+def test_rows_judge_orders_sizes_and_losses(experiment, monkeypatch, rows_of):
     """Phasor is ahead by the same factors everywhere."""
 
     def run(system, workload, rate, *, seed):
@@ -132,9 +132,7 @@ def test_rows_judge_orders_sizes_and_losses(experiment, monkeypatch):
     experiment.fragments = lambda name, burst, seed: np.array([FACTORS[name]])
     experiment.shock = lambda name, seed: ((), ())
     monkeypatch.setattr(phasor, "starvation", lambda *run: [100, 1000, 48.0, 16.0, 2.5])
-    monkeypatch.setattr(phasor, "PhasorExperiment", lambda config: experiment)
-    monkeypatch.setattr(phasor, "sections", lambda made: [])
-    rows, _ = phasor.reproduce(CONFIG)
+    rows = rows_of(experiment)
     missed = {row.metric.partition(" (")[0].partition(":")[0] for row in rows if not row.reproduced}
     # In these runs fragments of the baselines are no three times Phasor's, an ablation loses no
     # more in TTFT than another, and code loses less than others without a mixed pool.

@@ -13,7 +13,6 @@ from scheduler_adapters.papers.slai import (
     change_text,
     gain_of,
     is_rising,
-    tbt_rows,
     trace_lengths,
 )
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
@@ -35,14 +34,14 @@ def test_a_capacity_meets_the_targets_up_to_their_edge_and_no_further(name, expe
     assert experiment.capacity("SLAI", 0.05) == pytest.approx(1.5, rel=0.03)
 
 
-def test_targets_are_held_by_the_worst_point(experiment):
+def test_targets_are_held_by_the_worst_point(experiment, rows_of):
     late = GOOD | {"tbt_p99_paying_s": 0.11}
 
     def run(system, rate_per_s, paying, *, seed):
         return late if (system, rate_per_s) == ("SLAI", 1.4) else GOOD
 
     experiment.run = run
-    sarathi, slai, *_ = tbt_rows(experiment)
+    sarathi, slai = rows_of(experiment, "worst_gaps")
     assert sarathi.reproduced
     assert (slai.reproduced, slai.ours) == (False, "0.110 / 0.500 s")
 

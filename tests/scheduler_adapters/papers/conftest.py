@@ -1,0 +1,25 @@
+"""The rows of a paper that an experiment measures, made up or small."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scheduler_adapters.papers.rows import PaperFigure, read_paper
+from scheduler_adapters.papers.runs import Experiment
+
+
+@pytest.fixture
+def rows_of() -> Callable[..., list[PaperFigure]]:
+    """Rows of an experiment that certain methods measure; of all without one."""
+
+    def measured(experiment: Experiment, *measures: str) -> list[PaperFigure]:
+        kind = type(experiment)
+        paper = read_paper(Path(inspect.getfile(kind)).with_suffix(".toml"), kind)
+        wanted = [row for row in paper.rows if row.is_wanted(experiment.config)]
+        return [row.figure(experiment) for row in wanted if row.measure in measures or not measures]
+
+    return measured
