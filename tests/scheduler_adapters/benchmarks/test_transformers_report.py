@@ -10,20 +10,13 @@ import pandas as pd
 import pytest
 
 from scheduler_adapters.benchmarks.transformers_report import Report
-from scheduler_adapters.workload.requests import Requests, make_requests
-from tests.scheduler_adapters.validation.noting_engine import serve
+from scheduler_adapters.workload.requests import Requests
+from tests.scheduler_adapters.validation.noting_engine import requests_of, serve
 
 
 @pytest.fixture
 def requests() -> Requests:
-    random = np.random.default_rng(5)
-    lengths = random.permutation(60) * 3 + 1
-    return make_requests(
-        prompt_tokens=random.integers(2, 100, 60),
-        output_tokens=lengths,
-        scores=lengths,
-        user_class=np.where(lengths % 2, "paying", "free"),
-    )
+    return requests_of(60, user_class=["paying", "free"] * 30)
 
 
 def test_figures_are_on_disk_after_each_run(requests: Requests, tmp_path: Path) -> None:

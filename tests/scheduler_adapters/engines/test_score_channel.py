@@ -167,44 +167,26 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score_channel, "_LONGEST_PAUSE_S", 1e-3)
 
 
-def test_a_score_is_sent_with_its_key() -> None:
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        ([SCORED], "sent"),
+        ([*(Answer(None, outcome) for outcome in sorted(RETRIED)), SCORED], "sent"),
+        ([Answer(None, "invalid_prompt")], "invalid_prompt"),
+        ([Answer(None, "overloaded")], "timeout"),  # after that no answer comes
+    ],
+)
+def test_an_outcome_that_may_change_is_retried_in_time_and_a_score_sent_with_its_key(
+    answers: list[Answer], outcome: str
+) -> None:
     async def main() -> None:
-        bench = Bench(SCORED)
+        bench = Bench(*answers, late_s=0.05 if outcome == "timeout" else 60.0)
         key = bench.start()
         assert key is not None
-        assert await bench.ended() == {"sent": 1}
-        assert bench.sent == [{SCORE: 7.0, REQUEST_KEY: key}]
-
-    asyncio.run(main())
-
-
-def test_an_outcome_that_may_change_is_retried() -> None:
-    refused = [Answer(None, outcome) for outcome in sorted(RETRIED)]
-
-    async def main() -> None:
-        bench = Bench(*refused, SCORED)
-        bench.start()
-        assert await bench.ended() == {"sent": 1}
-        assert bench.scorer.asked == ["prompt"] * 5
-
-    asyncio.run(main())
-
-
-def test_a_final_outcome_is_not() -> None:
-    async def main() -> None:
-        bench = Bench(Answer(None, "invalid_prompt"))
-        bench.start()
-        assert await bench.ended() == {"invalid_prompt": 1}
-        assert bench.sent == []
-
-    asyncio.run(main())
-
-
-def test_no_score_is_requested_after_its_time() -> None:
-    async def main() -> None:
-        bench = Bench(Answer(None, "overloaded"), late_s=0.05)  # after that no answer comes
-        bench.start()
-        assert await bench.ended() == {"timeout": 1}
+        assert await bench.ended() == {outcome: 1}
+        assert bench.sent == [{SCORE: 7.0, REQUEST_KEY: key}] * (outcome == "sent")
+        if outcome != "timeout":
+            assert bench.scorer.asked == ["prompt"] * len(answers)
 
     asyncio.run(main())
 

@@ -22,18 +22,22 @@ class ByScore(Policy):
         return Rank(key or (), evict_key=key)
 
 
-def engine_with(
-    *scores: float, prompt: int = 16, priorities: list[int] | None = None
-) -> tuple[FakeEngine, list[FakeRequest]]:
-    """An engine of 4 blocks after a step in which each of these requests got its first token."""
-    limits = {"seats": 4, "budget": 99, "blocks": 4, "block_tokens": 16}
-    engine = FakeEngine(ByScore(), **limits, priorities=priorities)
+def wait(engine: FakeEngine, *scores: float, prompt: int = 10) -> None:
     count = len(scores)
     requests = make_requests(
         prompt_tokens=[prompt] * count, output_tokens=[9] * count, scores=list(scores)
     )
     for row in range(count):
         engine._submit(requests, row)
+
+
+def engine_with(
+    *scores: float, prompt: int = 16, priorities: list[int] | None = None
+) -> tuple[FakeEngine, list[FakeRequest]]:
+    """An engine of 4 blocks after a step in which each of these requests got its first token."""
+    limits = {"seats": 4, "budget": 99, "blocks": 4, "block_tokens": 16}
+    engine = FakeEngine(ByScore(), **limits, priorities=priorities)
+    wait(engine, *scores, prompt=prompt)
     engine._step()
     return engine, sorted(engine.running, key=lambda item: item.row)
 
@@ -61,37 +65,41 @@ def test_the_greatest_evict_key_not_yet_placed_goes_for_a_decode_without_a_block
     assert third.lengthwise.view.number in engine.queue
 
 
-def test_an_asker_that_is_the_worst_evicts_itself() -> None:
-    engine, (*_, worst) = engine_with(1.0, 2.0, 3.0, 4.0)
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("scores", "priorities", "asker", "evicted"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], None, 3, 3),
+        ([1.0, NAN, NAN, NAN], None, 0, 0),
+        ([1.0, NAN, NAN, NAN], [0, 0, 0, 1], 0, 3),
+    ],
+    ids=["the worst goes itself", "without evict key for no other", "but for a better priority"],
+)
+def test_one_goes_for_a_block(
+    scores: list[float], priorities: list[int] | None, asker: int, evicted: int
+) -> None:
+    engine, residents = engine_with(*scores, priorities=priorities)
     step = begin(engine)
-    assert not secure_block(engine.planner.residents, step, worst)
-    assert step.evicted == {worst.lengthwise.view.number}
-    assert step.free_blocks == 1
+    is_secured = secure_block(engine.planner.residents, step, residents[asker])
+    assert is_secured == (asker != evicted)
+    assert step.evicted == {residents[evicted].lengthwise.view.number}
+    assert step.free_blocks == (asker == evicted)
 
 
-def test_a_resident_without_evict_key_goes_for_no_other() -> None:
-    nan = float("nan")
-    engine, (asker, *_) = engine_with(1.0, nan, nan, nan)
+@pytest.mark.parametrize(
+    ("scores", "prompt", "free_blocks"),
+    [([1.0, 5.0, 6.0, 7.0], 10, 1), ([1.0, 1.0, 1.0, 7.0], 40, 0)],
+    ids=["only a seat is missing", "it would not make enough room"],
+)
+def test_nobody_goes_in_vain(scores: list[float], prompt: int, free_blocks: int) -> None:
+    engine, _ = engine_with(*scores, prompt=8)
+    wait(engine, 2.0, prompt=prompt)
     step = begin(engine)
-    assert not secure_block(engine.planner.residents, step, asker)
-    assert step.evicted == {asker.lengthwise.view.number}
-
-
-def test_a_resident_of_a_worse_priority_goes_though_it_has_no_evict_key() -> None:
-    nan = float("nan")
-    engine, (asker, _, _, worse) = engine_with(1.0, nan, nan, nan, priorities=[0, 0, 0, 1])
-    step = begin(engine)
-    assert secure_block(engine.planner.residents, step, asker)
-    assert step.evicted == {worse.lengthwise.view.number}
-
-
-def wait(engine: FakeEngine, *scores: float, prompt: int = 10) -> None:
-    count = len(scores)
-    requests = make_requests(
-        prompt_tokens=[prompt] * count, output_tokens=[9] * count, scores=list(scores)
-    )
-    for row in range(count):
-        engine._submit(requests, row)
+    step.free_blocks = free_blocks
+    displace(engine.planner.residents, engine.queue, step)
+    assert (step.seated, step.evicted) == ([], set())
 
 
 def test_the_fewest_worst_residents_go_for_a_better_waiting_request() -> None:
@@ -104,23 +112,6 @@ def test_the_fewest_worst_residents_go_for_a_better_waiting_request() -> None:
     assert step.evicted == {worst.lengthwise.view.number}
     assert (step.free_blocks, step.budget.num_admissions) == (0, 1)
     assert best in engine.running
-
-
-def test_where_only_a_seat_is_missing_nobody_goes() -> None:
-    engine, _ = engine_with(1.0, 5.0, 6.0, 7.0, prompt=8)
-    wait(engine, 2.0)
-    step = begin(engine)
-    step.free_blocks = 1
-    displace(engine.planner.residents, engine.queue, step)
-    assert (step.seated, step.evicted) == ([], set())
-
-
-def test_nobody_goes_where_that_would_not_make_enough_room() -> None:
-    engine, _ = engine_with(1.0, 1.0, 1.0, 7.0, prompt=8)
-    wait(engine, 2.0, prompt=40)
-    step = begin(engine)
-    displace(engine.planner.residents, engine.queue, step)
-    assert (step.seated, step.evicted) == ([], set())
 
 
 @pytest.mark.parametrize(("limit", "count"), [(0, 0), (1, 1), (2, 2), (None, 3)])
@@ -142,8 +133,7 @@ def test_a_request_that_was_just_evicted_does_not_displace() -> None:
 
 
 def test_a_resident_without_evict_key_goes_for_a_better_priority_only() -> None:
-    nan = float("nan")
-    engine, (worst, asker, equal, better) = engine_with(*[nan] * 4, priorities=[9, 5, 5, 1])
+    engine, (worst, asker, equal, better) = engine_with(*[NAN] * 4, priorities=[9, 5, 5, 1])
     step = begin(engine)
     assert secure_block(engine.planner.residents, step, asker)
     assert step.evicted == {worst.lengthwise.view.number}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
 from hypothesis import strategies as st
 
+from scheduler_adapters.policies.fcfs import OffloadingFCFS
+from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import RequestState
@@ -115,6 +119,16 @@ def _score(request: RequestView) -> float:
     return -1.0 if request.median_score is None else request.median_score + 0.5
 
 
+SMALL: dict[str, Callable[[], Policy]] = {
+    "round-robin-small": lambda: RoundRobin(quantum_tokens=5),
+    "pascal-small": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40),
+}
+"""Policies whose quanta end often."""
+OFFLOADING: dict[str, Callable[[], Policy]] = {
+    "fcfs-offload": OffloadingFCFS,
+    "round-robin-offload": lambda: RoundRobin(quantum_tokens=5, offload=True),
+    "pascal-offload": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40, offload=True),
+}
 caps = st.one_of(st.none(), st.integers(1, 6))
 rules = st.builds(
     StepRule,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.timeline.steps import Chunk, StepRecord
+from scheduler_adapters.timeline.steps import Chunk, StepRecord, chunk_sizes
 from scheduler_adapters.validation.prediction import Served
-from scheduler_adapters.workload.requests import Requests
+from scheduler_adapters.workload.requests import Requests, make_requests
 
 
 @dataclass(kw_only=True)
@@ -22,17 +25,25 @@ class Noting(LatencyModel):
     steps: list[StepRecord] = field(default_factory=list)
 
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
-        tokens = sum(chunk for _, chunk in prefills)
-        pairs = sum(chunk * (before + chunk / 2) for before, chunk in prefills)
+        tokens, pairs = chunk_sizes(prefills)
         seconds = 0.01 + 1e-4 * num_decodes + 1e-6 * decode_context + 2e-5 * tokens + 1e-8 * pairs
         seconds *= self.slowness
-        sizes = (num_decodes, decode_context, len(prefills), tokens, pairs)
-        self.steps.append(StepRecord(*sizes, seconds))
+        self.steps.append(StepRecord.of(num_decodes, decode_context, prefills, seconds))
         return seconds
 
 
 def instance_with(latency: LatencyModel) -> Instance:
     return Instance(latency=latency, kv_blocks=4000, max_num_seqs=8, max_tokens=64)
+
+
+def requests_of(count: int, longest_prompt: int = 100, **columns: Any) -> Requests:
+    """Requests at 0 s whose scores are their lengths, all different."""
+    random = np.random.default_rng(5)
+    lengths = random.permutation(count) * 3 + 1
+    return make_requests(
+        prompt_tokens=random.integers(2, longest_prompt, count), output_tokens=lengths,
+        scores=lengths, **columns,
+    )  # fmt: skip
 
 
 def serve(requests: Requests, policy: str, *, slowness: float = 1.0) -> Served:

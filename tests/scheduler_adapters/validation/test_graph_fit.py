@@ -19,7 +19,8 @@ from scheduler_adapters.validation.errors import METRICS
 from scheduler_adapters.validation.graph_fit import GraphFit, _size, fit_graphs
 from scheduler_adapters.validation.prediction import Served, predict
 from scheduler_adapters.validation.step_fit import EngineLatency
-from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.requests import Requests
+from tests.scheduler_adapters.validation.noting_engine import requests_of
 
 CAPTURE_S = 0.08
 
@@ -33,14 +34,12 @@ class Engine(LatencyModel):
 
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
         tokens = sum(chunk for _, chunk in prefills)
-        pairs = sum(chunk * (before + chunk / 2) for before, chunk in prefills)
         cached = decode_context - num_decodes + sum(before for before, _ in prefills)
         seconds = 0.01 + 1e-5 * num_decodes + 1e-6 * decode_context + 2e-5 * tokens
         graph = ((num_decodes + tokens + 63) // 64, max(1, (cached + 2047) // 2048))
         seconds += CAPTURE_S * (graph not in self.graphs)
         self.graphs.add(graph)
-        sizes = (num_decodes, decode_context, len(prefills), tokens, pairs)
-        self.steps.append(StepRecord(*sizes, seconds))
+        self.steps.append(StepRecord.of(num_decodes, decode_context, prefills, seconds))
         return seconds
 
 
@@ -50,11 +49,7 @@ def instance_with(latency: LatencyModel) -> Instance:
 
 @pytest.fixture
 def requests() -> Requests:
-    random = np.random.default_rng(5)
-    lengths = random.permutation(150) * 3 + 1
-    return make_requests(
-        prompt_tokens=random.integers(2, 60, 150), output_tokens=lengths, scores=lengths
-    )
+    return requests_of(150, 60)
 
 
 def serve(requests: Requests, policy: str) -> Served:

@@ -11,17 +11,13 @@ from scheduler_adapters.policy import load_policy
 from scheduler_adapters.validation.errors import METRICS
 from scheduler_adapters.validation.graph_fit import fit_graphs
 from scheduler_adapters.validation.prediction import predict
-from scheduler_adapters.workload.requests import Requests, make_requests
-from tests.scheduler_adapters.validation.noting_engine import serve
+from scheduler_adapters.workload.requests import Requests
+from tests.scheduler_adapters.validation.noting_engine import requests_of, serve
 
 
 @pytest.fixture
 def requests() -> Requests:
-    random = np.random.default_rng(5)
-    lengths = random.permutation(60) * 3 + 1
-    return make_requests(
-        prompt_tokens=random.integers(2, 100, 60), output_tokens=lengths, scores=lengths
-    )
+    return requests_of(60)
 
 
 def test_steps_of_one_policy_predict_all_of_them(requests: Requests) -> None:

@@ -26,17 +26,8 @@ def steps(noise: float, count: int = 2000) -> list[StepRecord]:
         decodes = dice.randint(1, 32)
         context = decodes * dice.randint(50, 400)
         seconds = TRUE.step_s(decodes, context, chunks)
-        tokens = sum(chunk for _, chunk in chunks)
-        made.append(
-            StepRecord(
-                decodes,
-                context,
-                len(chunks),
-                tokens,
-                sum(chunk * chunk / 2 for _, chunk in chunks),
-                seconds * dice.lognormvariate(0.0, noise),
-            )
-        )
+        seconds *= dice.lognormvariate(0.0, noise)
+        made.append(StepRecord.of(decodes, context, chunks, seconds))
     return made
 
 

@@ -24,24 +24,18 @@ def test_an_arrival_that_cannot_be_is_refused(bad):
         make_requests(prompt_tokens=[1, 1], output_tokens=[1, 1], arrival_s=[0.0, bad])
 
 
-def test_columns_of_unequal_length_are_refused():
-    with pytest.raises(DataError, match="prompt_tokens has shape"):
-        make_requests(prompt_tokens=[1, 1, 1], output_tokens=[1, 1])
-
-
-def test_no_requests_are_refused():
-    with pytest.raises(DataError, match="no requests"):
-        make_requests(prompt_tokens=[], output_tokens=[])
-
-
-def test_words_where_numbers_belong_are_refused():
-    with pytest.raises(DataError, match="prompt_tokens holds no numbers"):
-        make_requests(prompt_tokens=["many"], output_tokens=[1])
-
-
-def test_more_reasoning_than_output_is_refused():
-    with pytest.raises(DataError, match="reasoning_tokens is 5"):
-        make_requests(prompt_tokens=[1], output_tokens=[4], reasoning_tokens=[5])
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"prompt_tokens": [1, 1, 1]}, "prompt_tokens has shape"),
+        ({"prompt_tokens": [], "output_tokens": []}, "no requests"),
+        ({"prompt_tokens": ["many", 1]}, "prompt_tokens holds no numbers"),
+        ({"reasoning_tokens": [5, 0]}, "reasoning_tokens is 5"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(columns, message):
+    with pytest.raises(DataError, match=message):
+        make_requests(**{"prompt_tokens": [1, 1], "output_tokens": [4, 4]} | columns)
 
 
 def test_unsorted_arrivals_are_sorted_and_said(caplog):

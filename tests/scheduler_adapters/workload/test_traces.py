@@ -50,14 +50,6 @@ def test_times_of_unknown_unit_are_left_out_and_said(tmp_path, name, caplog):
     assert "arrival_s (seconds), timestamp_ms" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["TIMESTAMP", "arrival_s", "timestamp_ms"])
-def test_times_that_are_none_are_refused(tmp_path, name):
-    path = tmp_path / "trace.csv"
-    path.write_text(f"{name},prompt_tokens,output_tokens\nonce upon a time,3,4\n")
-    with pytest.raises(DataError, match=f"column '{name}' holds no times.*wall-clock"):
-        read_trace(path)
-
-
 def test_a_trace_that_is_cut_says_so(tmp_path, caplog):
     path = tmp_path / "trace.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "0,3,4\n" * 5)
@@ -68,12 +60,41 @@ def test_a_trace_that_is_cut_says_so(tmp_path, caplog):
     assert "the first 3 of 5 requests" in caplog.text
 
 
-def test_an_id_that_is_there_twice_is_refused_but_a_prompt_may_be(tmp_path):
+COUNTS = "prompt_tokens,output_tokens\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "trace.csv"),
+        ("\n", "trace.csv"),
+        (COUNTS, "trace.csv"),
+        (f"{COUNTS}3,4\n3,\n", "trace.csv, row 1: output_tokens is nan"),
+        (f"request_id,{COUNTS}a,3,4\nb,3,4\nb,3,9\n", "row 2: request_id is b; it must be another"),
+        ("prompt,output_tokens\nhello,3\n", "no column 'prompt_tokens'.*--scores bundle:PATH"),
+        (
+            "prompt,length\nhello,3\n",
+            "no column 'prompt_tokens', 'output_tokens'; .* prompt, length; give --prompt",
+        ),
+        *(
+            (
+                f"{name},{COUNTS}once upon a time,3,4\n",
+                f"column '{name}' holds no times.*wall-clock",
+            )
+            for name in ("TIMESTAMP", "arrival_s", "timestamp_ms")
+        ),
+    ],
+)
+def test_a_trace_that_cannot_be_read_says_why(tmp_path, text, message):
     path = tmp_path / "trace.csv"
-    path.write_text("request_id,prompt_tokens,output_tokens\na,3,4\nb,3,4\nb,3,9\n")
-    with pytest.raises(DataError, match="row 2: request_id is b; it must be another one"):
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
         read_trace(path)
-    path.write_text("prompt_id,prompt_tokens,output_tokens\n7,3,4\n7,3,9\n")
+
+
+def test_a_prompt_may_be_there_twice(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(f"prompt_id,{COUNTS}7,3,4\n7,3,9\n")
     assert read_trace(path).request_id.tolist() == ["0", "1"]
 
 
@@ -91,42 +112,10 @@ def test_a_missing_class_is_no_class(tmp_path, suffix):
     assert read_trace(path).user_class.tolist() == ["paying", ""]
 
 
-def test_a_trace_with_prompts_but_no_counts_says_who_counts_them(tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text("prompt,output_tokens\nhello,3\n")
-    with pytest.raises(DataError, match=r"no column 'prompt_tokens'.*--scores bundle:PATH"):
-        read_trace(path)
-
-
-@pytest.mark.parametrize("text", ["", "\n", "prompt_tokens,output_tokens\n"])
-def test_an_empty_trace_is_refused(tmp_path, text):
-    path = tmp_path / "trace.csv"
-    path.write_text(text)
-    with pytest.raises(DataError, match=r"trace.csv"):
-        read_trace(path)
-
-
-def test_a_trace_without_lengths_says_which_columns_it_has(tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text("prompt,length\nhello,3\n")
-    with pytest.raises(
-        DataError,
-        match=r"no column 'prompt_tokens', 'output_tokens'; .* prompt, length; give --prompt",
-    ):
-        read_trace(path)
-
-
 @pytest.mark.parametrize("name", ["absent.csv", "trace.xlsx"])
 def test_an_absent_or_unknown_file_is_one_clear_error(tmp_path, name):
     with pytest.raises(DataError, match=name):
         read_trace(tmp_path / name)
-
-
-def test_a_bad_row_of_a_file_is_named_with_the_file(tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text("prompt_tokens,output_tokens\n3,4\n3,\n")
-    with pytest.raises(DataError, match=r"trace.csv, row 1: output_tokens is nan"):
-        read_trace(path)
 
 
 @pytest.mark.parametrize(

@@ -49,19 +49,6 @@ BLOCKS = 24 if PAGE_SETTING == "page_size" else 96
 workload = partial(decisions.workload, count=16)
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    """Small enough that a step costs its bookkeeping; in float32 no batch moves an argmax."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-    config = LlamaConfig(vocab_size=512, num_attention_heads=2, num_key_value_heads=1, **shape)
-    return LlamaForCausalLM(config).eval()
-
-
 def steps_of_engine(
     model: Any,
     policy: Policy | None,
@@ -206,10 +193,7 @@ def test_the_steps_recorded_are_those_the_simulator_charges_for(model: Any, name
     class Noting(AffineLatency):
         def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
             seconds = super().step_s(num_decodes, decode_context, prefills)
-            tokens = sum(chunk for _, chunk in prefills)
-            pairs = sum(chunk * (before + chunk / 2) for before, chunk in prefills)
-            sizes = (num_decodes, decode_context, len(prefills), tokens, pairs)
-            charged.append(StepRecord(*sizes, seconds))
+            charged.append(StepRecord.of(num_decodes, decode_context, prefills, seconds))
             return seconds
 
     latency = Noting(base_s=LATENCY.base_s, per_token_s=LATENCY.per_token_s)

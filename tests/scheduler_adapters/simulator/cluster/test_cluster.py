@@ -41,6 +41,7 @@ from tests.scheduler_adapters.simulator.cluster.reference_cluster import (
     ReferenceCluster,
     assert_runs_are_equal,
 )
+from tests.scheduler_adapters.simulator.cluster.test_request_migrations import MovesAt
 
 POLICIES = {
     "fcfs": FCFS,
@@ -441,20 +442,6 @@ def test_a_request_that_is_never_taken_is_an_invalid_decision():
         simulate_cluster(
             requests, Pools(inf), FCFS, [SECONDS] * 2, fabric=FABRIC, roles=["prefill", "decode"]
         )
-
-
-class MovesAt(Placement):
-    name = "moves-at"
-    tick_s = 1.5
-
-    def __init__(self, *changes) -> None:
-        self.changes = changes
-
-    def place(self, request, instances):
-        return 0
-
-    def tick(self, now_s, instances):
-        return self.changes if now_s == 1.5 else ()
 
 
 @pytest.mark.parametrize("how", ["copy", "recompute"])

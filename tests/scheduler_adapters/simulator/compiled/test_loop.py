@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,10 +22,9 @@ from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, RooflineLatency
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
-from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.views import LoadView, StepRule
 from scheduler_adapters.workload.requests import Requests, make_requests
-from tests.scheduler_adapters.simulator.any_policy import serve
+from tests.scheduler_adapters.planner.test_planner import OneDecode
+from tests.scheduler_adapters.simulator.any_policy import assert_equal, serve, workloads
 from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
 pytestmark = pytest.mark.slow
@@ -50,24 +51,10 @@ TABLES = TableLatency(
 """No number in it is round."""
 
 
-@st.composite
-def workloads(draw) -> Requests:
-    count = draw(st.integers(1, 30))
-    random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    longest = draw(st.sampled_from([2, 20, 90]))
-    output_tokens = random.integers(1, longest + 1, count)
-    scores = random.integers(0, 9, count).astype(float)
-    scores[random.random(count) < 0.1] = np.nan
-    gap_s = draw(st.sampled_from([0.0, 0.02, 0.3]))
-    return make_requests(
-        prompt_tokens=random.integers(1, 100, count),
-        output_tokens=output_tokens,
-        reasoning_tokens=random.integers(0, output_tokens + 1),
-        arrival_s=np.cumsum(random.exponential(gap_s, count)) if gap_s else np.zeros(count),
-        scores=scores,
-        user_class=random.choice(["paying", "free"], count),
-        tbt_s=random.choice([0.03, 0.1, 0.5, np.nan], count),
-    )
+def with_targets(requests: Requests) -> Requests:
+    """Requests of the classes' and other targets, whose scores come in time."""
+    tbt_s = np.random.default_rng(len(requests)).choice([0.03, 0.1, 0.5, np.nan], len(requests))
+    return replace(requests, tbt_s=tbt_s, score_delay_s=np.zeros(len(requests)))
 
 
 instances = st.builds(
@@ -81,30 +68,9 @@ instances = st.builds(
 )
 
 
-def assert_equal(one: Timeline, other: Timeline) -> None:
-    for name in (
-        "tick_s",
-        "runs",
-        "scheduled_s",
-        "first_token_s",
-        "first_answer_s",
-        "finished_s",
-        "preemptions",
-        "rejected",
-    ):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-
-
-class Limited(FCFS):
-    """FCFS with decodes that take turns."""
-
-    def step_rule(self, load: LoadView) -> StepRule:
-        return StepRule(max_decodes=2)
-
-
 static_policies = st.one_of(
     st.builds(FCFS),
-    st.builds(Limited),
+    st.builds(OneDecode),
     st.builds(pars, starve_after_s=st.sampled_from([None, 0.2, 1.0])),
     st.builds(Sarathi, order=st.sampled_from(["fcfs", "spf"]), max_tokens=st.integers(8, 200)),
     st.builds(PrefillFirst, max_tokens=st.integers(8, 300), padded=st.booleans()),
@@ -134,7 +100,7 @@ quanta_policies = st.one_of(
 
 
 @settings(max_examples=700, deadline=None)
-@given(workloads(), static_policies | slai_policies | quanta_policies, instances)
+@given(workloads().map(with_targets), static_policies | slai_policies | quanta_policies, instances)
 def test_the_compiled_loop_gives_the_timeline_of_the_reference(requests, policy, instance):
     compiled = run_compiled(requests, policy, instance)
     reference = ReferenceEngine(policy, instance)

@@ -21,26 +21,10 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
-from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.simulator.any_policy import workloads
 
 LATENCY = AffineLatency(base_s=0.01, per_token_s=1e-4, per_context_token_s=1e-7)
-
-
-@st.composite
-def workloads(draw) -> Requests:
-    count = draw(st.integers(1, 25))
-
-    def column(low: int, high: int) -> list[int]:
-        return draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
-
-    output_tokens = column(1, 70)
-    return make_requests(
-        prompt_tokens=column(1, 90),
-        output_tokens=output_tokens,
-        reasoning_tokens=[tokens // 2 for tokens in output_tokens],
-        arrival_s=np.cumsum(column(0, 40)) * 0.01,
-        scores=[float(score) for score in column(0, 3)],
-    )
 
 
 instances = st.builds(
@@ -80,13 +64,8 @@ def test_a_request_larger_than_the_memory_is_rejected_and_the_others_are_served(
     assert timeline.rejected.tolist() == [False, True, False]
     assert summarize(timeline).num_finished == 2
     assert summarize(timeline).num_rejected == 1
-
-
-def test_only_requests_that_cannot_be_served_end_without_a_step():
-    requests = make_requests(prompt_tokens=[5000], output_tokens=[5])
-    timeline = simulate(requests, FCFS(), Instance(latency=LATENCY, kv_blocks=50))
-    assert len(timeline.tick_s) == 0
-    assert summarize(timeline).num_unfinished == 0
+    alone = simulate(requests.take([1]), FCFS(), Instance(latency=LATENCY, kv_blocks=50))
+    assert len(alone.tick_s) == summarize(alone).num_unfinished == 0
 
 
 def test_two_requests_by_hand():

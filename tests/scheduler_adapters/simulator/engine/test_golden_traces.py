@@ -14,11 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scheduler_adapters.policies.fcfs import OffloadingFCFS
-from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.prefill_first import Orca
 from scheduler_adapters.policies.rad import RAD, RADTwin
-from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
@@ -30,7 +27,7 @@ from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
-from tests.scheduler_adapters.simulator.any_policy import EveryToken, serve
+from tests.scheduler_adapters.simulator.any_policy import OFFLOADING, SMALL, EveryToken, serve
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 
@@ -56,11 +53,8 @@ MAKERS = {
     "rad-small": lambda: RAD(max_started=3, tile=2, chunk=16),
     "rad-twin-small": lambda: RADTwin(max_started=3, tile=2, chunk=16),
     "orca-reserved": lambda: Orca(reserved_blocks=4),
-    "round-robin-small": lambda: RoundRobin(quantum_tokens=5),
-    "pascal-small": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40),
-    "fcfs-offload": OffloadingFCFS,
-    "round-robin-offload": lambda: RoundRobin(quantum_tokens=5, offload=True),
-    "pascal-offload": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40, offload=True),
+    **SMALL,
+    **OFFLOADING,
 }
 
 

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
-from scheduler_adapters.policies.pascal import Pascal
-from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import GONE, RequestState
@@ -25,18 +23,22 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.workload.requests import make_requests
-from tests.scheduler_adapters.simulator.any_policy import hosts, instances, state_of, workloads
+from tests.scheduler_adapters.simulator.any_policy import (
+    OFFLOADING,
+    SMALL,
+    hosts,
+    instances,
+    state_of,
+    workloads,
+)
 
 MAKERS = {
     **{
         name: lambda name=name: load_policy(name)
         for name in ("fcfs", "pars", "sarathi", "vllm-prefill-first", "slai", "rad", "pascal")
     },
-    "round-robin-small": lambda: RoundRobin(quantum_tokens=5),
-    "pascal-small": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40),
-    "fcfs-offload": OffloadingFCFS,
-    "round-robin-offload": lambda: RoundRobin(quantum_tokens=5, offload=True),
-    "pascal-offload": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40, offload=True),
+    **SMALL,
+    **OFFLOADING,
 }
 
 

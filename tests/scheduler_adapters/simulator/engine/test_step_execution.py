@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from lengthwise.errors import SchedulingError
 from scheduler_adapters.policies.class_priority import ClassPriority
-from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
-from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.shortest_predicted import pars
@@ -26,6 +25,8 @@ from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyMo
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.simulator.any_policy import (
+    OFFLOADING,
+    SMALL,
     assert_equal,
     hosts,
     instances,
@@ -38,14 +39,8 @@ MAKERS = {
     **{name: lambda name=name: load_policy(name) for name in POLICIES},
     "rad-small": lambda: RAD(max_started=3, tile=2, chunk=16),
     "rad-twin-small": lambda: RADTwin(max_started=3, tile=2, chunk=16),
-    "round-robin-small": lambda: RoundRobin(quantum_tokens=5),
-    "pascal-small": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40),
+    **SMALL,
     "class(pars)": lambda: ClassPriority(pars(starve_after_s=0.2)),
-}
-HOSTED = {
-    "fcfs-offload": OffloadingFCFS,
-    "round-robin-offload": lambda: RoundRobin(quantum_tokens=5, offload=True),
-    "pascal-offload": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40, offload=True),
 }
 pieces = st.lists(st.sampled_from([1e-4, 0.003, 0.014, 0.05, 0.4, 3.0]), min_size=1, max_size=60)
 
@@ -70,38 +65,33 @@ def as_they_arrive(engine: Engine, requests):
     return engine.timeline(requests)
 
 
+def assert_pieces_are_one_run(make_engine, requests, sizes):
+    whole = serve(make_engine(), requests)
+    assert_equal(in_pieces(make_engine(), requests, sizes), whole)
+    assert_equal(as_they_arrive(make_engine(), requests), whole)
+
+
 @settings(max_examples=100, deadline=None)
 @given(workloads(), policies, instances, pieces)
 def test_time_in_pieces_gives_the_bytes_of_one_run(requests, policy, instance, sizes):
-    whole = serve(Engine(policy, instance), requests)
-    assert_equal(in_pieces(Engine(policy, instance), requests, sizes), whole)
-    assert_equal(as_they_arrive(Engine(policy, instance), requests), whole)
+    assert_pieces_are_one_run(lambda: Engine(policy, instance), requests, sizes)
 
 
 @pytest.mark.parametrize("name", MAKERS)
 @settings(max_examples=15, deadline=None)
 @given(requests=workloads(), instance=instances, sizes=pieces, vllm=st.booleans())
 def test_so_it_does_for_every_policy_of_ours(name, requests, instance, sizes, vllm):
-    def engine() -> Engine:
-        return Engine(MAKERS[name](), instance, vllm=vllm)
-
-    whole = serve(engine(), requests)
-    assert_equal(in_pieces(engine(), requests, sizes), whole)
-    assert_equal(as_they_arrive(engine(), requests), whole)
+    assert_pieces_are_one_run(lambda: Engine(MAKERS[name](), instance, vllm=vllm), requests, sizes)
 
 
-@pytest.mark.parametrize("name", HOSTED)
+@pytest.mark.parametrize("name", OFFLOADING)
 @settings(max_examples=40, deadline=None)
 @given(requests=workloads(), instance=instances, host=hosts, sizes=pieces, vllm=st.booleans())
 def test_so_it_does_while_blocks_are_copied(name, requests, instance, host, sizes, vllm):
-    instance = replace(instance, host=host)
-
-    def engine() -> Engine:
-        return Engine(HOSTED[name](), instance, vllm=vllm)
-
-    whole = serve(engine(), requests)
-    assert_equal(in_pieces(engine(), requests, sizes), whole)
-    assert_equal(as_they_arrive(engine(), requests), whole)
+    hosted = replace(instance, host=host)
+    assert_pieces_are_one_run(
+        lambda: Engine(OFFLOADING[name](), hosted, vllm=vllm), requests, sizes
+    )
 
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=9, watermark_fraction=0.0)
@@ -122,14 +112,12 @@ def test_advance_runs_the_steps_that_start_before_and_says_when_the_next_would()
 
 def test_a_request_from_the_past_takes_part_in_the_next_step():
     engine = Engine(FCFS(), SECONDS)
-    first, second = simulated_requests(
-        make_requests(prompt_tokens=[8, 8], output_tokens=[5, 1], arrival_s=[0.0, 0.5])
-    )
+    requests = make_requests(prompt_tokens=[8, 8], output_tokens=[5, 1], arrival_s=[0.0, 0.5])
+    first, second = simulated_requests(requests)
     engine.submit(first)
     assert engine.advance(0.5) == 1.0
     engine.submit(second)
     engine.advance(inf)
-    requests = make_requests(prompt_tokens=[8, 8], output_tokens=[5, 1], arrival_s=[0.0, 0.5])
     assert engine.timeline(requests).first_token_s.tolist() == [1.0, 2.0]
 
 
