@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst, RequestLevel
+from scheduler_adapters.policies.rad import RAD, RADTwin
+from scheduler_adapters.policies.round_robin import RoundRobin
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy, PolicyWrapper, Traits
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
@@ -212,3 +219,22 @@ class Dice(Policy):
             chunk=dice.choice([None, 10, 40]) if cuts else None,
             mixed=dice.random() < 0.8,
         )
+
+
+def small_policies(budget: int) -> dict[str, Callable[[], Policy]]:
+    """Every policy that plans steps, with limits that a few requests reach."""
+    return {
+        "sarathi": lambda: Sarathi(max_tokens=64, max_resident=6),
+        "sarathi by prompt": lambda: Sarathi(order="spf", max_tokens=64, max_resident=6),
+        "prefill first": lambda: PrefillFirst(max_tokens=budget, max_resident=6),
+        "orca": lambda: Orca(max_batch=4),
+        "request level": lambda: RequestLevel(max_batch=4),
+        "slai": lambda: SLAI(max_tokens=64, max_resident=6, max_decodes=3),
+        "slai by class": lambda: SLAI(max_tokens=32, max_decodes=4, paying_first=True, offset=2.0),
+        "rad": lambda: RAD(max_started=5, tile=3, chunk=32),
+        "rad, the twin": lambda: RADTwin(max_started=5, tile=3, chunk=32),
+        "round robin": lambda: RoundRobin(quantum_tokens=10),
+        "a guard around": lambda: StarvationGuard(SLAI(max_tokens=24, max_decodes=3), after_s=0.5),
+        "classes around": lambda: ClassPriority(Sarathi(order="spf", max_tokens=48)),
+        "classes around groups": lambda: ClassPriority(SLAI(max_tokens=24, max_decodes=3)),
+    }

@@ -28,13 +28,7 @@ from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.timeline.live_log import VARIABLE, TimelineLog
 from scheduler_adapters.timeline.token_clock import TokenClock
 from scheduler_adapters.views import RequestView
-
-
-class Clock:
-    now_s = 10.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.scheduler_adapters.engines.decisions import Clock
 
 
 @pytest.fixture
@@ -66,7 +60,7 @@ def scheduler(tokens: TokenClock) -> Any:
         lengthwise=SimpleNamespace(
             annotation_counts=AnnotationCounts(scored=5, unscored=2, late=1),
             num_expired=3,
-            clock=Clock(),
+            clock=Clock(10.0),
             policy=FCFS(),
         ),
         _lengthwise_planner=SimpleNamespace(num_deferred=7),

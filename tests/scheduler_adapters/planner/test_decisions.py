@@ -10,16 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
-from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst, RequestLevel
-from scheduler_adapters.policies.rad import RAD, RADTwin
+from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import Requests, make_requests
@@ -166,19 +163,7 @@ def test_pascal_evicts_for_blocks_and_never_for_a_seat_alone(blocks: int) -> Non
 POLICIES: dict[str, Callable[[], Policy]] = {
     "fcfs": FCFS,
     "pars": lambda: pars(starve_after_s=0.5),
-    "sarathi": lambda: Sarathi(max_tokens=64, max_resident=6),
-    "sarathi by prompt": lambda: Sarathi(order="spf", max_tokens=64, max_resident=6),
-    "prefill first": lambda: PrefillFirst(max_tokens=256, max_resident=6),
-    "orca": lambda: Orca(max_batch=4),
-    "request level": lambda: RequestLevel(max_batch=4),
-    "slai": lambda: SLAI(max_tokens=64, max_resident=6, max_decodes=3),
-    "slai by class": lambda: SLAI(max_tokens=32, max_decodes=4, paying_first=True, offset=2.0),
-    "rad": lambda: RAD(max_started=5, tile=3, chunk=32),
-    "rad, the twin": lambda: RADTwin(max_started=5, tile=3, chunk=32),
-    "round robin": lambda: RoundRobin(quantum_tokens=10),
-    "a guard around": lambda: StarvationGuard(SLAI(max_tokens=24, max_decodes=3), after_s=0.5),
-    "classes around": lambda: ClassPriority(Sarathi(order="spf", max_tokens=48)),
-    "classes around groups": lambda: ClassPriority(SLAI(max_tokens=24, max_decodes=3)),
+    **decisions.small_policies(LIMITS["budget"]),
 }
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.timeline.qoe import qoe, violation_fraction
 from scheduler_adapters.timeline.timeline import Timeline, timeline_from_token_times
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.timeline.test_columns import recorded
 
 PACE_S = 0.1
 
@@ -63,13 +63,7 @@ def test_runs_give_what_the_definition_gives_token_by_token(ticks, data):
     tbt_s = [data.draw(st.sampled_from([np.nan, 0.05, 0.3])) for _ in ticks_of]
     gaps_s = data.draw(st.lists(st.floats(0.01, 0.5), min_size=26, max_size=26))
     tick_s = np.cumsum(gaps_s).tolist()
-    record = TimelineRecord()
-    record.add_rows(len(ticks_of))
-    record.tick_s.extend(tick_s)
-    for row, own in enumerate(ticks_of):
-        record.first_token_s[row] = tick_s[own[0]]
-        for tick in own:
-            record.add_runs(row, (tick, tick))
+    record = recorded(ticks_of, tick_s)
     requests = make_requests(
         prompt_tokens=[1] * len(ticks_of),
         output_tokens=[len(each) for each in ticks_of],

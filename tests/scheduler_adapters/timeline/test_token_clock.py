@@ -16,6 +16,7 @@ from scheduler_adapters.timeline.token_clock import (
     TokenClock,
 )
 from scheduler_adapters.views import Phase, RequestView
+from tests.scheduler_adapters.timeline.test_qoe import by_definition
 
 
 def view(name: str, *, tbt_s: float | None = 0.1, user_class: str = "chat") -> RequestView:
@@ -37,15 +38,6 @@ def finish(clock: TokenClock, *names: str, now_s: float = 9.0) -> None:
     for name in names:
         clock.finished(view(name), now_s)
     clock.stepped(now_s)
-
-
-def qoe_as_defined(token_s: list[float], tbt_s: float) -> float:
-    shown_s = [token_s[0]]
-    for instant_s in token_s[1:]:
-        shown_s.append(max(instant_s, shown_s[-1] + tbt_s))
-    end_s = shown_s[-1] + tbt_s
-    expected_s = [token_s[0] + number * tbt_s for number in range(len(token_s))]
-    return sum(end_s - u for u in shown_s) / sum(end_s - x for x in expected_s)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -71,7 +63,7 @@ def test_qoe_and_gaps_are_those_of_the_definition_for_any_run(seed: int) -> None
     assert clock.tbt_counts[0, 1, -1] == (gaps_s > TBT_BUCKETS_S[-1]).sum()
     served = [name for name in names if token_s[name]]
     finish(clock, *served)
-    expected = [qoe_as_defined(token_s[name], targets[name]) for name in served]
+    expected = [by_definition(token_s[name], token_s[name][0], targets[name]) for name in served]
     assert [qoe for _, qoe in clock.finished_qoe] == pytest.approx(expected)
     assert len(clock) == len(names) - len(served)
     assert [one.num_gaps for one in clock.served] == [len(token_s[name]) - 1 for name in served]
@@ -141,7 +133,7 @@ def test_classes_are_counted_apart_and_requests_without_a_target_read_at_the_def
     assert clock.tbt_counts.sum(axis=(1, 2)).tolist() == [1, 1]
     user_class, qoe = clock.finished_qoe[0]
     assert user_class == ""
-    assert qoe == pytest.approx(qoe_as_defined([2.0, 2.0 + 3 * DEFAULT_TBT_S], DEFAULT_TBT_S))
+    assert qoe == pytest.approx(by_definition([2.0, 2.0 + 3 * DEFAULT_TBT_S], 2.0, DEFAULT_TBT_S))
 
 
 def test_classes_that_clients_make_up_are_counted_together() -> None:

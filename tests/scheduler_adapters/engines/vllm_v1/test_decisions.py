@@ -21,16 +21,13 @@ from scheduler_adapters.engines.random_model import llama_config, make_tiny_mode
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
 from scheduler_adapters.planner.capabilities import require_capabilities
 from scheduler_adapters.planner.request_annotations import annotations_of
-from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
-from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst, RequestLevel
-from scheduler_adapters.policies.rad import RAD, RADTwin
+from scheduler_adapters.policies.prefill_first import Orca
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import Requests, make_requests
@@ -268,20 +265,7 @@ def test_ranks_shared_by_a_group_give_the_steps_of_the_simulator(engine: Any, se
     assert_same(engine, Deadlines, workload(seed, longest=80))
 
 
-POLICIES_IN_SMALL: dict[str, Callable[[], Policy]] = {
-    "sarathi": lambda: Sarathi(max_tokens=64, max_resident=6),
-    "sarathi by prompt": lambda: Sarathi(order="spf", max_tokens=64, max_resident=6),
-    "prefill first": lambda: PrefillFirst(max_tokens=BUDGET, max_resident=6),
-    "orca": lambda: Orca(max_batch=4),
-    "request level": lambda: RequestLevel(max_batch=4),
-    "slai": lambda: SLAI(max_tokens=64, max_resident=6, max_decodes=3),
-    "slai by class": lambda: SLAI(max_tokens=32, max_decodes=4, paying_first=True, offset=2.0),
-    "rad": lambda: RAD(max_started=5, tile=3, chunk=32),
-    "rad, the twin": lambda: RADTwin(max_started=5, tile=3, chunk=32),
-    "round robin": lambda: RoundRobin(quantum_tokens=20),
-    "a guard around": lambda: StarvationGuard(SLAI(max_tokens=24, max_decodes=3), after_s=0.5),
-    "classes around": lambda: ClassPriority(Sarathi(order="spf", max_tokens=48)),
-}
+POLICIES_IN_SMALL = decisions.small_policies(BUDGET)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -28,27 +28,16 @@ from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.validation.recording import Queued, record
 from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.engines.decisions import Clock
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
-
-STARVE_AFTER_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def live_engine() -> Iterator[Any]:
-    config = OfflineConfig(
-        scheduler="pars", settings={"starve_after_s": STARVE_AFTER_S}, max_num_seqs=1
-    )
+    config = OfflineConfig(scheduler="pars", max_num_seqs=1)
     with open_engine(config, max_model_len=1024) as engine:
         yield engine
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
@@ -105,31 +94,6 @@ def test_requests_with_oracle_scores_finish_in_order_of_length(engine: Any) -> N
         scored(engine, str(tokens), tokens, float(tokens))
     assert finish(engine) == [str(tokens) for tokens in sorted(lengths)]
     assert scheduler_of(engine).lengthwise.annotation_counts == AnnotationCounts(scored=6)
-
-
-def test_a_running_request_is_not_displaced_by_a_shorter_one(engine: Any) -> None:
-    scored(engine, "long", 30, 30)
-    engine.step()
-    scored(engine, "short", 3, 3)
-    assert finish(engine) == ["long", "short"]
-
-
-def test_a_starving_request_goes_before_shorter_ones(engine: Any) -> None:
-    scored(engine, "long", 40, 900)
-    scored(engine, "short 1", 4, 4)
-    scored(engine, "short 2", 5, 5)
-    engine.step()  # short 1 runs
-    scheduler_of(engine).lengthwise.clock.now_s += STARVE_AFTER_S
-    scored(engine, "newcomer", 2, 2)
-    # Both waited too long and go by arrival; the newcomer has not.
-    assert finish(engine) == ["short 1", "long", "short 2", "newcomer"]
-
-
-def test_without_scores_the_order_is_arrival(engine: Any) -> None:
-    for name, tokens in (("a", 9), ("b", 3), ("c", 6)):
-        add(engine, name, tokens)
-    assert finish(engine) == ["a", "b", "c"]
-    assert scheduler_of(engine).lengthwise.annotation_counts == AnnotationCounts(unscored=3)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("-inf"), "12", [12], {"a": 1}, True, None])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
+from tests.scheduler_adapters.commands.test_serve_vllm_live import free_port
 
 pytestmark = pytest.mark.vllm
 
@@ -75,12 +75,6 @@ class Servers:
 
     def __iter__(self) -> Iterator[int]:
         return iter((self.stock, self.ours))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,8 @@ import pytest
 
 from scheduler_adapters.engines.random_model import make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
-from tests.scheduler_adapters.engines.vllm_v1.test_same_answers import (
-    free_port,
-    wait_for,
-    wait_until_healthy,
-)
+from tests.scheduler_adapters.commands.test_serve_vllm_live import free_port
+from tests.scheduler_adapters.engines.vllm_v1.test_same_answers import wait_for, wait_until_healthy
 
 pytestmark = pytest.mark.vllm
 
