@@ -119,7 +119,8 @@ class Bench:
         self.registry = CollectorRegistry()
         self.middleware = ScoreMiddleware(
             self.server,
-            MiddlewareConfig(**settings),
+            # A busy machine must not let a score miss its deadline.
+            MiddlewareConfig(**{"deadline_s": 59.0} | settings),
             scorer=scorer,
             metrics=ScoreMetrics(self.registry),
             classes=classes or UserClasses(),
@@ -565,7 +566,7 @@ def test_a_client_has_no_more_than_its_share_of_the_scores(
     classes = UserClasses(
         tbt_s={"chat": None}, api_keys={"sk-a": "chat", "sk-b": "chat"}, trusted_keys=("sk-gate",)
     )
-    bench = Bench(None, classes=classes, max_scores_per_key=4, deadline_s=59)
+    bench = Bench(None, classes=classes, max_scores_per_key=4)
     held(bench, 10, first, second)
     assert bench.count("scored") == scored
     assert bench.count("unscored", "budget") == 20 - scored
@@ -938,7 +939,7 @@ def test_against_a_real_service_it_scores_fails_open_and_recovers(tiny_bundle: A
     service = ScoringServer(model, ServerConfig(address="127.0.0.1:0", drain_grace_s=0))
     service.start()
     with FailOpenScorer(service.target, budget_s=20.0) as scorer:
-        bench = Bench(scorer, deadline_s=20.0)
+        bench = Bench(scorer)
         assert "lengthwise_score" in bench.post({"prompt": "long essay"})["vllm_xargs"]
         service.stop()
         for _ in range(5):
