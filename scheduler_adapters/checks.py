@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lengthwise.errors import ConfigError, InvalidDecision
 from scheduler_adapters.placement import Placement, load_placement
@@ -79,7 +78,8 @@ def check_placement(placement: Callable[[], Placement] | str) -> list[str]:
     """
     make, kept = _maker(placement, load_placement), []
     tried = _CheckedPlacement(make()).placement
-    cases: dict[str, dict[str, Any]] = {"": {}, ", with instances that die": {"outages": _OUTAGES}}
+    ends = Outage(instance=2, at_s=0.05, until_s=0.6), Outage(instance=0, at_s=0.3, until_s=0.9)
+    cases: dict[str, dict[str, Any]] = {"": {}, ", with instances that die": {"outages": ends}}
     if overrides(tried, "at_prefill_end"):
         cases[", in pools"] = {"roles": ["prefill", "decode", "both"]}
     checked = _CheckedTicks if overrides(tried, "tick") else _CheckedPlacement
@@ -104,12 +104,6 @@ def check_placement(placement: Callable[[], Placement] | str) -> list[str]:
     return kept
 
 
-_OUTAGES = (
-    Outage(instance=2, at_s=0.05, until_s=0.6),
-    Outage(instance=0, at_s=0.3, until_s=0.9),
-)
-
-
 def _laws_of_placements(
     run: Callable[..., ClusterRun], made: _CheckedPlacement, make: Callable[[], Placement]
 ) -> dict[str, str]:
@@ -118,7 +112,10 @@ def _laws_of_placements(
         one, other = run(placement=made), run(placement=make())
     except InvalidDecision as error:
         return {"decisions_can_be_carried_out": str(error)}
-    same = np.array_equal(_decided(one.timeline), _decided(other.timeline), equal_nan=True)
+    same = all(
+        np.array_equal(getattr(one.timeline, name), getattr(other.timeline, name), equal_nan=True)
+        for name in ("instance", "migrations", "finished_s")
+    )
     laws = (every_request_finishes_once_with_all_its_tokens, times_are_in_order)
     return {
         "decisions_can_be_carried_out": "",
@@ -126,10 +123,6 @@ def _laws_of_placements(
         **{law.__name__: law(one) for law in laws},
         "equal_runs_are_equal": "" if same else "a second run differs; seed what is random",
     }
-
-
-def _decided(timeline: Timeline) -> NDArray[Any]:
-    return np.stack([timeline.instance, timeline.migrations, timeline.finished_s])
 
 
 Made = TypeVar("Made")

@@ -20,7 +20,6 @@ from scheduler_adapters.policy import load_named_class
 from scheduler_adapters.views import InstanceView, RequestView, Role, require_at_least
 
 InstanceId = int
-MoveHow = Literal["copy", "live", "recompute"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +28,7 @@ class Move:
 
     request_id: str
     to: InstanceId
-    how: MoveHow = "copy"
+    how: Literal["copy", "live", "recompute"] = "copy"
     """copy: the request stops while its KV is copied; live: most KV is copied while it decodes;
     recompute: prompt and generated tokens are prefilled again."""
 

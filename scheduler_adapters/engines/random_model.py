@@ -6,7 +6,7 @@ Nothing is downloaded. A large model is made on its device, not in the host's me
 from pathlib import Path
 from typing import Any, Final
 
-from lengthwise.errors import ConfigError, UnsupportedByEngine
+from lengthwise.errors import ConfigError, UnsupportedByEngine, require
 
 _SIZES: Final = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -31,8 +31,7 @@ def llama_config(shape: str, *, max_tokens: int = 8192) -> Any:
     """
     from transformers import LlamaConfig
 
-    if shape not in SHAPES:
-        raise ConfigError(f"shape is {shape!r}; use one of {', '.join(SHAPES)}")
+    require("shape", repr(shape), shape in SHAPES, f"one of {', '.join(SHAPES)}")
     return LlamaConfig(
         **SHAPES[shape], max_position_embeddings=max_tokens, tie_word_embeddings=shape != "7b"
     )

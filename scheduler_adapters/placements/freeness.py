@@ -90,12 +90,8 @@ class Freeness:
 
     def note(self, request: RequestView) -> None:
         """Add an arrived request to the last hundred."""
-        self.recent.append(request.prompt_tokens + self.expected_output(request))
+        self.recent.append(request.prompt_tokens + request.expected_tokens(self.output_tokens))
         self._large.clear()
-
-    def expected_output(self, request: RequestView) -> int:
-        """Return the predicted median of the output, or the expected output."""
-        return request.expected_tokens(self.output_tokens)
 
     def prefill(self, view: InstanceView) -> float:
         """Return Phi of a prefill instance."""

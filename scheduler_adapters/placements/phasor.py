@@ -111,7 +111,7 @@ class Phasor(Placement):
         pool = self._serving("decode", instances)
         fitting = [view for view in pool if view.unclaimed_blocks >= view.blocks_of(context)]
         if not fitting:
-            freeness.waits(context + freeness.expected_output(request))
+            freeness.waits(context + request.expected_tokens(freeness.output_tokens))
             return None
         freeness.waits(None)
         return min(fitting, key=partial(self._order, "decode")).instance_id

@@ -20,16 +20,17 @@ def require_capabilities(
         UnsupportedByEngine: a capability is missing, or unknown to every engine.
     """
     if missing := policy.traits.requires - offered:
-        names = ", ".join(sorted(map(_describe, missing)))
+        names = ", ".join(
+            sorted(
+                f"{each.name} ({each.value})"
+                if isinstance(each, Capability)
+                else f"{each!r} (no capability of views.Capability)"
+                for each in missing
+            )
+        )
         raise UnsupportedByEngine(
             f"policy {policy.name!r} requires {names}, which {engine} cannot do; {remedy}"
         )
-
-
-def _describe(capability: object) -> str:
-    if isinstance(capability, Capability):
-        return f"{capability.name} ({capability.value})"
-    return f"{capability!r} (no capability of views.Capability)"
 
 
 def require_think_end(policy: Policy, is_known: bool, remedy: str) -> None:

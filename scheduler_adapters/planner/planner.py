@@ -224,7 +224,7 @@ class Planner(Generic[Item]):
             if step.admitted:
                 return False
             step.last = item
-        step.add_prefill(chunk)
+        step.prefill_tokens += step.budget.place_prefill(chunk)
         step.placed.add(number)
         return True
 
@@ -242,7 +242,7 @@ class Planner(Generic[Item]):
                     step.free_blocks = free_after
                     step.admitted.append(item)
                     step.budget.num_admissions += 1
-                    step.add_prefill(chunk)
+                    step.prefill_tokens += step.budget.place_prefill(chunk)
                     continue
             step.admission_closed = True
             return

@@ -198,7 +198,3 @@ class Step(Generic[Item]):
     last: Item | None = None
     """A resident to serve last, as in `Plan`."""
     admission_closed: bool = False
-
-    def add_prefill(self, chunk: int) -> None:
-        self.budget.place_prefill(chunk)
-        self.prefill_tokens += chunk

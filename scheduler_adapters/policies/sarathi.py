@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from lengthwise.errors import ConfigError
+from lengthwise.errors import require
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 
@@ -27,8 +27,7 @@ class Sarathi(Policy):
         max_tokens: int = 512,
         max_resident: int = 128,
     ) -> None:
-        if order not in ("fcfs", "spf"):
-            raise ConfigError(f"order is {order!r}; use 'fcfs' or 'spf'")
+        require("order", repr(order), order in ("fcfs", "spf"), "'fcfs' or 'spf'")
         self.order = order
         self.rule = StepRule(max_tokens=max_tokens, max_resident=max_resident)
 

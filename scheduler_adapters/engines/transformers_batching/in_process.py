@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from tqdm import tqdm
 
-from lengthwise.errors import ConfigError, SchedulingError, UnsupportedByEngine
+from lengthwise.errors import ConfigError, SchedulingError, UnsupportedByEngine, require
 from scheduler_adapters.engines.driver import (
     EngineDriver,
     EngineLimits,
@@ -126,8 +126,6 @@ class TransformersDriver(EngineDriver):
     ) -> ServedRun:
         """Serve the requests as `EngineDriver.serve` does, by FCFS if no policy is given.
 
-        All requests of second 0 are queued before the engine starts.
-
         Raises:
             UnsupportedByEngine: the engine cannot run the policy.
             SchedulingError: the engine failed.
@@ -208,13 +206,12 @@ class TransformersDriver(EngineDriver):
 def _attention(wanted: str | None, device: str) -> str | None:
     """Return the attention to set in the model; None: the engine's own."""
     known = (packed_attention.NAME, "sdpa", "paged|eager")
-    if wanted is not None and wanted not in known:
-        raise ConfigError(f"attention is {wanted!r}; use one of {', '.join(known)}")
+    holds = wanted is None or wanted in known
+    require("attention", repr(wanted), holds, f"one of {', '.join(known)}")
     if wanted in known[1:]:
         return wanted
     if not device.startswith("cuda"):
-        if wanted is not None:
-            raise ConfigError(f"attention is {wanted!r}, which needs a GPU; use sdpa")
+        require("attention", f"{wanted!r}, which needs a GPU", wanted is None, "sdpa")
         return None
     try:
         return packed_attention.register()
@@ -250,7 +247,6 @@ def kv_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> int:
 
 
 def _wait_for_all(manager: Any, name: str, count: int) -> dict[str, list[int]]:
-    """Return the answers by request id, once there are `count`."""
     answers: dict[str, list[int]] = {}
     with tqdm(total=count, desc=name, unit="request", disable=None) as bar:
         while len(answers) < count:

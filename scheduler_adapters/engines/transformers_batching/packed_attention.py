@@ -38,14 +38,8 @@ def attend(
     attention_mask: Any,
     *,
     cache: Any,
-    cu_seq_lens_q: Any,
-    cu_seq_lens_k: Any,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    read_index: Any,
-    write_index: Any,
     scaling: float | None = None,
-    **_: Any,
+    **step: Any,
 ) -> tuple[Any, None]:
     """Return the attention of packed requests, each over its own past.
 
@@ -57,8 +51,8 @@ def attend(
         key_states=key,
         value_states=value,
         layer_idx=module.layer_idx,
-        read_index=read_index,
-        write_index=write_index,
+        read_index=step["read_index"],
+        write_index=step["write_index"],
     )
     if (shared_by := query.shape[1] // keys.shape[1]) > 1:
         keys, values = (kept.repeat_interleave(shared_by, dim=1) for kept in (keys, values))
@@ -67,10 +61,10 @@ def attend(
         queries.contiguous(),
         keys.contiguous(),
         values.contiguous(),
-        cu_seq_lens_q,
-        cu_seq_lens_k,
-        max_seqlen_q,
-        max_seqlen_k,
+        step["cu_seq_lens_q"],
+        step["cu_seq_lens_k"],
+        step["max_seqlen_q"],
+        step["max_seqlen_k"],
         scale=scaling,
         window_size=(-1, 0),  # causal, the last query at the last key
     )

@@ -8,7 +8,7 @@ It carries the settings to the engine process. Imports no engine.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lengthwise.errors import ConfigError
+from lengthwise.errors import ConfigError, require
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
 
 SETTINGS: Final = "lengthwise"
@@ -38,14 +38,14 @@ def configured_think_end(additional_config: Any) -> tuple[int, ...]:
         ConfigError: not a list of token ids.
     """
     ids = _settings(additional_config).get("think_end", [])
-    if not isinstance(ids, list | tuple) or not all(isinstance(i, int) and i >= 0 for i in ids):
-        raise ConfigError(f"think_end is {ids!r}; use a list of token ids, such as [128014]")
+    holds = isinstance(ids, list | tuple) and all(isinstance(i, int) and i >= 0 for i in ids)
+    require("think_end", repr(ids), holds, "a list of token ids, such as [128014]")
     return tuple(ids)
 
 
 def _settings(additional_config: Any) -> Mapping[str, Any]:
     config = additional_config if isinstance(additional_config, Mapping) else {}
     settings = config.get(SETTINGS, {})
-    if not isinstance(settings, Mapping):
-        raise ConfigError(f"additional_config[{SETTINGS!r}] is {settings!r}; use a JSON object")
+    name = f"additional_config[{SETTINGS!r}]"
+    require(name, repr(settings), isinstance(settings, Mapping), "a JSON object")
     return settings

@@ -21,7 +21,7 @@ request share their parameters, so they share one score. Token ids are not score
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from lengthwise.tables import prompt_text
@@ -36,42 +36,38 @@ GENERATE: Final = "/inference/v1/generate"
 MOST_PROMPTS: Final = 16
 """Most prompts of a scored request; each takes the time of a request of its own."""
 Prompts = tuple[str, ...]
-PromptsOf = Callable[[Mapping[str, Any]], Prompts]
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-def _all(texts: Sequence[str | None]) -> Prompts:
-    """Return the texts if none is missing and they are not too many, else nothing."""
-    found = tuple(text for text in texts if text is not None)
-    return found if len(found) == len(texts) <= MOST_PROMPTS else ()
+def _texts(given: Any, text_of: Callable[[Any], str | None]) -> Prompts:
+    """Return the prompts' texts if none is missing and they are not too many, else nothing."""
+    prompts = given if isinstance(given, list) else [given]
+    found = [text for one in prompts[: MOST_PROMPTS + 1] if (text := text_of(one)) is not None]
+    return tuple(found) if len(found) == len(prompts) <= MOST_PROMPTS else ()
 
 
 def _of_completion(body: Mapping[str, Any]) -> Prompts:
-    prompt = body.get("prompt")
-    given = prompt if isinstance(prompt, list) else [prompt]
-    return _all([prompt_text.start_of(one) for one in given[: MOST_PROMPTS + 1]])
+    return _texts(body.get("prompt"), prompt_text.start_of)
 
 
 def _of_chat(body: Mapping[str, Any]) -> Prompts:
-    return _all([prompt_text.of_chat(body)])
+    return _texts(body, prompt_text.of_chat)
 
 
 def _of_batch(body: Mapping[str, Any]) -> Prompts:
-    messages = body.get("messages")
-    given = messages if isinstance(messages, list) else [messages]
-    return _all([prompt_text.of_chat({"messages": one}) for one in given[: MOST_PROMPTS + 1]])
+    return _texts(body.get("messages"), lambda one: prompt_text.of_chat({"messages": one}))
 
 
 def _of_invocation(body: Mapping[str, Any]) -> Prompts:
     return (_of_chat if "messages" in body else _of_completion)(body)
 
 
-SCORED: Final[Mapping[str, tuple[PromptsOf, tuple[str, ...]]]] = {
+SCORED: Final[Mapping[str, tuple[Callable[[Mapping[str, Any]], Prompts], tuple[str, ...]]]] = {
     "/v1/completions": (_of_completion, ()),
     "/v1/chat/completions": (_of_chat, ("messages",)),
     "/v1/chat/completions/batch": (_of_batch, ("messages",)),
     "/v1/messages": (_of_chat, ("messages",)),
-    "/v1/responses": (lambda body: _all([prompt_text.of_response(body)]), ("input",)),
+    "/v1/responses": (lambda body: _texts(body, prompt_text.of_response), ("input",)),
     "/invocations": (_of_invocation, ("messages", "prompt")),
     GENERATE: (lambda body: (), ("sampling_params",)),
 }

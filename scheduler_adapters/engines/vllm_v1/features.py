@@ -125,11 +125,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
 def require_features(config: Any, policy: Policy) -> None:
     """Refuse a policy in a vLLM with features that exclude it.
 
-    Args:
-        config: vLLM's `VllmConfig`.
-
-    Raises:
-        UnsupportedByEngine: with the option, the reason and the remedy.
+    `config` is vLLM's `VllmConfig`. Raises UnsupportedByEngine with the reason and the remedy.
     """
     plans, rule = plans_steps(policy), shape_of_first_step(policy)
     for refusal in REFUSALS.values():
@@ -190,19 +186,10 @@ def require_early() -> None:
     def __post_init__(self: Any, *args: Any) -> None:
         made(self, *args)
         ours = self.scheduler_config.scheduler_cls
-        if self.model_config is not None and ours is not None and _is_ours(ours):
-            require_features(self, configured_policy(self.additional_config, _policy_of(ours)))
+        where = ours if isinstance(ours, str) else getattr(ours, "__module__", "")
+        if self.model_config is not None and f"{where}.".startswith(f"{PACKAGE}."):
+            name = str(ours).removeprefix(f"{PACKAGE}.").replace("_", "-")
+            named = name if name in POLICIES else None
+            require_features(self, configured_policy(self.additional_config, named))
 
     VllmConfig.__post_init__ = __post_init__
-
-
-def _is_ours(scheduler_cls: Any) -> bool:
-    """Return whether a scheduler, given as import path or class, is of this package."""
-    where = scheduler_cls if isinstance(scheduler_cls, str) else scheduler_cls.__module__
-    return f"{where}.".startswith(f"{PACKAGE}.")
-
-
-def _policy_of(scheduler_cls: Any) -> str | None:
-    """Return the policy of a factory of this package; None if its name is not of a policy."""
-    name = str(scheduler_cls).removeprefix(f"{PACKAGE}.").replace("_", "-")
-    return name if name in POLICIES else None

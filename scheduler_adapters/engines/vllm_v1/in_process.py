@@ -21,7 +21,7 @@ from math import nan
 from pathlib import Path
 from typing import Any, Final
 
-from lengthwise.errors import ConfigError, UnsupportedByEngine
+from lengthwise.errors import ConfigError, UnsupportedByEngine, require
 from scheduler_adapters.engines.driver import (
     EngineDriver,
     EngineLimits,
@@ -92,8 +92,7 @@ class OfflineConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_mib"):
-            if (value := getattr(self, name)) < 1:
-                raise ConfigError(f"{name} is {value}; use a number >= 1")
+            require(name, value := getattr(self, name), value >= 1, "a number >= 1")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, below max_num_seqs "
@@ -118,9 +117,26 @@ def open_engine(config: OfflineConfig, **engine_args: Any) -> Iterator[Any]:
     set_environment()
     if find_spec("vllm") is None:
         raise UnsupportedByEngine("vLLM is not installed; install vllm " + TESTED)
-    arguments = _scheduler_args(config) | engine_args | dict(config.engine)
+    arguments = {
+        "skip_tokenizer_init": True,
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "block_size": 32,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "kv_cache_memory_bytes": config.kv_cache_mib << 20,
+        "use_tqdm_on_load": False,
+        **_scheduler_args(config),
+        **engine_args,
+        **config.engine,
+    }
     with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
-        engine = _make_engine(config, _model_args(config, Path(folder)) | arguments)
+        arguments = _model_args(config, Path(folder)) | arguments
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch, about vLLM's code
+            from vllm import EngineArgs, LLMEngine
+
+            engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
         try:
             yield engine
         finally:
@@ -156,29 +172,9 @@ def _scheduler_args(config: OfflineConfig) -> dict[str, Any]:
 
 
 def _model_args(config: OfflineConfig, folder: Path) -> dict[str, Any]:
-    """Return the arguments for the model; a random one is written to `folder`."""
     if config.model is None and config.shape == "7b":  # 13.5 GB are not written and read again
         return {"model": str(write_config(folder, config.shape)), "load_format": "dummy"}
     return {"model": str(config.model or make_tiny_model(folder, shape=config.shape))}
-
-
-def _make_engine(config: OfflineConfig, engine_args: Mapping[str, Any]) -> Any:
-    arguments = {
-        "skip_tokenizer_init": True,
-        "dtype": "bfloat16",
-        "enforce_eager": True,
-        "block_size": 32,
-        "max_num_seqs": config.max_num_seqs,
-        "max_num_batched_tokens": config.max_num_batched_tokens,
-        "kv_cache_memory_bytes": config.kv_cache_mib << 20,
-        "use_tqdm_on_load": False,
-        **engine_args,
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of torch, about vLLM's code
-        from vllm import EngineArgs, LLMEngine
-
-        return LLMEngine.from_engine_args(EngineArgs(**arguments))
 
 
 class VllmDriver(EngineDriver):

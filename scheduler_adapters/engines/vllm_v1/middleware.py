@@ -40,7 +40,7 @@ from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
-from lengthwise.errors import ConfigError
+from lengthwise.errors import ConfigError, at_least, require
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
 from scheduler_adapters.engines.score_channel import RETRIED, LateScoring
 from scheduler_adapters.engines.user_classes import UserClasses, bearer_token, read_user_classes
@@ -96,12 +96,11 @@ class ScoreConfig:
     """True: /lengthwise/load needs no key even if vLLM requires one."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.deadline_s < 60:
-            raise ConfigError(f"deadline_s is {self.deadline_s}; use seconds > 0 and below 60")
-        if self.late_s is not None and not 0 < self.late_s < 3600:
-            raise ConfigError(f"late_s is {self.late_s}; use seconds > 0 and below 3600, or none")
-        if self.max_scores_per_key < 1:
-            raise ConfigError(f"max_scores_per_key is {self.max_scores_per_key}; use 1 or more")
+        deadline_s, late_s = self.deadline_s, self.late_s
+        require("deadline_s", deadline_s, 0 < deadline_s < 60, "seconds > 0 and below 60")
+        holds = late_s is None or 0 < late_s < 3600
+        require("late_s", late_s, holds, "seconds > 0 and below 3600, or none")
+        at_least("max_scores_per_key", self.max_scores_per_key, 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +120,7 @@ class MiddlewareConfig(ScoreConfig):
     """Folder that vLLM's processes share, to be removed when the API server ends."""
 
     def to_json(self) -> str:
-        """Return the value of `LENGTHWISE_MIDDLEWARE`."""
+        """Return the value of the environment variable."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -141,19 +140,18 @@ class ScoreMetrics:
     """Counters of the requests' scores, for Prometheus."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self.requests = Counter(
+        counter = partial(Counter, registry=registry)
+        self.requests = counter(
             "lengthwise_requests",
             "Requests by the outcome of their score: scored, explicit (sent by the client), late "
             "(not within the deadline), unscored; with the reason for no score.",
             ["outcome", "reason"],
-            registry=registry,
         )
-        self.client_hints = Counter(
+        self.client_hints = counter(
             "lengthwise_client_hints",
             "Requests with hints or a priority of the client's, by whether these were kept or "
             "dropped, or the request refused: a form with hints in it.",
             ["outcome"],
-            registry=registry,
         )
         self.waited_s = Histogram(
             "lengthwise_score_wait_seconds",
@@ -161,12 +159,11 @@ class ScoreMetrics:
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
             registry=registry,
         )
-        self.late_scores = Counter(
+        self.late_scores = counter(
             "lengthwise_late_scores",
             "Scores requested after the deadline, by outcome: sent to the engine, started (the "
             "request was admitted first), full (too many at once), or the reason for no score.",
             ["outcome"],
-            registry=registry,
         )
 
     def count(self, outcome: str, reason: str = "") -> None:
@@ -283,7 +280,7 @@ class ScoreMiddleware:
             self.late.stop(key)
 
     async def _serve_form(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a form on unless it may hold hints, which cannot be removed from it."""
+        # Hints cannot be removed from a form.
         message, content = await _read_body(receive)
         if client_bodies.form_may_hold_hints(scope["headers"], content):
             self.metrics.client_hints.labels("refused").inc()
@@ -347,7 +344,6 @@ class ScoreMiddleware:
         return self._without_score(reason, client)
 
     def _without_score(self, reason: str, client: _Client) -> dict[str, Any]:
-        """Return the highest score for a request that its client has made unscorable."""
         if client.is_trusted or reason not in UNSCORABLE or not self.config.unscored_last:
             return {}
         return score_annotations(self.highest_score, {}) if self.highest_score > -inf else {}
@@ -447,7 +443,6 @@ async def _send_json(send: Send, content: object, status: int) -> None:
 
 
 def _path(scope: Scope) -> str:
-    """Return the path without its root, as vLLM's routes read it."""
     path, root = scope["path"], scope.get("root_path", "")
     return str(path.removeprefix(root) if path.startswith(f"{root}/") else path)
 
@@ -464,7 +459,6 @@ async def _read_body(receive: Receive) -> tuple[Message, bytes]:
 
 
 def _replay(message: Message, receive: Receive) -> Receive:
-    """Return a `receive` that first returns `message`."""
     pending = [message]
 
     async def replayed() -> Message:

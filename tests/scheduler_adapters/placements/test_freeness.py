@@ -55,7 +55,7 @@ def test_a_large_request_is_the_first_that_waits_or_one_in_ten_of_the_recent():
         known.note(RequestView("a", 0, 0.0, tokens * 16 - 10))
     assert known.large_blocks(view()) == 90
     predicted = RequestView("a", 0, 0.0, 150, quantiles=((0.1, 5.0), (0.6, 20.0)))
-    assert known.expected_output(predicted) == 20
+    assert predicted.expected_tokens(known.output_tokens) == 20
     known.waits(33)
     assert known.large_blocks(view()) == 3
 

@@ -151,8 +151,8 @@ def test_no_limit_is_infinity():
 def test_tokens_of_padded_prefills_cost_more_than_they_are() -> None:
     budget = StepBudget(StepRule(padded_tokens=True), max_tokens=100, max_num_seqs=4)
     step: Step[str] = Step(budget, 5, set())
-    step.add_prefill(10)
-    step.add_prefill(30)
+    step.prefill_tokens += step.budget.place_prefill(10)
+    step.prefill_tokens += step.budget.place_prefill(30)
     assert step.prefill_tokens == 40
     assert budget.tokens == 100 - 2 * 30
 
