@@ -107,7 +107,6 @@ def check_placement(placement: Callable[[], Placement] | str) -> list[str]:
 def _laws_of_placements(
     run: Callable[..., ClusterRun], made: _CheckedPlacement, make: Callable[[], Placement]
 ) -> dict[str, str]:
-    """Return the complaint of each law about two equal runs, "" where it is kept."""
     try:
         one, other = run(placement=made), run(placement=make())
     except InvalidDecision as error:

@@ -69,8 +69,7 @@ class EngineDriver(ABC):
     def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
         """Return a clock for this engine and its kind; None: the engine's usual kind.
 
-        Raises:
-            ConfigError: the engine cannot be measured by that clock.
+        Raises ConfigError for a clock that cannot measure the engine.
         """
 
     @abstractmethod
@@ -86,12 +85,7 @@ class EngineDriver(ABC):
         """Serve the requests as they arrive by `clock`, which is restarted.
 
         Each request gets its number of output tokens. Cached KV blocks and the policy's load are
-        reset first.
-
-        Args:
-            seed: of the random prompts.
-            policy: scheduling policy of this run; None: the policy of the opened engine.
-            observers: of this run.
+        reset first. `seed` draws the prompts; `policy` None is the policy of the opened engine.
         """
 
 

@@ -80,5 +80,4 @@ class PascalPlacement(Placement):
 
 
 def _kv(view: InstanceView) -> tuple[int, InstanceId]:
-    """Return the KV blocks on GPU, host and in transfer, and those needed by waiting prompts."""
     return view.kv_blocks + view.blocks_of(view.unstored_prompt_tokens), view.instance_id

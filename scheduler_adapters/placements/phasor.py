@@ -117,7 +117,6 @@ class Phasor(Placement):
         return min(fitting, key=partial(self._order, "decode")).instance_id
 
     def _order(self, role: Serving, view: InstanceView) -> tuple[float, ...]:
-        """Return the key of an instance among those that serve a role, the best one least."""
         if self.settings.routing == "queue-length":
             return view.num_requests, view.instance_id
         # Of a mixed instance the lesser Phi: otherwise its decodes wait for too many prompts.
@@ -230,7 +229,6 @@ class Phasor(Placement):
             yield Move(request_id=request.request_id, to=best.instance_id, how="live")
 
     def _pool(self, role: Serving, instances: Sequence[InstanceView]) -> list[InstanceView]:
-        """Return the instances of a pool without the recalled ones."""
         leaving = self.leaving
         return [v for v in instances if v.role == role and v.instance_id not in leaving]
 

@@ -105,7 +105,6 @@ class Splitwise(Placement):
         return instance if chosen is None else chosen.instance_id
 
     def _views(self, instances: Sequence[InstanceView]) -> list[InstanceView]:
-        """Return the views, and note the first role of an instance as its home."""
         views = list(instances)
         for view in views:
             self.home.setdefault(view.instance_id, view.role)
@@ -136,12 +135,10 @@ class Splitwise(Placement):
         return [v for v in views if home[v.instance_id] == "both" or v.instance_id in mixed]
 
     def _blocks(self, request: RequestView, view: InstanceView) -> int:
-        """Return the blocks of the whole request, output included."""
         output_tokens = request.expected_tokens(self.output_tokens)
         return view.blocks_of(request.prompt_tokens + output_tokens)
 
     def _free_blocks(self, view: InstanceView) -> int:
-        """Return the free blocks that are neither needed by waiting prompts nor assigned."""
         return view.unclaimed_blocks - self.assigned_blocks[view.instance_id]
 
     def _assign(self, request_id: str, prompt: InstanceId, token: InstanceId, blocks: int) -> None:

@@ -16,8 +16,7 @@ def require_capabilities(
 ) -> None:
     """Refuse a policy that requires more than `engine` offers; `remedy` ends the message.
 
-    Raises:
-        UnsupportedByEngine: a capability is missing, or unknown to every engine.
+    Raises UnsupportedByEngine for a capability that is missing or unknown.
     """
     if missing := policy.traits.requires - offered:
         names = ", ".join(

@@ -14,8 +14,7 @@ from scheduler_adapters.views import Phase
 def secure_block(residents: Residents[Item], step: Step[Item], decode: Item) -> bool:
     """Reserve the block for a decode's next token, by eviction if needed.
 
-    Returns:
-        False if the decode itself was evicted, or no resident could be.
+    False if the decode itself was evicted, or no resident could be.
     """
     needed = residents.view.growth([decode])
     priority = decode.lengthwise.priority or 0

@@ -47,7 +47,7 @@ class LateScores(Generic[Item]):
         return self._known.get(key)
 
     def forget(self, key: str) -> None:
-        """Release the key of finished requests for reuse."""
+        """Release the key of finished requests."""
         self._waiting.pop(key, None)
         self._known.pop(key, None)
 

@@ -141,8 +141,7 @@ class Ranker:
     def begin_step(self, *queues: "RankedQueue[Any]") -> float:
         """Read the scores queued since the last step and replace expired ranks in these queues.
 
-        Returns:
-            The present time in seconds, which the load view now has too.
+        Returns the present time in seconds, which the load view now has too.
         """
         now_s = self.load.now_s = self.clock()
         if self.late_scores.inbox:
@@ -226,8 +225,7 @@ class Ranker:
     def set_rank(self, tracked: RankedRequest, rank: Rank) -> None:
         """Set the rank that the policy made for a request or for its group.
 
-        Raises:
-            InvalidDecision: the rank cannot be combined with the engine's own priority.
+        Raises InvalidDecision for a lane that does not fit beside the engine's own priority.
         """
         tracked.view.previous = tracked.rank = rank
         if (priority := tracked.priority) is not None:

@@ -148,7 +148,6 @@ class Residents(Generic[Item]):
         self._see_tokens(item)
 
     def _see_tokens(self, item: Item) -> None:
-        """Update the view of a decode."""
         view = item.lengthwise.view
         view.generated_tokens = len(self.view.output(item))
         view.last_token_s = self.left_out.get(view.number, self.ranker.load.last_step_end_s)
@@ -163,7 +162,6 @@ class Residents(Generic[Item]):
         self._watch(item)
 
     def _watch(self, item: Item) -> None:
-        """Schedule the check at which a resident's rank ends."""
         tracked = item.lengthwise
         rank, view = tracked.rank, tracked.view
         self.reordered[view.number] = view.request_id

@@ -23,7 +23,6 @@ class ClassPriority(PolicyWrapper):
 
 
 def _after(place: int, rank: Rank) -> Rank:
-    """Return the rank inside its class, with its successors."""
     group = None if rank.group is None else (place, rank.group)
     then = None if rank.then is None else _after(place, rank.then)
     return rank._replace(key=(place, *rank.key), then=then, group=group)

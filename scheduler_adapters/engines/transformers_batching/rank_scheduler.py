@@ -184,11 +184,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
     def score_arrived(self, request_id: str, hints: Mapping[str, Any]) -> None:
         """Queue the score of a request that was added without one, to be used by the next step.
 
-        Any thread may call this. An unusable score is ignored.
-
-        Args:
-            hints: the score and optionally its quantiles, with the keys of
-                `request_annotations.py`.
+        Any thread may call this. `hints` holds the score and optionally its quantiles, with the
+        keys of `request_annotations.py`. An unusable score is ignored.
         """
         if (late := late_score(request_id, hints)) is not None:
             self.lengthwise.late_scores.inbox.append(late)
@@ -303,7 +300,6 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         return batch
 
     def _end_step(self) -> None:
-        """Count and report the step that has ended, if any."""
         if not self._running:
             return
         # A scheduler of `generate_batch` learns only here that its engine is asynchronous.
@@ -333,7 +329,6 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             self.planner.residents.step_ended()
 
     def _measured(self, seconds: float) -> StepRecord:
-        """Return the size of the step that has ended."""
         num_decodes = decode_context = 0
         prefills: list[Chunk] = []
         for future in self._running:

@@ -45,7 +45,7 @@ def configured_think_end(additional_config: Any) -> tuple[int, ...]:
 
 def _settings(additional_config: Any) -> Mapping[str, Any]:
     config = additional_config if isinstance(additional_config, Mapping) else {}
-    settings = config.get(SETTINGS, {})
+    settings: Mapping[str, Any] = config.get(SETTINGS, {})
     name = f"additional_config[{SETTINGS!r}]"
     require(name, repr(settings), isinstance(settings, Mapping), "a JSON object")
     return settings

@@ -266,7 +266,6 @@ class RankMixin:
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
     def _lengthwise_admit(self) -> None:
-        """Record the admissions of the step that was just scheduled."""
         resumed = self._lengthwise_holders.take_admitted()
         for request in resumed:
             tracked = request.lengthwise
@@ -376,11 +375,7 @@ class VllmView(VllmMemory):
 
 
 def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int, bool]:
-    """Make the engine's next step the planned one, by attributes that it reads in each step.
-
-    Returns:
-        The engine's own limits, for `_unlimit`.
-    """
+    """Make the engine's next step the planned one; return its own limits, for `_unlimit`."""
     # schedule() counts the step before it compares: this is the one after the coming step.
     eligible = scheduler.current_step + 2
     for request in plan.left_out:
@@ -445,7 +440,6 @@ def scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> RankScheduler | As
 
 
 def _tracked(request: Request, ranker: Ranker) -> RankedRequest:
-    """Return our state of a request; made when the engine first queues it."""
     if not hasattr(request, "lengthwise"):
         request.lengthwise = ranker.track(
             request.request_id,
