@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -27,14 +28,23 @@ def tiny_model(tiny_bundle: ModelBundle) -> RankerModel:
 
 
 @pytest.fixture
-def server(tiny_model: RankerModel) -> Iterator[ScoringServer]:
-    config = ServerConfig(
-        address="127.0.0.1:0", max_prompt_bytes=1000, max_batch_prompts=8, max_message_bytes=4000
-    )
-    server = ScoringServer(tiny_model, config)
-    server.start()
-    yield server
-    server.stop()
+def serve(tiny_model: RankerModel) -> Iterator[Callable[..., ScoringServer]]:
+    """A function that starts a server with settings; every server stops at the end."""
+    with ExitStack() as running:
+
+        def start(**settings: object) -> ScoringServer:
+            config = ServerConfig(**{"address": "127.0.0.1:0"} | settings)
+            server = ScoringServer(tiny_model, config)
+            running.callback(server.stop)
+            server.start()
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def server(serve: Callable[..., ScoringServer]) -> ScoringServer:
+    return serve(max_prompt_bytes=1000, max_batch_prompts=8, max_message_bytes=4000)
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
-"""Waits for a state that another thread or process brings about."""
+"""Waits for a state that another thread or process brings about, and calls that never speak."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -12,3 +13,9 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)
+
+
+def no_messages(end: threading.Event) -> Iterator[bytes]:
+    """Yield nothing until `end` is set: the messages of a call that is silent."""
+    end.wait(60)
+    yield from ()

@@ -14,7 +14,6 @@ from scoring_service.client.channel import (
     is_loopback,
     read_pem,
 )
-from scoring_service.client.fail_open import FailOpenScorer
 
 
 @pytest.mark.parametrize(
@@ -98,11 +97,6 @@ def test_a_call_has_its_own_deadline_or_the_clients(connection):
     assert connection._options(None) == {"timeout": 2.0, "metadata": connection._metadata}
     assert connection._options(0.0)["timeout"] == 0.0
     assert connection._target_model == ""
-
-
-def test_a_wrong_deadline_is_named_as_the_user_knows_it():
-    with pytest.raises(ConfigError, match="budget_s is 0"):
-        FailOpenScorer("127.0.0.1:1", budget_s=0)
 
 
 @pytest.mark.parametrize("error", [ValueError("closed"), grpc.FutureCancelledError()])

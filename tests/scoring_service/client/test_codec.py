@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.errors import InvalidPrompt, ServiceOverloaded
+from lengthwise.errors import ServiceOverloaded
 from scoring_service.client.codec import (
     Observed,
     Score,
@@ -15,7 +14,6 @@ from scoring_service.client.codec import (
     read_batch,
     read_score,
     write_batch,
-    write_prompt,
     write_report,
 )
 from scoring_service.proto import scoring_pb2 as pb
@@ -40,15 +38,6 @@ def test_a_chunk_is_as_large_as_it_may_be():
     assert [len(part) for part in chunks(["x"] * 7, limits(3, 10_000))] == [3, 3, 1]
     # Four bytes and sixteen of framing each.
     assert [len(part) for part in chunks(["xxxx"] * 4, limits(9, 40))] == [2, 2]
-    with pytest.raises(InvalidPrompt, match="one string"):
-        next(chunks("xxxx", limits(9, 40)))
-
-
-@pytest.mark.parametrize("prompt", [None, b"yes", 3, "\ud800"])
-def test_what_is_not_text_is_refused(prompt):
-    for write in (lambda: write_prompt(prompt, ""), lambda: write_batch(["yes", prompt], "")):
-        with pytest.raises(InvalidPrompt, match="a prompt is"):
-            write()
 
 
 def scored(**length):

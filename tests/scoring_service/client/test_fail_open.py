@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,9 +22,22 @@ from scoring_service.client import Score, ScoringClient, fail_open
 from scoring_service.client.async_client import AsyncScoringClient
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.fail_open import FailOpenScorer
-from scoring_service.server.server import ScoringServer
-from scoring_service.service.config import ServerConfig
 from tests.scoring_service.waiting import wait_until
+
+
+@pytest.fixture
+def held(server, monkeypatch):
+    """Calls to the service wait for `proceed`; `asked` holds the prompts of each."""
+    held, real = SimpleNamespace(asked=[], proceed=threading.Event()), server.service.begin
+
+    def slow(prompts, *rest):
+        held.asked.append(list(prompts))
+        held.proceed.wait(60)
+        return real(prompts, *rest)
+
+    monkeypatch.setattr(server.service, "begin", slow)
+    yield held
+    held.proceed.set()
 
 
 @pytest.fixture
@@ -75,19 +89,14 @@ def test_no_service_is_none_and_is_soon_left_alone():
         assert scorer.counts.total() == 10
 
 
-def test_a_hanging_service_costs_the_budget_and_is_soon_left_alone(server, monkeypatch):
-    proceed = threading.Event()
-    real = server.service.begin
-    monkeypatch.setattr(server.service, "begin", lambda *call: (proceed.wait(60), real(*call))[1])
+def test_a_hanging_service_costs_the_budget_and_is_soon_left_alone(server, held):
     breaker = CircuitBreaker(open_s=3600, max_open_s=3600)
     with FailOpenScorer(server.target, budget_s=0.1, breaker=breaker) as scorer:
         deadline_s = time.monotonic() + 60
         while not scorer.counts["breaker_open"]:
             assert scorer.score("yes") is None
             assert time.monotonic() < deadline_s
-        assert not proceed.is_set()
         assert scorer.counts["timeout"] >= 3
-    proceed.set()
 
 
 def test_a_service_is_silent_while_it_answers_nobody(monkeypatch):
@@ -143,17 +152,8 @@ def test_a_try_that_tells_nothing_leaves_room_for_another(monkeypatch):
             scorer._report(ScoringTimeout("not in time"))
 
 
-def test_clients_take_turns_and_none_has_all_the_calls(server, monkeypatch):
+def test_clients_take_turns_and_none_has_all_the_calls(server, held):
     """However many prompts one client asks for, another one has a call of its own."""
-    asked, proceed = [], threading.Event()
-    real = server.service.begin
-
-    def slow(prompts, *rest):
-        asked.append(list(prompts))
-        proceed.wait(60)
-        return real(prompts, *rest)
-
-    monkeypatch.setattr(server.service, "begin", slow)
 
     async def main():
         with FailOpenScorer(
@@ -165,32 +165,29 @@ def test_clients_take_turns_and_none_has_all_the_calls(server, monkeypatch):
             honest = [asyncio.create_task(scorer.ask_async(f"b {n}", "b")) for n in range(2)]
             await asyncio.sleep(0)
             assert scorer._calls == {"a": 1, "b": 1}
-            proceed.set()
+            held.proceed.set()
             answers = await asyncio.gather(*honest, *flood)
             assert {one.outcome for one in answers} == {"scored"}
             assert not scorer._calls
             assert not scorer._waiting
 
     asyncio.run(main())
-    first_b1 = next(n for n, prompts in enumerate(asked) if "b 1" in prompts)
-    assert first_b1 < len(asked) / 2  # not behind the flood
-    assert max(len(prompts) for prompts in asked) <= 4
+    first_b1 = next(n for n, prompts in enumerate(held.asked) if "b 1" in prompts)
+    assert first_b1 < len(held.asked) / 2  # not behind the flood
+    assert max(map(len, held.asked)) <= 4
 
 
-def test_it_recovers_when_the_service_is_back(tiny_model):
-    server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0", drain_grace_s=0))
-    server.start()
+def test_it_recovers_when_the_service_is_back(serve):
+    server = serve(drain_grace_s=0)
     breaker = CircuitBreaker(open_s=0.1, max_open_s=0.2)
     with FailOpenScorer(server.target, budget_s=60, breaker=breaker) as scorer:
         assert scorer.score("yes") is not None
         server.stop()
         for _ in range(5):
             assert scorer.score("no") is None
-        again = ScoringServer(tiny_model, ServerConfig(address=server.target))
-        again.start()
+        serve(address=server.target)
         wait_until(lambda: scorer.score("poem"))
         assert scorer.score("essay") is not None
-        again.stop()
 
 
 def test_the_event_loop_is_not_blocked(server, scorer):
@@ -200,49 +197,33 @@ def test_the_event_loop_is_not_blocked(server, scorer):
     assert all(isinstance(score, Score) for score in asyncio.run(main()))
 
 
-def test_asyncio_callers_get_none_too(server, monkeypatch):
-    proceed = threading.Event()
-    real = server.service.begin
-    monkeypatch.setattr(server.service, "begin", lambda *call: (proceed.wait(60), real(*call))[1])
-
+def test_asyncio_callers_get_none_too(server, held):
     async def main(target: str, budget_s: float):
         with FailOpenScorer(target, budget_s=budget_s) as scorer:
             return await asyncio.gather(*(scorer.score_async("x") for _ in range(5)))
 
     assert asyncio.run(main("127.0.0.1:1", 60)) == [None] * 5
     assert asyncio.run(main(server.target, 0.1)) == [None] * 5
-    proceed.set()
 
 
-def test_a_prompt_whose_caller_was_cancelled_is_not_sent_and_blames_nobody(server, monkeypatch):
-    entered, proceed, asked = threading.Event(), threading.Event(), []
-    real = server.service.begin
-
-    def slow(prompts, *rest):
-        asked.extend(prompts)
-        entered.set()
-        proceed.wait(60)
-        return real(prompts, *rest)
-
-    monkeypatch.setattr(server.service, "begin", slow)
-
+def test_a_prompt_whose_caller_was_cancelled_is_not_sent_and_blames_nobody(server, held):
     async def main():
         breaker = CircuitBreaker(max_failures=1)
         with FailOpenScorer(server.target, budget_s=60, breaker=breaker, max_in_flight=1) as scorer:
             first = asyncio.create_task(scorer.ask_async("yes"))
-            await asyncio.to_thread(entered.wait, 60)
+            await asyncio.to_thread(wait_until, lambda: held.asked)
             behind = [asyncio.create_task(scorer.ask_async(f"no {n}")) for n in range(5)]
             last = asyncio.create_task(scorer.ask_async("essay"))
             await asyncio.sleep(0)
             for one in behind:
                 one.cancel()
             await asyncio.gather(*behind, return_exceptions=True)
-            proceed.set()
+            held.proceed.set()
             assert [(await one).outcome for one in (first, last)] == ["scored", "scored"]
             assert scorer.counts == {"scored": 2, "cancelled": 5}
 
     asyncio.run(main())
-    assert asked == ["yes", "essay"]
+    assert held.asked == [["yes"], ["essay"]]
 
 
 def test_a_closed_client_is_unavailable_not_a_crash(server):

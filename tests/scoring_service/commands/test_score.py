@@ -9,15 +9,6 @@ import pytest
 from scoring_service.__main__ import main
 
 
-def fails(capsys, *arguments: str) -> str:
-    assert main(arguments) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("error: ")
-    assert output.err.count("\n") == 1
-    return output.err
-
-
 def test_the_score_command_prints_one_json_object(server, capsys):
     assert main(["score", "--target", server.target, "--json", "yes", "long essay"]) == 0
     rows = json.loads(capsys.readouterr().out)["scores"]
@@ -40,13 +31,13 @@ def test_a_prompt_without_a_score_is_named_and_costs_the_others_nothing(server, 
     assert "empty" in bad["error"]
 
 
-def test_the_score_command_prints_the_tokens_of_a_target_model(server, capsys):
+def test_the_score_command_prints_the_tokens_of_a_target_model(server, capsys, fails):
     arguments = ["score", "--target", server.target, "--timeout-s", "60", "--target-model"]
     assert main([*arguments, "tiny-llm", "no", "long essay"]) == 0
     columns = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [prompt for _, _, prompt in columns] == ["no", "long essay"]
     assert 0 < int(columns[0][1]) < int(columns[1][1])
-    assert "gpt-9" in fails(capsys, *arguments, "gpt-9", "no", "long essay")
+    assert "gpt-9" in fails(*arguments, "gpt-9", "no", "long essay")
 
 
 def test_an_interrupted_command_says_so_in_one_line(monkeypatch, capsys):
@@ -58,6 +49,6 @@ def test_an_interrupted_command_says_so_in_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_no_service_is_one_clear_line(capsys):
-    error = fails(capsys, "score", "--target", "127.0.0.1:1", "--timeout-s", "60", "hello")
+def test_no_service_is_one_clear_line(fails):
+    error = fails("score", "--target", "127.0.0.1:1", "--timeout-s", "60", "hello")
     assert "127.0.0.1:1" in error

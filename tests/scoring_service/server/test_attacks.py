@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -18,12 +17,11 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
+from lengthwise.child_processes import started
 from scoring_service.bench.processes import free_port, rss_bytes
 from scoring_service.client import Score, ScoringClient
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.rpc import SERVICE
-from scoring_service.server.server import ScoringServer
-from scoring_service.service.config import ServerConfig
 from tests.scoring_service.attacks import (
     ATTACKS,
     HEAVY_TEXTS,
@@ -31,7 +29,7 @@ from tests.scoring_service.attacks import (
     honest_callers,
     stalled_calls,
 )
-from tests.scoring_service.waiting import wait_until
+from tests.scoring_service.waiting import no_messages, wait_until
 from tests.soak import soak
 
 
@@ -40,13 +38,8 @@ def serving(bundle, *options):
     """A server process and its HOST:PORT."""
     command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle.path)]
     command += ["--address", "127.0.0.1:0", "--drain-grace-s", "1", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        yield process, process.stdout.readline().split()[-1]
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with started(command, ready="serving ") as (process, line):
+        yield process, line.split()[-1]
 
 
 @pytest.mark.slow
@@ -74,10 +67,8 @@ def test_half_scrapes_cost_honest_callers_nothing(tiny_bundle):
         assert process.wait(60) == 0
 
 
-def test_calls_that_were_cancelled_do_not_close_a_connection(tiny_model, monkeypatch):
+def test_calls_that_were_cancelled_do_not_close_a_connection(server, monkeypatch):
     """A client under load gives many calls up at their deadline, and goes on asking."""
-    server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0"))
-    server.start()
     entered, proceed = threading.Event(), threading.Event()
     real = server.service.begin
 
@@ -99,15 +90,10 @@ def test_calls_that_were_cancelled_do_not_close_a_connection(tiny_model, monkeyp
         last = score.future(request, timeout=60)
         proceed.set()
         assert held.code() is last.code() is grpc.StatusCode.OK
-    server.stop()
 
 
-def test_stalled_calls_take_no_place_of_a_score_and_are_ended(tiny_model):
-    config = ServerConfig(
-        address="127.0.0.1:0", max_concurrent_calls=2, max_arriving_calls=8, arrival_timeout_s=0.3
-    )
-    server = ScoringServer(tiny_model, config)
-    server.start()
+def test_stalled_calls_take_no_place_of_a_score_and_are_ended(serve):
+    server = serve(max_concurrent_calls=2, max_arriving_calls=8, arrival_timeout_s=0.3)
     with ThreadPoolExecutor(1) as pool, ScoringClient(server.target, timeout_s=60) as client:
         attack = pool.submit(stalled_calls, server.target, 1.0, calls=90)
         asked = 0
@@ -119,24 +105,22 @@ def test_stalled_calls_take_no_place_of_a_score_and_are_ended(tiny_model):
         attack.result()
     assert asked
     wait_until(lambda: not any(method.num_open for method in server._direct))
-    server.stop()
 
 
-def test_a_connection_that_says_nothing_is_closed(tiny_model):
-    server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0", arrival_timeout_s=0.2))
-    server.start()
+def test_a_connection_that_says_nothing_is_closed(serve):
+    server = serve(arrival_timeout_s=0.2)
     host, _, port = server.target.rpartition(":")
-    silent = [socket.create_connection((host, int(port)), timeout=60) for _ in range(50)]
+    silent = [socket.create_connection((host, int(port)), timeout=60) for _ in range(100)]
+    with ScoringClient(server.target, timeout_s=60) as client:
+        assert isinstance(client.score("yes"), Score)
     for connection in silent:
         while connection.recv(1000):  # The server's own preface, then the end.
             pass
         connection.close()
-    server.stop()
 
 
-def test_connections_beyond_the_limit_are_closed_and_others_go_on(tiny_model):
-    server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0", max_connections=5))
-    server.start()
+def test_connections_beyond_the_limit_are_closed_and_others_go_on(serve):
+    server = serve(max_connections=5)
     host, _, port = server.target.rpartition(":")
     with ScoringClient(server.target, timeout_s=60) as client:
         assert isinstance(client.score("yes"), Score)
@@ -154,12 +138,10 @@ def test_connections_beyond_the_limit_are_closed_and_others_go_on(tiny_model):
         assert isinstance(client.score("no"), Score)
     for connection in crowd:
         connection.close()
-    server.stop()
 
 
-def test_no_prompt_is_read_on_the_thread_that_serves_all_calls(tiny_model, monkeypatch):
-    server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0"))
-    server.start()
+def test_no_prompt_is_read_on_the_thread_that_serves_all_calls(serve, tiny_model, monkeypatch):
+    server = serve()
     real, held, gate = tiny_model.tokenizer.tokenize, threading.Event(), threading.Event()
 
     def slow_for_large(prompts):
@@ -175,21 +157,14 @@ def test_no_prompt_is_read_on_the_thread_that_serves_all_calls(tiny_model, monke
         assert isinstance(client.score("yes"), Score)
         gate.set()
         assert isinstance(large.result(60), Score)
-    server.stop()
 
 
 @pytest.mark.parametrize("name", ["Score", "ScoreBatch", "Report", "Info"])
-def test_a_stop_does_not_wait_for_a_call_without_its_message(tiny_model, name):
-    server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0", drain_grace_s=600))
-    server.start()
+def test_a_stop_does_not_wait_for_a_call_without_its_message(serve, name):
+    server = serve(drain_grace_s=600)
     gate = threading.Event()
-
-    def nothing():
-        gate.wait(60)
-        yield from ()
-
     with grpc.insecure_channel(server.target) as channel:
-        call = channel.stream_unary(f"/{SERVICE}/{name}").future(nothing(), timeout=60)
+        call = channel.stream_unary(f"/{SERVICE}/{name}").future(no_messages(gate), timeout=60)
         wait_until(lambda: server._blocked.unsent)
         server.stop()
         gate.set()

@@ -10,13 +10,12 @@ import grpc
 import pytest
 
 from lengthwise.errors import AccessDenied, InvalidPrompt, ScoringError
-from scoring_service.client import Score, ScoringClient
+from scoring_service.client import ScoringClient
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.call_lifecycle import CallLifecycle, parse, public_error
 from scoring_service.server.metrics import Metrics
 from scoring_service.server.rpc import _read
-from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.scoring import ScoringService
 from scoring_service.transport.workers import Workers
@@ -103,11 +102,9 @@ WAYS = {
 }
 
 
-def test_a_token_is_asked_for_in_every_way(tiny_model, tmp_path):
+def test_a_token_is_asked_for_in_every_way(serve, tmp_path):
     (tmp_path / "tokens").write_text("secret\n")
-    config = ServerConfig(address="127.0.0.1:0", token_file=str(tmp_path / "tokens"))
-    server = ScoringServer(tiny_model, config)
-    server.start()
+    server = serve(token_file=str(tmp_path / "tokens"))
     for token in ("secret", "wrong", None):
         security = ClientSecurity(token=token)
         with ScoringClient(server.target, timeout_s=60, security=security) as client:
@@ -117,7 +114,6 @@ def test_a_token_is_asked_for_in_every_way(tiny_model, tmp_path):
                     continue
                 with pytest.raises(AccessDenied, match="bearer token"):
                     ask(client)
-    server.stop()
 
 
 def test_every_way_counts_its_calls_by_status(server, client):
@@ -137,14 +133,3 @@ def counted(server, method, code):
     labels = {"method": method, "code": code}
     list(server.metrics.registry.collect())
     return server.metrics.registry.get_sample_value("scoring_calls_total", labels) or 0
-
-
-def test_the_same_prompt_has_the_same_score_in_every_way(server, client):
-    score = client.score("long essay")
-    assert isinstance(score, Score)
-    assert client.score_batch(["long essay"]) == [score]
-    with grpc.insecure_channel(server.target) as channel:
-        raw = channel.unary_unary("/lengthwise.scoring.v1.ScoringService/Score")(
-            pb.ScoreRequest(prompt="long essay").SerializeToString(), timeout=60
-        )
-    assert pb.ScoreResponse.FromString(raw).scored.score == pytest.approx(score.value)

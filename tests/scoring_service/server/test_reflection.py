@@ -16,19 +16,14 @@ from scoring_service.client import Score, ScoringClient
 from scoring_service.server import oip
 from scoring_service.server.reflection import MAX_CALLS, SERVICE_NAME
 from scoring_service.server.rpc import SERVICE
-from scoring_service.server.server import ScoringServer
-from scoring_service.service.config import ServerConfig
+from tests.scoring_service.waiting import no_messages
 
 METHOD = f"/{SERVICE_NAME}/ServerReflectionInfo"
 
 
 @pytest.fixture
-def describing(tiny_model):
-    config = ServerConfig(address="127.0.0.1:0", reflection=True, drain_grace_s=0.2)
-    server = ScoringServer(tiny_model, config)
-    server.start()
-    yield server
-    server.stop()
+def describing(serve):
+    return serve(reflection=True, drain_grace_s=0.2)
 
 
 def test_reflection_is_off_by_default(server):
@@ -76,11 +71,7 @@ def test_malformed_and_silent_requests_do_not_hold_up_the_end(describing):
             list(call)
         assert caught.value.code() in allowed
 
-    def nothing():
-        gate.wait(60)
-        yield from ()
-
-    silent = [channel.stream_stream(METHOD)(nothing(), timeout=60) for channel in channels]
+    silent = [channel.stream_stream(METHOD)(no_messages(gate), timeout=60) for channel in channels]
     begun_s = time.monotonic()
     with ScoringClient(describing.target, timeout_s=60) as client:
         assert isinstance(client.score("yes"), Score)

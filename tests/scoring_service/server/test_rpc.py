@@ -38,11 +38,3 @@ def test_an_item_is_a_score_or_a_status():
     assert isinstance(item, pb.ItemResult)
     assert item.HasField("error")
     assert item.error.message == "full"
-
-
-def test_info_and_reports_go_to_the_service(client):
-    from scoring_service.client import Observed
-
-    assert client.info().precision == "fp32"
-    score = client.score("yes")
-    assert client.report([Observed(score, 9, "tiny-llm")] * 2) == 2

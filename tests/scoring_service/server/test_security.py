@@ -23,7 +23,7 @@ from scoring_service.server.rpc import SERVICE
 from scoring_service.server.security import scrape_access
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
-from tests.scoring_service.waiting import wait_until
+from tests.scoring_service.waiting import no_messages, wait_until
 
 x509 = pytest.importorskip("cryptography.x509")
 from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
@@ -81,22 +81,6 @@ def authority(tmp_path):
     return Authority(tmp_path)
 
 
-@pytest.fixture
-def serve(tiny_model):
-    """Start a server with some settings; all are stopped at the end."""
-    servers = []
-
-    def start(**settings) -> str:
-        server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0", **settings))
-        server.start()
-        servers.append(server)
-        return server.target
-
-    yield start
-    for server in servers:
-        server.stop()
-
-
 def score(target: str, **security: str) -> float:
     with ScoringClient(target, timeout_s=60, security=ClientSecurity(**security)) as client:
         return client.score("yes").value
@@ -108,7 +92,7 @@ def tls(authority: Authority, **options) -> dict[str, str]:
 
 
 def test_tls_serves_who_trusts_the_signer_and_no_one_else(serve, authority, tmp_path):
-    target = serve(**tls(authority))
+    target = serve(**tls(authority)).target
     assert score(target, ca_file=str(authority.file)) < 0
     with pytest.raises(ServiceUnavailable):
         score(target)
@@ -117,13 +101,13 @@ def test_tls_serves_who_trusts_the_signer_and_no_one_else(serve, authority, tmp_
 
 
 def test_an_expired_certificate_is_not_trusted(serve, authority):
-    target = serve(**tls(authority, days=-1))
+    target = serve(**tls(authority, days=-1)).target
     with pytest.raises(ServiceUnavailable):
         score(target, ca_file=str(authority.file))
 
 
 def test_a_renewed_certificate_is_used_without_a_restart(serve, authority):
-    target = serve(**tls(authority, days=-1))
+    target = serve(**tls(authority, days=-1)).target
     certificate, _ = authority.issue("server")
     os.utime(certificate, ns=(time.time_ns() + 10**9,) * 2)
     assert score(target, ca_file=str(authority.file)) < 0
@@ -131,13 +115,13 @@ def test_a_renewed_certificate_is_used_without_a_restart(serve, authority):
 
 def test_a_broken_renewal_keeps_the_old_certificate(serve, authority):
     settings = tls(authority)
-    target = serve(**settings)
+    target = serve(**settings).target
     Path(settings["tls_certificate_file"]).write_text("garbage")
     assert score(target, ca_file=str(authority.file)) < 0
 
 
 def test_mtls_serves_only_clients_with_a_certificate(serve, authority, tmp_path):
-    target = serve(**tls(authority), tls_client_ca_file=str(authority.file))
+    target = serve(**tls(authority), tls_client_ca_file=str(authority.file)).target
     certificate, key = authority.issue("client")
     own = {"ca_file": str(authority.file), "certificate_file": certificate, "key_file": key}
     assert score(target, **own) < 0
@@ -154,7 +138,7 @@ def test_a_token_is_asked_for_but_not_for_health(serve, tmp_path):
 
     tokens = tmp_path / "tokens"
     tokens.write_text("first\nsecond\n")
-    target = serve(token_file=str(tokens))
+    target = serve(token_file=str(tokens)).target
     assert score(target, token="first") == score(target, token="second")
     for wrong in ({}, {"token": "third"}, {"token": "firs"}):
         with pytest.raises(AccessDenied, match="bearer token"):
@@ -173,8 +157,6 @@ def test_plaintext_off_this_machine_is_refused_unless_asked_for(tiny_model):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"tls_certificate_file": "a.pem"},
-        {"tls_client_ca_file": "a.pem"},
         {"tls_certificate_file": "/nonexistent.pem", "tls_key_file": "/nonexistent.key"},
         {"token_file": "/nonexistent"},
     ],
@@ -188,8 +170,8 @@ def test_a_token_for_scores_is_none_for_reports_and_the_other_way_round(serve, t
     for name in ("score", "report"):
         (tmp_path / name).write_text(f"{name}-secret\n")
     tokens = {"token_file": str(tmp_path / "score")}
-    closed = serve(**tokens)
-    opened = serve(**tokens, report_token_file=str(tmp_path / "report"))
+    closed = serve(**tokens).target
+    opened = serve(**tokens, report_token_file=str(tmp_path / "report")).target
 
     def report(target: str, token: str) -> int:
         security = ClientSecurity(token=token)
@@ -219,17 +201,14 @@ def test_metrics_are_read_with_a_token_of_their_own_where_one_is_asked_for(tmp_p
 def test_calls_of_one_token_leave_places_for_the_others(tokens, refused, serve, tmp_path):
     """Of one token alone nothing is kept free."""
     (tmp_path / "tokens").write_text(tokens)
-    target = serve(token_file=str(tmp_path / "tokens"), max_token_calls=2)
+    target = serve(token_file=str(tmp_path / "tokens"), max_token_calls=2).target
     done = threading.Event()
-
-    def nothing():
-        done.wait(60)
-        yield from ()
-
     with grpc.insecure_channel(target) as channel:
         method = channel.stream_unary(f"/{SERVICE}/Score")
         held = [
-            method.future(nothing(), timeout=60, metadata=(("authorization", "Bearer one"),))
+            method.future(
+                no_messages(done), timeout=60, metadata=(("authorization", "Bearer one"),)
+            )
             for _ in range(5)
         ]
         wait_until(lambda: sum(call.done() for call in held) >= refused)

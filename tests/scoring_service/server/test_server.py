@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lengthwise.errors import (
-    ConfigError,
     ScoringError,
     ServiceUnavailable,
 )
@@ -27,15 +24,6 @@ def test_a_long_prompt_is_cut_and_says_so(client):
     assert score.truncated
     assert score.prompt_tokens == 32
     assert not client.score("poem").truncated
-
-
-def test_health_says_serving_until_the_drain_begins(server):
-    with grpc.insecure_channel(server.target) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        request = health_pb2.HealthCheckRequest(service=SERVICE)
-        assert stub.Check(request, timeout=60).status == health_pb2.HealthCheckResponse.SERVING
-        server.health.set_serving(False)
-        assert stub.Check(request, timeout=60).status == health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def test_a_call_in_flight_finishes_during_the_drain(server, monkeypatch):
@@ -61,11 +49,6 @@ def test_a_call_in_flight_finishes_during_the_drain(server, monkeypatch):
         assert isinstance(results[0], Score)
         with pytest.raises(ServiceUnavailable):
             client.score("yes", timeout_s=60)
-
-
-def test_a_port_in_use_is_refused(tiny_model, server):
-    with pytest.raises(ConfigError, match="in use"):
-        ScoringServer(tiny_model, ServerConfig(address=server.target))
 
 
 def test_a_failing_model_is_an_internal_error_that_hides_nothing_from_the_log(
@@ -99,16 +82,6 @@ def raw_bytes_call(tiny_model):
 
         yield call
     server.stop()
-
-
-def test_the_port_of_a_stopped_server_is_free_again(tiny_model):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    for _ in range(2):
-        server = ScoringServer(tiny_model, ServerConfig(address=f"127.0.0.1:{port}"))
-        server.start()
-        server.stop()
 
 
 def test_an_answer_that_cannot_be_written_ends_the_call(server, client, monkeypatch, caplog):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lengthwise.child_processes import started
 from lengthwise.command_line.options import parse
 from scoring_service.client import Score, ScoringClient
 from scoring_service.commands.serve import ServeOptions, serve
@@ -30,14 +31,8 @@ def supervisor(tiny_bundle):
     command = [sys.executable, "-m", "scoring_service", "serve", "--processes", "2"]
     command += ["--bundle", str(tiny_bundle.path), "--address", "127.0.0.1:0"]
     command += ["--drain-grace-s", str(GRACE_S)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    line = process.stdout.readline()
-    assert line.startswith("serving tiny"), line
-    yield process, line.split()[-1]
-    if process.poll() is None:
-        process.terminate()
-    process.wait(60)
-    process.stdout.close()
+    with started(command, ready="serving tiny") as (process, line):
+        yield process, line.split()[-1]
 
 
 def answers(target: str) -> list[bool]:
@@ -100,11 +95,10 @@ def test_a_killed_supervisor_leaves_no_orphan_and_its_port_is_free(supervisor, t
     wait_until(lambda: not any(map(exists, children)))
     command = [sys.executable, "-m", "scoring_service", "serve", "--processes", "2"]
     command += ["--bundle", str(tiny_bundle.path), "--address", target]
-    again = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert again.stdout.readline().strip().endswith(target)
-    again.terminate()
-    assert again.wait(60) == 0
-    again.stdout.close()
+    with started(command, ready="serving tiny") as (again, line):
+        assert line.endswith(target)
+        again.terminate()
+        assert again.wait(60) == 0
 
 
 @pytest.mark.slow

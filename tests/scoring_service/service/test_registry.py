@@ -34,10 +34,14 @@ def mlruns(tmp_path, folder):
     return root
 
 
-def point_alias_to(mlruns: Path, version: int) -> None:
+def execute(mlruns: Path, statement: str, *values: object) -> None:
     with sqlite3.connect(mlruns / "mlflow.db") as database:
-        database.execute("UPDATE registered_model_aliases SET version = ?", (version,))
+        database.execute(statement, values)
     database.close()
+
+
+def point_alias_to(mlruns: Path, version: int) -> None:
+    execute(mlruns, "UPDATE registered_model_aliases SET version = ?", version)
 
 
 def test_the_registry_leads_to_the_bundle_behind_the_alias(mlruns, folder):
@@ -46,9 +50,7 @@ def test_the_registry_leads_to_the_bundle_behind_the_alias(mlruns, folder):
 
 def test_a_moved_alias_is_followed(write_bundle, mlruns, service, tmp_path, outcomes):
     new = write_bundle(tmp_path / "challenger", shift=1.0)
-    with sqlite3.connect(mlruns / "mlflow.db") as database:
-        database.execute("INSERT INTO model_versions VALUES ('r', 3, ?)", (str(new.path),))
-    database.close()
+    execute(mlruns, "INSERT INTO model_versions VALUES ('r', 3, ?)", str(new.path))
     source = RegistrySource("r@champion", str(mlruns))
     reloader = ModelReloader(service, source.locate, poll_s=60, count=outcomes.append)
     point_alias_to(mlruns, 3)

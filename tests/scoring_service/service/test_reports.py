@@ -12,7 +12,6 @@ import pytest
 
 from lengthwise.errors import ConfigError, InvalidPrompt, ScoringError
 from scoring_service.client import Observed, Score, ScoringClient
-from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reports import WINDOW, Observation, ReportBook, ReportLog
 from scoring_service.service.scoring import ScoringService
@@ -93,16 +92,8 @@ def test_a_report_without_a_prompt_does_not_break_retraining(tiny_model, tmp_pat
 
 
 @pytest.fixture
-def server(tiny_model, tmp_path):
-    config = ServerConfig(
-        address="127.0.0.1:0",
-        metrics_address="127.0.0.1:0",
-        report_log=str(tmp_path / "reports.jsonl"),
-    )
-    server = ScoringServer(tiny_model, config)
-    server.start()
-    yield server
-    server.stop()
+def server(serve, tmp_path):
+    return serve(metrics_address="127.0.0.1:0", report_log=str(tmp_path / "reports.jsonl"))
 
 
 def scrape(server) -> dict[str, float]:
