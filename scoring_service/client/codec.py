@@ -90,7 +90,12 @@ def read_score(response: pb.ScoreResponse) -> Score:
 
 def read_batch(response: pb.ScoreBatchResponse) -> list[Score | ScoringError]:
     """Return the score of each prompt, or its error."""
-    return [_item(item, response.revision) for item in response.items]
+    return [
+        from_status(item.error)
+        if item.HasField("error")
+        else _score(item.scored, response.revision)
+        for item in response.items
+    ]
 
 
 def read_info(response: pb.InfoResponse) -> ServiceInfo:
@@ -120,12 +125,6 @@ def _score(scored: pb.ScoredPrompt, revision: str) -> Score:
         expected_tokens=scored.length.expected_tokens if has_length else None,
         quantiles={round(q.fraction, 6): q.tokens for q in scored.length.quantiles},
     )
-
-
-def _item(item: pb.ItemResult, revision: str) -> Score | ScoringError:
-    if item.HasField("error"):
-        return from_status(item.error)
-    return _score(item.scored, revision)
 
 
 def chunks(prompts: Sequence[str], limits: ServiceInfo) -> Iterator[Sequence[str]]:

@@ -76,7 +76,11 @@ class OpenInference:
 
     def _read(self, request: Any) -> PromptRequest:
         self._check_model(request.model_name, request.model_version)
-        _check_outputs(request)
+        outputs = [tensor.name for tensor in request.outputs]
+        if outputs not in ([], [OUTPUT]):
+            raise InvalidPrompt(
+                f"the requested outputs are {outputs!r:.200}; there is one, {OUTPUT}"
+            )
         shape = list(request.inputs[0].shape) if request.inputs else []
         return PromptRequest(_prompts(request), "", partial(self._response, request.id, shape))
 
@@ -106,12 +110,6 @@ class OpenInference:
                 f"no model {name!r} version {version!r}; this service has {model.manifest.name!r} "
                 f"version {model.revision!r}"
             )
-
-
-def _check_outputs(request: Any) -> None:
-    names = [tensor.name for tensor in request.outputs]
-    if names not in ([], [OUTPUT]):
-        raise InvalidPrompt(f"the requested outputs are {names!r:.200}; there is one, {OUTPUT}")
 
 
 def _prompts(request: Any) -> list[str]:

@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -20,13 +19,7 @@ from scoring_service.server.rpc import SERVICE, scoring_methods
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reload import Locate, ModelReloader
 from scoring_service.service.scoring import ScoringService
-from scoring_service.transport.direct import (
-    ClientBlocked,
-    DirectCall,
-    DirectMethod,
-    Handle,
-    supports,
-)
+from scoring_service.transport.direct import ClientBlocked, DirectMethod, supports
 from scoring_service.transport.workers import Workers
 
 _log = logging.getLogger(__name__)
@@ -126,27 +119,17 @@ class ScoringServer:
         calls = CallLifecycle(
             self.service, self.metrics, self._workers, tokens, security.report_access(config)
         )
-        self._serve_methods(server, SERVICE, scoring_methods(calls), calls.admission)
-        infer = oip.OpenInference(calls).methods()
-        self._serve_methods(server, oip.SERVICE, infer, calls.admission)
-        # Without a token: load balancers carry none, and health is no secret.
-        self._serve_methods(server, HEALTH, self.health.methods(), lambda name: None)
+        guarded = {SERVICE: scoring_methods(calls), oip.SERVICE: oip.OpenInference(calls).methods()}
+        # Health without a token: load balancers carry none, and health is no secret.
+        for service, methods in (guarded | {HEALTH: self.health.methods()}).items():
+            for name, handle in methods.items():
+                admit = calls.admission(name) if service in guarded else None
+                path = f"/{service}/{name}"
+                self._direct.append(DirectMethod(server, path, handle, self._blocked, admit))
         if config.reflection:
             self._reflection = reflection.Reflection((SERVICE, oip.SERVICE, HEALTH), tokens)
             server.add_generic_rpc_handlers([self._reflection.handlers()])
         return server
-
-    def _serve_methods(
-        self,
-        server: grpc.Server,
-        service: str,
-        methods: Mapping[str, Handle],
-        admission: Callable[[str], Callable[[DirectCall], bool] | None],
-    ) -> None:
-        self._direct += [
-            DirectMethod(server, f"/{service}/{name}", handle, self._blocked, admission(name))
-            for name, handle in methods.items()
-        ]
 
     def _sweep(self) -> None:
         while not self._stopped.wait(_SWEEP_S):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from lengthwise.errors import ConfigError, at_least, require
 
 PRECISIONS = ("auto", "fp32", "int8")
+# One computes while the next batch fills: 1.3 times the throughput of one runner on an H100.
+# Sixteen gave .57 of the throughput of two, since each of them ran a small batch of its own.
 _GPU_RUNNERS = 2
-"""On an H100 with 16 cores two runners gave 1.3 times the throughput of one. Sixteen gave .57 of
-two's, since each of them ran a small batch of its own."""
 _AT_LEAST = {
     "processes": 1,
     "num_runners": 1,
@@ -27,18 +27,15 @@ class ServerConfig:
     address: str = "127.0.0.1:50051"
     """HOST:PORT to listen on; port 0 takes any free one."""
     precision: str = "auto"
-    """Model of the bundle to run: fp32, int8 or auto. auto is fp32 on a GPU, which needs
-    onnxruntime-gpu, and int8 elsewhere where the bundle has it."""
+    """fp32, int8 or auto: fp32 on a GPU with onnxruntime-gpu, else int8 if the bundle has it."""
     processes: int = 1
     """Server processes that share the port and the cores; several help beyond about 8 cores."""
     shared_port: bool = False
     """Let other processes of this user listen on the same port; `processes` sets it."""
     num_runners: int | None = None
-    """One-thread model runs at once; null: one per available core, or two where the model runs on
-    a GPU: one computes while the next batch fills."""
+    """One-thread model runs at once; null: one per available core, or two on a GPU."""
     max_prompt_bytes: int = 1_048_576
-    """Longest accepted prompt, UTF-8 bytes. Only the start of a prompt is read: 64 characters for
-    each token that the model reads, and at least 4,096."""
+    """Longest accepted prompt, UTF-8 bytes; the model reads only the start of a long prompt."""
     max_batch_prompts: int = 64
     """Most prompts in one ScoreBatch."""
     max_message_bytes: int = 4_194_304
@@ -50,16 +47,13 @@ class ServerConfig:
     max_connections: int = 512
     """Connections at once; further connections are closed."""
     max_connection_calls: int = 1024
-    """Open calls on one connection; the client's library holds further calls back. A cancelled call
-    counts until the service has noticed, which takes long in a burst."""
+    """Open calls on one connection; the client's library holds further calls back."""
     max_arriving_calls: int = 256
-    """Calls whose message has not arrived; a new call then ends the oldest of them. A burst on a
-    busy machine has many; each may hold a part of a message."""
+    """Calls whose message has not arrived; a new call then ends the oldest of them."""
     max_waiting_bytes: int = 33_554_432
     """Bytes of arrived requests that wait to be read; further requests are refused."""
     arrival_timeout_s: float = 5.0
-    """Time limit for a connection's handshake, a call's message, a scrape's request and reading an
-    answer, seconds."""
+    """Time limit for a handshake, a call's message, a scrape and reading an answer, seconds."""
     max_queued_prompts: int = 1024
     """Prompts that wait for a core; further prompts are refused whatever their deadline."""
     default_deadline_s: float = 10.0
@@ -77,8 +71,7 @@ class ServerConfig:
     metrics_token_file: str | None = None
     """Bearer tokens accepted for scrapes, one per line; null accepts every scrape."""
     drain_notice_s: float = 0.0
-    """On SIGTERM: time to serve on while health reports NOT_SERVING, so that load balancers notice,
-    seconds."""
+    """On SIGTERM: seconds to serve on while health reports NOT_SERVING, for load balancers."""
     drain_grace_s: float = 10.0
     """Then: time for the calls in flight to finish, seconds."""
     tls_certificate_file: str | None = None
@@ -90,8 +83,7 @@ class ServerConfig:
     token_file: str | None = None
     """Bearer tokens that are accepted, one per line; null accepts every call."""
     report_token_file: str | None = None
-    """Bearer tokens accepted for reports, and for nothing else. null: reports are refused where
-    token_file is set, and accepted otherwise."""
+    """Bearer tokens accepted for reports only; null refuses reports where token_file is set."""
     reflection: bool = False
     """Answer server reflection, which lists services and messages, e.g. to grpcurl."""
     allow_plaintext: bool = False

@@ -17,6 +17,10 @@ from lengthwise.errors import BundleError, require
 from lengthwise.mlflow_store import find_store
 
 _TIMEOUT_S: Final = 5.0
+_UNREADABLE: Final = (
+    *(sqlite3.Error, OSError),
+    *(ValueError, LookupError, TypeError, AttributeError),  # An answer of another form.
+)
 _SOURCE_OF_ALIAS: Final = """
     SELECT model_versions.source
     FROM registered_model_aliases JOIN model_versions
@@ -43,14 +47,7 @@ class RegistrySource:
         """Return the bundle's folder. Raises BundleError if the registry does not lead to one."""
         try:
             source = self._query_server() if self._store.is_server else self._read_database()
-        except (
-            sqlite3.Error,
-            OSError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-        ) as error:
+        except _UNREADABLE as error:
             raise BundleError(
                 f"the registry {self._registry} cannot be read ({error}); check mlruns_dir"
             ) from error

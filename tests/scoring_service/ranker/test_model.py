@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from tokenizers import Tokenizer
 
-from lengthwise.bundle import FP32, MANIFEST, TOKENIZER, ModelBundle
+from lengthwise.bundle import FP32, TOKENIZER, ModelBundle
 from lengthwise.errors import BundleError
 from scoring_service.ranker.model import MAX_ABS_DIFF, MIN_TAU_B, RankerModel, check_golden
 
@@ -34,21 +34,6 @@ def changed(bundle: ModelBundle, folder: Path, change, **manifest) -> ModelBundl
 def test_a_score_does_not_depend_on_its_batch(tiny_model, prompts):
     alone = [tiny_model.scorer.score([prompt])[0] for prompt in prompts]
     assert tiny_model.scorer.score(prompts) == pytest.approx(alone, abs=1e-5)
-
-
-@pytest.mark.parametrize("name", [FP32, TOKENIZER])
-def test_a_damaged_file_is_refused_by_its_checksum(tiny_bundle, tmp_path, name):
-    bundle = changed(tiny_bundle, tmp_path, lambda work: None)
-    (bundle.path / name).write_bytes(b"damaged")
-    with pytest.raises(BundleError, match="damaged"):
-        ModelBundle.load(bundle.path)
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"format": 2}', '{"format": 1}', "\x00"])
-def test_a_damaged_manifest_is_refused(tmp_path, content):
-    (tmp_path / MANIFEST).write_text(content)
-    with pytest.raises(BundleError):
-        ModelBundle.load(tmp_path)
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tiny_bundle, tmp_path):
@@ -87,19 +72,9 @@ def test_a_precision_the_bundle_lacks_is_refused_with_what_it_holds(tiny_bundle)
         RankerModel.load(tiny_bundle, "int8")
 
 
-@pytest.mark.parametrize(
-    "curve",
-    [
-        {},
-        {"scores": [1.0, 0.0], "quantiles": {"0.5": [1.0, 2.0]}},
-        {"scores": [0.0, 1.0], "quantiles": {"0.5": [1.0]}},
-        {"scores": [], "quantiles": {"0.5": []}},
-        {"scores": [0.0], "quantiles": {"half": [1.0]}},
-    ],
-)
-def test_a_malformed_calibration_is_refused(tiny_bundle, tmp_path, curve):
+def test_a_malformed_calibration_is_refused(tiny_bundle, tmp_path):
     with pytest.raises(BundleError, match="calibration of llm"):
-        changed(tiny_bundle, tmp_path, lambda work: None, calibration={"llm": curve})
+        changed(tiny_bundle, tmp_path, lambda work: None, calibration={"llm": {}})
 
 
 @given(st.floats(-5, 5), st.floats(-5, 5))

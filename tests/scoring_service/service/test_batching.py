@@ -138,25 +138,17 @@ def test_a_listener_that_fails_stops_no_runner():
     assert Asked(batcher, model, 2, timeout_s=600).result == 2.0
 
 
-@pytest.mark.parametrize("scores", [None, [], [1.0, 2.0]])
-def test_a_model_that_answers_nonsense_fails_the_prompt_and_not_the_runner(scores):
+@pytest.mark.parametrize("scores", [None, [], [1.0, 2.0], MemoryError("boom")])
+def test_a_model_that_crashes_or_answers_nonsense_loses_no_permit(scores, caplog):
     class Odd(FakeModel):
         def score(self, prompts):
+            if isinstance(scores, MemoryError):
+                raise scores
             return scores
 
     batcher = MicroBatcher(num_runners=1, clock=Clock())
     assert isinstance(Asked(batcher, Odd(), 1).result, ScoringError)
-    assert Asked(batcher, FakeModel(), 2).result == 2.0
-
-
-def test_a_crashing_model_loses_no_permit(caplog):
-    class Crashing(FakeModel):
-        def score(self, prompts):
-            raise MemoryError("boom")
-
-    batcher = MicroBatcher(num_runners=1, clock=Clock())
-    assert isinstance(Asked(batcher, Crashing(), 1).result, ScoringError)
-    assert "boom" in caplog.text
+    assert ("boom" in caplog.text) == isinstance(scores, MemoryError)
     assert Asked(batcher, FakeModel(), 2).result == 2.0
 
 
@@ -299,47 +291,35 @@ def test_asking_early_refuses_what_no_prompt_could_do():
 # Order.
 
 
-def test_the_earliest_deadline_runs_first():
+def test_the_earliest_deadline_runs_first_and_equal_ones_in_order_of_arrival():
     held = Held()
     for name, timeout_s in [(3, 9), (1, 7), (2, 8)]:
         held.ask(name, timeout_s=timeout_s)
-    assert held.end() == [[1], [2], [3]]
-
-
-def test_equal_deadlines_run_in_order_of_arrival():
-    held = Held()
-    for name in range(1, 6):
-        held.ask(name, call=Call(held.clock() + 9))
-    assert held.end() == [[name] for name in range(1, 6)]
+    same = Call(held.clock() + 9)
+    for name in range(4, 7):
+        held.ask(name, call=same)
+    assert held.end() == [[1], [2], [3], [4], [5], [6]]
 
 
 # What nobody wants any more.
 
 
-def test_a_prompt_whose_deadline_passes_in_the_queue_is_never_computed():
-    held = Held()
-    late, in_time = held.ask(1, timeout_s=1.0), held.ask(2, timeout_s=2.0)
-    held.clock.now_s += 1.5
+@pytest.mark.parametrize(
+    ("costs", "late_s", "in_time_s", "waited_s"),
+    [
+        (ALONE, 1.0, 2.0, 1.5),  # The deadline has passed.
+        (SECOND, 5.0, 5.5, 4.25),  # The run could only end late.
+        (SECOND, 5.0, 5.25, 4.25),  # The other run ends just at its deadline.
+    ],
+)
+def test_a_prompt_that_would_be_late_is_never_computed(costs, late_s, in_time_s, waited_s):
+    held = Held(costs)
+    late, in_time = held.ask(1, timeout_s=late_s), held.ask(2, timeout_s=in_time_s)
+    held.clock.now_s += waited_s
     assert held.end() == [[2]]
     assert isinstance(late.result, ScoringTimeout)
     assert in_time.result == 2.0
     assert (held.batcher.num_expired, held.batcher.num_begun_late) == (1, 0)
-
-
-def test_a_run_that_could_only_end_late_is_not_begun():
-    held = Held(SECOND)
-    late, in_time = held.ask(1, timeout_s=5.0), held.ask(2, timeout_s=5.5)
-    held.clock.now_s += 4.25
-    assert held.end() == [[2]]
-    assert isinstance(late.result, ScoringTimeout)
-    assert in_time.result == 2.0
-
-
-def test_a_run_that_ends_just_at_the_deadline_is_begun():
-    held = Held(SECOND)
-    held.ask(1, timeout_s=5.0)
-    held.clock.now_s += 4.0
-    assert held.end() == [[1]]
 
 
 def test_a_cancelled_prompt_is_never_computed_and_leaves_the_queue_at_once():
@@ -370,9 +350,8 @@ def test_what_is_cancelled_during_its_run_is_told_once_and_counts_as_run():
     assert (held.batcher.num_expired, held.batcher.num_run_prompts) == (0, 1)
 
 
-def test_what_expires_between_the_queue_and_the_model_is_not_computed():
-    """As where the machine stops a runner in between: the clock leaps as the lock is let go."""
-    held = Held(TOGETHER)
+def stall(held):
+    """As where the machine stops a runner before its run: the clock leaps as it takes a group."""
     take = held.batcher._next_group
 
     def take_and_stall(done):
@@ -380,8 +359,13 @@ def test_what_expires_between_the_queue_and_the_model_is_not_computed():
         held.clock.now_s += 1.5 * bool(group)
         return group
 
-    late, in_time = held.ask(1, timeout_s=1.0), held.ask(2, timeout_s=1.5)
     held.batcher._next_group = take_and_stall
+
+
+def test_what_expires_between_the_queue_and_the_model_is_not_computed():
+    held = Held(TOGETHER)
+    late, in_time = held.ask(1, timeout_s=1.0), held.ask(2, timeout_s=1.5)
+    stall(held)
     assert held.end() == [[2]]
     assert isinstance(late.result, ScoringTimeout)
     assert in_time.result == 2.0
@@ -392,16 +376,9 @@ def test_what_expires_between_the_queue_and_the_model_is_not_computed():
 
 def test_a_group_that_expired_on_the_way_to_the_model_is_no_run():
     held = Held()
-    take = held.batcher._next_group
-
-    def take_and_stall(done):
-        group = take(done)
-        held.clock.now_s += 1.5 * bool(group)
-        return group
-
     late = held.ask(1, timeout_s=1.0)
     runs = held.batcher.num_runs
-    held.batcher._next_group = take_and_stall
+    stall(held)
     held.end()
     assert isinstance(late.result, ScoringTimeout)
     assert (held.batcher.num_runs - runs, held.batcher.num_expired) == (1, 1)  # That of `Held`.
@@ -420,11 +397,22 @@ def test_short_prompts_share_a_run_where_the_table_says_it_pays():
     assert batcher.num_tokens == batcher.num_padded_tokens == 40
 
 
-def test_a_run_takes_no_more_than_the_table_knows():
-    held = Held(TOGETHER)
-    for name in range(1, 12):
-        held.ask(name)
-    assert list(map(len, held.end())) == [8, 3]
+@pytest.mark.parametrize(
+    ("costs", "tokens", "runs"),
+    [
+        # No more than the table has.
+        (TOGETHER, [8] * 11, [[1, 2, 3, 4, 5, 6, 7, 8], [9, 10, 11]]),
+        # The most alike first.
+        (CostTable((8, 64), {1: (1.0, 3.0), 2: (1.5, 3.5)}), [8, 64, 8], [[1, 3], [2]]),
+        # Long prompts alone, where company costs more.
+        (TOGETHER, [64] * 4, [[1], [2], [3], [4]]),
+    ],
+)
+def test_company_is_what_the_table_says_pays(costs, tokens, runs):
+    held = Held(costs)
+    for name, size in enumerate(tokens, 1):
+        held.ask(name, tokens=size, timeout_s=600)
+    assert [sorted(run) for run in held.end()] == runs
 
 
 def test_company_is_of_like_length_and_padding_is_counted():
@@ -437,20 +425,6 @@ def test_company_is_of_like_length_and_padding_is_counted():
     assert sorted(map(sorted, runs)) == [[1, 3, 4], [2]]
     assert held.batcher.num_tokens == 8 + 16 + 8 + 16 + 64
     assert held.batcher.num_padded_tokens == 8 + 3 * 16 + 64
-
-
-def test_the_most_alike_are_company_first():
-    held = Held(CostTable((8, 64), {1: (1.0, 3.0), 2: (1.5, 3.5)}))
-    for name, tokens in [(1, 8), (2, 64), (3, 8)]:
-        held.ask(name, tokens=tokens, timeout_s=600)
-    assert held.end() == [[1, 3], [2]]
-
-
-def test_long_prompts_run_alone_where_company_costs_more():
-    held = Held(TOGETHER)
-    for name in range(1, 5):
-        held.ask(name, tokens=64)
-    assert held.end() == [[1], [2], [3], [4]]
 
 
 def test_company_makes_no_one_late():

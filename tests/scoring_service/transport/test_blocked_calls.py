@@ -18,21 +18,17 @@ class Clock:
 
 
 @pytest.fixture
-def clock():
-    return Clock()
+def made():
+    clock, cancelled = Clock(), []
+    return (
+        BlockedCalls(cancelled.append, timeout_s=5.0, max_calls=3, clock=clock),
+        clock,
+        cancelled,
+    )
 
 
-@pytest.fixture
-def cancelled():
-    return []
-
-
-@pytest.fixture
-def blocked(clock, cancelled):
-    return BlockedCalls(cancelled.append, timeout_s=5.0, max_calls=3, clock=clock)
-
-
-def test_a_call_beyond_the_time_limit_is_cancelled_once(blocked, clock, cancelled):
+def test_a_call_beyond_the_time_limit_is_cancelled_once(made):
+    blocked, clock, cancelled = made
     for name in "abc":
         blocked.add(name)
         clock.now_s += 1
@@ -48,7 +44,8 @@ def test_a_call_beyond_the_time_limit_is_cancelled_once(blocked, clock, cancelle
     assert len(blocked) == 0
 
 
-def test_adding_a_call_again_restarts_its_time(blocked, clock, cancelled):
+def test_adding_a_call_again_restarts_its_time(made):
+    blocked, clock, cancelled = made
     blocked.add("a")
     clock.now_s = 4.0
     blocked.add("a")
@@ -58,7 +55,8 @@ def test_adding_a_call_again_restarts_its_time(blocked, clock, cancelled):
     assert len(blocked) == 1
 
 
-def test_of_too_many_calls_the_oldest_are_cancelled_and_at_the_end_all(blocked, cancelled):
+def test_of_too_many_calls_the_oldest_are_cancelled_and_at_the_end_all(made):
+    blocked, _, cancelled = made
     for name in "abcde":
         blocked.add(name)
     assert cancelled == ["a", "b"]
@@ -66,7 +64,9 @@ def test_of_too_many_calls_the_oldest_are_cancelled_and_at_the_end_all(blocked, 
     assert cancelled == ["a", "b", "c", "d", "e"]
 
 
-def test_a_call_that_cannot_be_cancelled_keeps_no_other(clock, caplog):
+def test_a_call_that_cannot_be_cancelled_keeps_no_other(caplog):
+    clock = Clock()
+
     def fail(call):
         raise ValueError(call)
 
