@@ -1,8 +1,7 @@
 """Time of a model run by batch size and length, measured at start-up, as the basis for batching.
 
-On a CPU a padded batch of different lengths is slower than its prompts one by one. A batch of short
-prompts of similar length is faster, and on a GPU nearly every batch is. So each served model is
-timed on the machine that serves it.
+On a CPU only batches of short prompts of similar length are faster than their prompts one by one.
+On a GPU nearly every batch is. So each served model is timed on the machine that serves it.
 """
 
 import time

@@ -1,13 +1,11 @@
 """Prompt text -> token ids, in time proportional to the ids that are kept.
 
-A model reads the first few hundred tokens; a prompt may have a hundred thousand. Most tokenizers
-work word by word. There a text's prefix that ends before white space, punctuation or a Chinese
-character yields a prefix of the text's ids. So it is enough to tokenize a long enough prefix.
+Most tokenizers work word by word. There a prefix of the text that ends before white space,
+punctuation or a Chinese character yields a prefix of the text's ids: only a prefix is tokenized.
 
-At most `max_chars` characters of a prompt are read: white space, combining marks, and words beyond
-the tokenizer's own limit yield few tokens or none. If these characters hold fewer tokens than the
-model reads, they alone are scored, and the prompt is marked as truncated. This does not happen to
-text with words of up to 63 characters and one space between them.
+At most `max_chars` characters of a prompt are read. If these hold fewer tokens than the model
+reads, they alone are scored, and the prompt is marked as truncated. They hold enough tokens in text
+with words of up to 63 characters and one space between them.
 """
 
 import json

@@ -35,9 +35,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def _log_handlers_end_with_their_test() -> Iterator[None]:
     """A command under test logs to the stderr of its test, which is closed afterwards."""
     root = logging.getLogger()
-    before = root.handlers[:]
+    before = root.handlers[:], root.level
     yield
-    root.handlers[:] = before
+    root.handlers[:], root.level = before
 
 
 ENVIRONMENT = "LENGTHWISE_DATA"

@@ -150,8 +150,7 @@ def batch_cpu_ratio(subject: Subject, peer: Peer) -> float:
 def throughput_ratio(subject: Subject, peer: Peer) -> tuple[float, float]:
     """Saturated throughput / that of the bare runtime on the cores left; and the former, per s.
 
-    The load generator takes its share of the cores. Only on an idle machine: on a busy one the
-    process with more threads gets more of it.
+    Only for an idle machine: on a busy one the process with more threads gets more of it.
     """
     clients = [peer.client() for _ in range(NUM_CLIENTS)]
     ratios, rates = [], []
@@ -232,11 +231,10 @@ def batch_invariance(target: str, make: PromptMaker, num: int) -> float:
 def overload(subject: Subject) -> dict[str, float | None]:
     """Twice the capacity for some seconds: goodput, refusals, and whether late work was done.
 
-    Capacity is measured right before and right after each slice of overload, since a machine's
-    speed drifts; goodput is the median over the slices. The load generator takes its share of the
-    cores, more of it the more it sends: goodput on the cores left stands beside it, as in
-    `throughput_ratio`, and the latency of `Info` calls at the same moments beside the refusals.
+    Goodput is the median over the slices. The load generator takes a share of the cores: goodput on
+    the cores left stands beside it, and the latency of `Info` calls beside that of refusals.
     """
+    # Capacity is measured before and after each slice, since a machine's speed drifts.
     metrics = f"127.0.0.1:{free_port()}"
     use_short_slices()  # For the load generator, which shares the machine.
     make, seconds = subject.make, subject.config.overload_s / _OVERLOADS

@@ -90,10 +90,9 @@ def read_score(response: pb.ScoreResponse) -> Score:
 
 def read_batch(response: pb.ScoreBatchResponse) -> list[Score | ScoringError]:
     """Return the score of each prompt, or its error."""
+    revision = response.revision
     return [
-        from_status(item.error)
-        if item.HasField("error")
-        else _score(item.scored, response.revision)
+        from_status(item.error) if item.HasField("error") else _score(item.scored, revision)
         for item in response.items
     ]
 

@@ -4,12 +4,9 @@
     score = scorer.score(prompt)            # a Score, or None: schedule this request without
     score = await scorer.score_async(prompt)
 
-Prompts of the same moment share one ScoreBatch. There is no timer: a batch holds the prompts that
-arrived during the previous calls, so a lone prompt is sent at once. A prompt may name the client
-that it belongs to. Clients then take turns, and each one may use half of the calls.
-
-The breaker opens when the service fails: it cannot be reached, refuses every call, or has answered
-no call for `SILENT_S`. An error of a single prompt does not count as a failure.
+A batch holds the prompts that arrived during the previous calls; a lone prompt is sent at once.
+Clients take turns, and each one may use half of the calls. The breaker opens when the service
+fails; an error of a single prompt does not count.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Several server processes behind one port, for machines with many cores.
 
-One Python process holds its interpreter lock for about a quarter of a millisecond per request.
-Beyond a few thousand requests per second the lock is the limit, not the cores. The kernel
-distributes connections, not calls, among the processes: clients should open several connections.
+Beyond a few thousand requests per second the interpreter lock is the limit, not the cores. The
+kernel distributes connections among the processes: clients should open several connections.
 """
 
 import errno

@@ -1,11 +1,9 @@
 """Micro-batching: earliest deadline first, in batches where the cost table shows a gain.
 
-Prompts queue, and runner threads, one for each core, take them off the queue. `submit` does not
-block: a callback on the runner's thread delivers each result. A busy service then wakes no thread
-for a prompt, and runs the model on few threads, whose caches stay warm.
-
-Prompts of a cancelled call, and prompts whose deadline cannot be met, are dropped uncomputed. A
-prompt that would wait longer than its deadline allows is refused at once, with the time to wait.
+Runner threads, one for each core, take prompts off the queue; a callback delivers each result. So
+a busy service wakes no thread for a prompt. Prompts of a cancelled call, and prompts whose deadline
+cannot be met, are dropped uncomputed. A prompt that would wait longer than its deadline allows is
+refused at once, with the time to wait.
 """
 
 from __future__ import annotations
@@ -62,8 +60,7 @@ class Job:
     ids: Sequence[int]
     call: Call
     on_result: Callable[[Job], object]
-    """Called once with the job when it has its result, on a runner's thread or on the one of
-    `submit`. It must be short and must not raise."""
+    """Called once with the finished job, on any thread; it must be short and must not raise."""
     cost_s: float = field(init=False)
     queued: bool = False
     queued_at_s: float = 0.0

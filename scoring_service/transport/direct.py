@@ -1,12 +1,9 @@
 """Calls that occupy no thread: answered on the thread that has their result.
 
-grpcio's server gives every call a thread of its pool, which sleeps until the handler has its
-result. Around a model run of a few milliseconds, most of the cost of a call is waking these threads
-and refilling the caches. A few calls that never send their message hold all of the threads.
-
-Here methods are served on the thread that polls the server's completion queue. They use the binding
-in which grpcio's own server is written. It is not public API: `supports` checks whether the
-installed grpcio has it (tested with 1.85).
+grpcio's server gives every call a thread, and waking it costs more than a short model run. A few
+calls that never send their message would hold all threads. Here methods are served on the thread
+that polls the server's completion queue, by the binding in which grpcio's own server is written. It
+is not public API: `supports` checks whether the installed grpcio has it (tested with 1.85).
 """
 
 from __future__ import annotations
@@ -197,8 +194,7 @@ class DirectMethod:
     """Called with each call whose request has arrived."""
     blocked: ClientBlocked
     admit: Callable[[DirectCall], bool] | None = None
-    """Called with each call before its request is read; where it returns False it has failed the
-    call. None admits every call."""
+    """Check before a call's request is read, which fails the call if False; None admits all."""
     num_open: int = 0
     """Calls that have not ended."""
 

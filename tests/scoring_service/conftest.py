@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -11,15 +10,6 @@ from scoring_service.client import ScoringClient
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
-
-
-@pytest.fixture(autouse=True)
-def root_logger() -> Iterator[None]:
-    """Undo what an entry point does to it: its stream ends with the test."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
 
 
 @pytest.fixture(scope="session")
