@@ -1,7 +1,6 @@
 """Splits: training, validation and test prompts. Pure, seeded, by prompt hash and never by row.
 
-The text of a prompt and the seed decide its part, in every file, for every model and after every
-append. So no run of one seed trains on a test prompt of another run.
+The text of a prompt and the seed decide its part, in every file and for every model.
 """
 
 import hashlib

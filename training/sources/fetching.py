@@ -1,10 +1,7 @@
 """The tables of a data card, built from its public source at the pinned commit.
 
-    fetch(read_card("gpteacher-gpt4"), Path("mlruns/data"))
-
-writes OUT/ID/lengths.parquet, OUT/ID/prompts.parquet if the card joins prompts, and
-OUT/ID/card.yaml, which `load_data` prefers to the repository's card. The repository's cards
-describe a part of the same rows, without a tenth of the prompts and some models.
+`fetch` writes OUT/ID/lengths.parquet, OUT/ID/prompts.parquet if the card joins prompts, and
+OUT/ID/card.yaml, which `load_data` prefers to the repository's card.
 """
 
 import logging

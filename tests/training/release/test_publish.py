@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from lengthwise.agreement import tau_b
-from lengthwise.bundle import ModelBundle
+from lengthwise.bundle import FP32, INT8, ModelBundle
 from scoring_service.ranker.scorer import OnnxScorer
 from training.config import DataConfig, TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
@@ -23,6 +24,7 @@ from training.data.splits import Splits
 from training.data.synthetic import generate
 from training.evaluation.calibration import MIN_ROWS, calibrate
 from training.export.bundle_scores import score_prompts
+from training.ranker.training_loop import Trained
 from training.release import publish
 
 
@@ -66,6 +68,41 @@ def test_the_curves_are_of_the_served_model_on_the_calibration_prompts(
     assert found == {"llama": calibrate(scores, observed(items))}
     assert publish._calibration(scorer, items[: MIN_ROWS - 1], tokenizer) == {}
     assert "no calibration: fewer than 50 prompts" in caplog.text
+
+
+@pytest.mark.parametrize("has_int8", [True, False])
+def test_a_bundle_states_its_precisions_and_the_cost_of_its_training(
+    has_int8: bool,
+    labelled: LabelledSplits,
+    tiny_bundle: ModelBundle,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parity = {"onnx_max_abs_diff": 1e-6, "onnx_order_tau_b": 1.0, "int8_val_tau_b_drop": 0.01}
+
+    def write_models(scorer: Any, folder: Path, **_: Any) -> dict[str, float]:
+        for name in (FP32, INT8)[: 1 + has_int8]:
+            shutil.copy(tiny_bundle.model_path("fp32"), folder / name)
+        return parity
+
+    monkeypatch.setattr(publish, "write_models", write_models)
+    tokenizer = Tokenizer.from_file(str(tiny_bundle.tokenizer_path))
+    tokenizer.enable_truncation(tiny_bundle.manifest.max_prompt_tokens)
+    trained = Trained(
+        scorer=lambda ids, mask: mask.sum(1).float(),  # type: ignore[arg-type]
+        tokenizer=tokenizer,
+        num_truncated=0,
+        history=(),
+        num_encoded=700,
+        train_cpu_s=1.23456,
+        padding_fraction=0.25,
+    )
+    bundle, scores = publish.write_bundle(labelled, trained, tmp_path / "bundle", "run", "m")
+    expected = {"has_int8": has_int8, "encoder_passes": 700, "train_cpu_s": 1.235}
+    expected |= {"padding_fraction": 0.25, **parity}
+    assert expected.items() <= bundle.manifest.metrics.items()
+    assert (INT8 in bundle.manifest.files) == has_int8
+    assert len(scores) == len(labelled.splits.test)
 
 
 def test_a_bundle_that_beats_the_champion_takes_its_place(
