@@ -3,8 +3,8 @@
 Weights are INT8 with a scale per output channel; what flows into them is UINT8 with one scale per
 layer, fixed by its range over a sample of prompts. Some channels have a range many times that of
 the others; the square root of the ratio moves into the weights (SmoothQuant, Xiao et al. 2023).
-Unlike ONNX Runtime's dynamic quantization, which scales each batch separately, the score of a
-prompt is bit for bit independent of the other prompts of a run.
+ONNX Runtime's dynamic quantization scales each batch separately. Here the score of a prompt is bit
+for bit independent of the other prompts of a run.
 
 Integer products are exact on every processor (`_pair_scales`) and the rest works row by row, except
 products of one row with a matrix: the runtime sums those in an order that depends on the padded
