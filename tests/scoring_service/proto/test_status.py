@@ -37,27 +37,11 @@ def test_retry_info_travels_in_the_status():
     assert from_status(to_status(ServiceOverloaded("full"))).retry_after_s is None
 
 
-def test_a_foreign_trailer_is_ignored():
-    class Failed(grpc.RpcError):
-        def code(self):
-            return grpc.StatusCode.RESOURCE_EXHAUSTED
-
-        def details(self):
-            return "busy"
-
-        def trailing_metadata(self):
-            return ((DETAILS_KEY, b"\xff\xff not protobuf"),)
-
-    error = from_rpc_error(Failed(), "host:1")
-    assert isinstance(error, ServiceOverloaded)
-    assert error.retry_after_s is None
-
-
 class Failed(grpc.RpcError):
     """A failed call, as a client sees it."""
 
-    def __init__(self, code, details):
-        self._code, self._details = code, details
+    def __init__(self, code, details, trailing=()):
+        self._code, self._details, self._trailing = code, details, trailing
 
     def code(self):
         return self._code
@@ -66,7 +50,15 @@ class Failed(grpc.RpcError):
         return self._details
 
     def trailing_metadata(self):
-        return ()
+        return self._trailing
+
+
+def test_a_foreign_trailer_is_ignored():
+    trailing = ((DETAILS_KEY, b"\xff\xff not protobuf"),)
+    failed = Failed(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy", trailing)
+    error = from_rpc_error(failed, "host:1")
+    assert isinstance(error, ServiceOverloaded)
+    assert error.retry_after_s is None
 
 
 def test_a_failed_call_names_the_target_and_what_to_do():

@@ -67,28 +67,20 @@ def damage_model(folder):
     (folder / FP32).write_bytes(b"damaged")
 
 
-def drop_tokenizer(folder):
-    (folder / TOKENIZER).unlink()
-
-
-def other_ranker(folder):
-    rewrite(folder, lambda work: (work / "note").write_text("x"), name="another")
-
-
-def other_label(folder):
-    rewrite(folder, lambda work: (work / "note").write_text("x"), label="reasoning_tokens")
-
-
-def off_golden(folder):
-    rewrite(
-        folder,
-        lambda work: (work / "note").write_text("x"),
-        golden={"yes": 5.0, "no": 6.0, "essay": 7.0},
-    )
+def other(**manifest):
+    """A function that pushes a bundle with other files and other fields."""
+    return lambda folder: rewrite(folder, lambda work: (work / "note").write_text("x"), **manifest)
 
 
 @pytest.mark.parametrize(
-    "push", [damage_model, drop_tokenizer, other_ranker, other_label, off_golden]
+    "push",
+    [
+        damage_model,
+        lambda folder: (folder / TOKENIZER).unlink(),
+        other(name="another"),
+        other(label="reasoning_tokens"),
+        other(golden={"yes": 5.0, "no": 6.0, "essay": 7.0}),
+    ],
 )
 def test_a_bad_bundle_is_refused_and_the_old_one_serves_on(
     service, reloader, folder, outcomes, caplog, push
