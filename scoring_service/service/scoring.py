@@ -12,7 +12,7 @@ from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, MicroBatcher
 from scoring_service.service.cache import Key, ScoreCache, Scored
-from scoring_service.service.call_results import CallResults
+from scoring_service.service.call_results import CallResults, Result
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reports import Observation, ReportBook, ReportLog
 
@@ -100,21 +100,15 @@ class ScoringService:
 
         def finish(found: CallResults) -> None:
             self._calls.release()
-            results: list[Scored | ScoringError] = [
-                found.results[k] if isinstance(k, tuple) else k for k in keys
-            ]
+            results = [found.results[k] if isinstance(k, tuple) else k for k in keys]
             timings = Timings(
                 found.tokenize_s,
                 max((job.queue_s for job in found.jobs), default=0.0),
                 sum(job.infer_s for job in found.jobs),
                 time.monotonic() - started_s,
             )
-            if curve is not None:
-                results = [
-                    item._replace(length=curve.at(item.score)) if isinstance(item, Scored) else item
-                    for item in results
-                ]
-            on_answer(CallAnswer(model.revision, results, timings))
+            items = [_with_length(result, curve) for result in results]
+            on_answer(CallAnswer(model.revision, items, timings))
 
         found = CallResults(model, self.cache, self.batcher, starts, call, finish)
         if starts:
@@ -162,6 +156,12 @@ class ScoringService:
             f"the prompt has {len(prompt.encode())} bytes, the service takes up to {limit}; "
             "it reads only the beginning: send that"
         )
+
+
+def _with_length(result: Result, curve: LengthCurve | None) -> Result:
+    if isinstance(result, ScoringError) or curve is None:
+        return result
+    return result._replace(length=curve.at(result.score))
 
 
 def _length_curve(model: RankerModel, target_model: str) -> LengthCurve | None:
