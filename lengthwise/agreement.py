@@ -45,12 +45,9 @@ def _tied_pairs(ranks: NDArray[np.int64]) -> int:
 
 
 def _inversions(ranks: NDArray[np.int64]) -> int:
-    """Return the number of pairs in descending order.
-
-    The ranks of a pair differ first in one bit, from the top, where the greater rank has a 1. For
-    each bit, and ranks with equal higher bits, the ones before each zero are counted. A stable
-    partition then puts zeros before ones.
-    """
+    """Return the number of pairs in descending order, counted bit by bit from the top."""
+    # The greater rank of a pair has a 1 where the two first differ. Among ranks with equal higher
+    # bits, the ones before each zero are counted; a stable partition then puts zeros before ones.
     places = np.arange(len(ranks))
     # Place of the first item of each rank in sorted order.
     begins = np.concatenate(([0], np.cumsum(np.bincount(ranks))))

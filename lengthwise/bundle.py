@@ -202,7 +202,6 @@ def _finite(text: str) -> float:
 
 
 def _check(manifest: Manifest, path: Path) -> None:
-    """Raise BundleError at the first field that is not of its type or range."""
     for name, (is_right, right) in _RULES.items():
         value = getattr(manifest, name)
         if not is_right(value):
@@ -222,7 +221,6 @@ def _is_object(value: object) -> bool:
 
 
 def _are_files(value: object) -> bool:
-    """Return whether a value holds plain names in the folder itself, each with a checksum."""
     if not isinstance(value, dict):
         return False
     names = all(re.fullmatch(r"\w[\w.-]*", name) and name != MANIFEST for name in value)

@@ -45,12 +45,10 @@ class MlflowStore:
 
     @property
     def root(self) -> Path:
-        """Folder of a local store."""
         return Path(self.place).resolve()
 
     @property
     def database(self) -> Path:
-        """Database of a local store."""
         return self.root / "mlflow.db"
 
     @property
@@ -82,13 +80,9 @@ class MlflowStore:
                 ) from error
 
     def open(self, *, create: bool = False) -> Any:
-        """Return an MlflowClient of the store, with its database opened.
+        """Return an MlflowClient of the store; `create` makes a local store that is absent.
 
-        Args:
-            create: make a local store that does not exist.
-
-        Raises:
-            ConfigError: no such store, or MLflow or the disk refuses it.
+        Raises ConfigError: no such store, or MLflow or the disk refuses it.
         """
         if create:
             self.make_folder()
@@ -105,11 +99,7 @@ class MlflowStore:
     def start_run(
         self, client: Any, experiment: str, description: str, name: str, **tags: str
     ) -> str:
-        """Start a run with the tags of this process and `tags`; returns its id.
-
-        A new experiment is of the kind that trains models on MLflow's pages. Its artefacts are
-        beside the database of a local store.
-        """
+        """Start a run with the tags of this process and `tags`; returns its id."""
         found = client.get_experiment_by_name(experiment)
         if found is None:
             own = {"mlflow.experimentKind": "custom_model_development", NOTE: description}
@@ -128,14 +118,10 @@ class MlflowStore:
         try:
             yield
         except (MlflowException, OSError) as error:
-            raise self.unusable(error) from error
-
-    def unusable(self, error: Exception) -> ConfigError:
-        """Return the error of a store that does not work, with MLflow's reason."""
-        reason = str(error).splitlines()[0]
-        return ConfigError(
-            f"MLflow store {self} cannot be used: {reason}; choose another --mlruns-dir"
-        )
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"MLflow store {self} cannot be used: {reason}; choose another --mlruns-dir"
+            ) from error
 
 
 def find_store(place: str | Path) -> MlflowStore:

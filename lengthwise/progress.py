@@ -19,9 +19,7 @@ def _print(line: str) -> None:
 class Progress:
     """Share of the work that is done: `with Progress(10) as progress: progress.step("fcfs")`.
 
-    `reach` shows any share. `step` counts runs, and `look` the requests of the present run. A
-    search makes an unknown number of runs for one step of `total`: without `is_partial_shown` the
-    bar stays where it is until the step.
+    Without `is_partial_shown`, requests of the present run do not move the bar.
     """
 
     def __init__(

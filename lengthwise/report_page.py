@@ -127,7 +127,6 @@ def _cells(values: Sequence[Any]) -> list[str]:
 
 
 def _footer() -> str:
-    """Return the origin of the page: command, version, day and machine."""
     made_s = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
     day = datetime.fromtimestamp(made_s, UTC).date()
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"

@@ -2,14 +2,8 @@
 
 A command is a function whose parameters are dataclasses. Each field is an option, its docstring
 the help text, and the docstring of the function the description. jsonargparse checks and converts
-the values. This module adds what jsonargparse lacks:
-
-- hyphens (`--batch-size`; underscores are accepted), and flags without a value (`--json`,
-  `--no-resume`);
-- lists as words or as JSON (`--lengths 16 32`, `--lengths '[16, 32]'`);
-- fields marked POSITIONAL, which need no option name;
-- a short `--help` with the purpose, the examples and ten options beside `--help-all`;
-- errors of one line.
+the values. This module adds hyphens (`--batch-size`), flags without a value (`--no-resume`), lists
+as words (`--lengths 16 32`), positional fields, a short `--help`, and errors of one line.
 """
 
 from __future__ import annotations
@@ -149,7 +143,6 @@ def _short_help(parser: ArgumentParser, command: Command) -> str:
 
 
 def _add_line(group: Any, action: Any, is_positional: bool) -> None:
-    """Add an option with the first sentence of its help and its default."""
     text = re.split(r"(?<=[a-z)]\.)\s+(?=[A-Z0-9])", action.help or "")[0]
     if not action.required and action.default not in (None, False, [], (), {}):
         text += f" (default: {action.default})"
@@ -166,7 +159,6 @@ def _add_line(group: Any, action: Any, is_positional: bool) -> None:
 
 
 def _with_hyphens(text: str) -> str:
-    """Return a text whose names of options have hyphens."""
     return re.sub(r"--[\w.]+", lambda match: hyphens(match[0]), text)
 
 
@@ -181,7 +173,6 @@ def _options(parser: ArgumentParser) -> dict[str, Any]:
 
 
 def _dataclasses(command: Command) -> dict[str, type[Any]]:
-    """Return the parameters that are dataclasses."""
     return {
         name: hint
         for name, hint in get_type_hints(command).items()
@@ -247,14 +238,12 @@ def _is_list(hint: Any) -> bool:
 
 
 def _list_of(items: Sequence[str], hint: Any) -> str:
-    """Return words as a list in JSON."""
     inner = hint if get_origin(hint) in (list, tuple) else get_args(hint)[0]
     is_number = get_args(inner)[:1] in ((int,), (float,))
     return f"[{', '.join(items)}]" if is_number else json.dumps(items)
 
 
 def _in_one_line(message: str, types: Mapping[str, Any]) -> str:
-    """Return a parser's message as the setting, its value, and what it takes."""
     if (missing := re.search(r"arguments are required: ([\w.]+)", message)) is not None:
         return f"{hyphens(missing[1])} is missing; see --help for the settings"
     found = re.search(r'Parser key "([\w.]+)', message)

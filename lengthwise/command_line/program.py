@@ -4,9 +4,8 @@
     PROGRAM = Program(module="scoring_service", commands=commands, title="Scores", extra="serve")
     PROGRAM.run(arguments)
 
-`options.py` builds the options of a command. `lengthwise COMMAND` (`lengthwise/__main__.py`) finds
-the programs by the entry points of the group `lengthwise.commands`, without an import of a package
-above this one.
+`options.py` builds the options of a command. The programs of the packages above this one are found
+by the entry points of the group `lengthwise.commands`.
 """
 
 from __future__ import annotations

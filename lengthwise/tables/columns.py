@@ -69,7 +69,6 @@ def require_columns(
 
 
 def _paths(value: Any, prefix: str = "", depth: int = _DEPTH) -> Iterator[str]:
-    """Yield the paths of a row's values; a list counts as one value."""
     value = unpacked(value)
     if isinstance(value, Mapping) and value and depth:
         for key, inner in value.items():
@@ -79,7 +78,6 @@ def _paths(value: Any, prefix: str = "", depth: int = _DEPTH) -> Iterator[str]:
 
 
 def _likely(row: Mapping[str, Any], paths: Sequence[str], option: str) -> str:
-    """Return the likeliest path for an option, by name and value; COLUMN without any."""
     fitting = [path for path in paths if _FITS[option](value_at(row, path)) is not None]
     for word in _WORDS[option]:
         for path in fitting:

@@ -1,15 +1,11 @@
 """Formats of logged requests: the paths of our columns in the rows of each gateway.
 
 Sources, as read in November 2026:
-- OpenAI: platform.openai.com/docs/api-reference, the bodies and `usage` of /chat/completions,
-  /completions and /responses. Gateways name request and response in a line differently; the common
-  names of the two parts are tried.
-- LiteLLM: docs.litellm.ai/docs/proxy/logging_spec (StandardLoggingPayload, written to buckets) and
-  the rows of LiteLLM_SpendLogs (schema.prisma; /spend/logs), which hold the prompt only with
-  `store_prompts_in_spend_logs`.
+- OpenAI: platform.openai.com/docs/api-reference; gateways name request and response differently.
+- LiteLLM: docs.litellm.ai/docs/proxy/logging_spec, and the rows of LiteLLM_SpendLogs.
 - Langfuse: langfuse.com/docs/api-and-data-platform/features/blob-storage-export-fields (snake
-  case) and the observations of the public API and of the export from the UI (camel case). Langfuse
-  subtracts the details of OpenAI's counts from `output`, so the parts are summed again.
+  case), the public API and the export from the UI (camel case). Langfuse subtracts the details of
+  OpenAI's counts from `output`, so the parts are summed again.
 """
 
 from collections.abc import Mapping

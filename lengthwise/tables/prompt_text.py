@@ -9,8 +9,7 @@ from typing import Any, Final
 from lengthwise.tables.values import unpacked
 
 MAX_CHARACTERS: Final = 16_384
-"""Longest text that is sent to a ranker, which reads a few hundred tokens of it. A service refuses
-megabytes, and with one such prompt the others of its batch."""
+"""Longest text that is sent to a ranker, which reads a few hundred tokens of it."""
 
 
 def normalised(prompt: str) -> str:

@@ -120,7 +120,6 @@ def log_left_out(reasons: Counter[str], num_rows: int, path: str | Path | None) 
 
 
 def _good_rows(rows: Sequence[Row | BadRow], path: Path, on_bad_rows: OnBadRows) -> dict[int, Row]:
-    """Return the readable rows by their number in the file."""
     bad = {number: row for number, row in enumerate(rows) if isinstance(row, BadRow)}
     if bad and on_bad_rows == "error":
         number, reason = next(iter(bad.items()))
@@ -130,7 +129,6 @@ def _good_rows(rows: Sequence[Row | BadRow], path: Path, on_bad_rows: OnBadRows)
 
 
 def _rows_of(frame: pd.DataFrame) -> dict[int, Row]:
-    """Return the rows of a frame without their missing values."""
     return {
         number: {
             str(key): cell
@@ -146,22 +144,16 @@ def _format_of(rows: Iterable[Row]) -> LogFormat | None:
     return next((known for known in map(recognise, sample) if known is not None), None)
 
 
-def _answered(rows: Mapping[int, Row], known: LogFormat, path: Path) -> dict[int, Row]:
-    """Return the rows of a log that hold an answer; the others are counted and logged."""
+def _frame_of_log(
+    rows: Mapping[int, Row], path: Path, known: LogFormat, own: Sequence[str]
+) -> pd.DataFrame:
+    import pandas as pd
+
     why = {number: unanswered(row, known) for number, row in rows.items()}
     reasons = Counter(reason for reason in why.values() if reason is not None)
     most = "".join(f"; {n} without an answer: {reason}" for reason, n in reasons.most_common(5))
     log.info("%s is a log of %s, %d rows%s", path, known.name, len(rows), most)
-    return {number: row for number, row in rows.items() if why[number] is None}
-
-
-def _frame_of_log(
-    rows: Mapping[int, Row], path: Path, known: LogFormat, own: Sequence[str]
-) -> pd.DataFrame:
-    """Return the answered requests of a log without empty columns; `own` are further paths."""
-    import pandas as pd
-
-    answered = _answered(rows, known, path)
+    answered = {number: row for number, row in rows.items() if why[number] is None}
     if not answered:
         raise DataError(f"no answered request in this log of {known.name}; give some", path=path)
     ours = [

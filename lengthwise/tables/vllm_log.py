@@ -1,10 +1,8 @@
 """Requests in the log of a vLLM server, each from several lines.
 
 Source: `RequestLogger` of vLLM (vllm/entrypoints/logger.py, since 0.30
-vllm/entrypoints/serve/utils/request_logger.py). `--enable-log-requests` writes "Received request
-ID: ...", and `--enable-log-outputs` "Generated response ID: ...". Older versions have the prompt
-and the token ids in these lines. Newer versions write separate lines with "details" at DEBUG only.
-Streamed answers have token ids only with `--enable-log-deltas`.
+vllm/entrypoints/serve/utils/request_logger.py). Older versions have the prompt and the token ids in
+the lines of request and response. Newer versions write separate "details" at DEBUG only.
 """
 
 import ast
@@ -70,7 +68,6 @@ def _messages(lines: Iterable[str]) -> Iterable[str]:
 
 
 def _read(line: re.Match[str], requests: dict[str, Row]) -> None:
-    """Add the values of a line to its request."""
     rest, key = line["rest"], _core(line["id"])
     request = requests.setdefault(key, {})
     if line["what"] == "Generated response":

@@ -1,12 +1,10 @@
 """The cost of our scheduler inside vLLM: time per step beside the stock one, and tokens per second.
 
-vLLM's scheduler and ours are stepped in turn in one process. The model is left out, so that a step
-is scheduling alone. Throughput is that of a whole engine under both in turn. Figures are medians;
-the two main ones have their lowest and highest repeat beside them.
+Both schedulers are stepped in turn in one process, without a model. Figures are medians.
 
-The time added to a step is the time around vLLM's own part of it. `added_us_empty` is the floor:
-the same for a scheduler that overrides the same methods and does nothing. It is not subtracted.
-Our code that vLLM calls within its part (queue, freed requests) is in `step_us_ours` only.
+The time added to a step is the time around vLLM's own part of it. `added_us_empty` is the floor: a
+scheduler that overrides the same methods and does nothing. It is not subtracted. Our code that
+vLLM calls within its part (queue, freed requests) is in `step_us_ours` only.
 """
 
 import json
@@ -33,9 +31,6 @@ from scheduler_adapters.planner.request_annotations import SCORE, TBT_S
 from scheduler_adapters.workload.requests import Requests, make_requests
 
 _THINK_END = 2
-_PROMPT_TOKENS, _SHARED_TOKENS = 16, 0
-_CACHED_PROMPT_TOKENS, _CACHED_SHARED_TOKENS = 128, 64
-"""Tokens of a prompt with prefix caching, in whole blocks of 32."""
 _WARM_UP_STEPS = 250
 """Steps until all seats are taken, and requests finish at the rate of arrivals."""
 _STEP = ("schedule", "update")
@@ -58,15 +53,13 @@ class BenchConfig:
     waiting: int = 2000
     """Requests in the queue throughout: as many arrive as finish."""
     steps: int = 1000
-    """Steps measured per scheduler, after as many as it takes to fill all seats."""
+    """Steps measured per scheduler, after a warm-up."""
     prefix_caching: bool = False
-    """Prompts of 128 tokens, the first half of which is the same in all and is cached; left out,
-    nothing is cached, and prompts have 16 tokens."""
+    """Prompts of 128 tokens with a common, cached first half; none: prompts of 16 tokens."""
     throughput_rounds: int = 8
     """Bursts under each scheduler for tokens/s, about 3 s each; 0 leaves throughput out."""
     late_scores_s: float = 0.0
-    """Seconds within which the requests of a burst get their scores, all equal, while they wait; 0:
-    they get none. Either way the order is that of arrival."""
+    """Seconds within which equal scores arrive for the waiting requests of a burst; 0: no score."""
     shape: str = "tiny"
     """Shape of the random model, as in `validate`."""
     kv_cache_mib: int = 256
@@ -84,10 +77,8 @@ class BenchConfig:
 
     @property
     def prompt(self) -> tuple[int, int]:
-        """Tokens of a prompt, and those that it shares."""
-        if self.prefix_caching:
-            return _CACHED_PROMPT_TOKENS, _CACHED_SHARED_TOKENS
-        return _PROMPT_TOKENS, _SHARED_TOKENS
+        """Tokens of a prompt, and of its part that all prompts share, in whole blocks of 32."""
+        return (128, 64) if self.prefix_caching else (16, 0)
 
 
 def bench(config: BenchConfig) -> None:
@@ -177,7 +168,6 @@ class _Side:
         return [ns / 1e3 for ns in self.added_ns[stage]]
 
     def fill(self) -> None:
-        """Replace finished requests by new arrivals."""
         for _ in range(self.in_system - len(self.scheduler.requests)):
             request = self._request()
             began_ns = _now_ns()
@@ -230,10 +220,8 @@ class _Side:
 
 
 def _schedulers_like(scheduler: Any) -> tuple[Any, Any]:
-    """vLLM's own scheduler and ours, configured as `scheduler`, with vLLM's part of each timed.
-
-    The difference of two such times within one step is steadier than that of two schedulers.
-    """
+    """Return vLLM's own scheduler and ours, configured alike, with vLLM's part of each timed."""
+    # The difference of two such times within one step is steadier than that of two schedulers.
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankMixin
 
     stock: Any = _stock_class(scheduler)
@@ -277,7 +265,6 @@ def settings_of(scheduler: Any) -> dict[str, Any]:
 
 
 def _stock_class(scheduler: Any) -> type:
-    """Return the class that vLLM would schedule with; on a GPU it is the asynchronous one."""
     from scheduler_adapters.engines.vllm_v1.versions import AsyncScheduler, Scheduler
 
     asynchronous = scheduler.vllm_config.scheduler_config.async_scheduling
@@ -286,11 +273,9 @@ def _stock_class(scheduler: Any) -> type:
 
 
 def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, Any]:
-    """Tokens per second of a whole engine on one burst, and how the two compare round by round.
+    """Return the tokens per second of a whole engine on one burst, under both schedulers in turn.
 
-    Both schedulers serve it in one engine, in turn, on a CPU by a steady clock: two processes, or
-    two moments of a machine, would differ by more than they do. As many steps of both mean that
-    ours made the batches of vLLM's own, and costs what is left.
+    Equal numbers of steps mean that ours made the batches of vLLM's own.
     """
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import scheduler as make_ours
 
@@ -332,7 +317,6 @@ def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, Any]:
 
 
 def _tokens_per_s(driver: VllmDriver, burst: Requests, clock: EngineClock) -> float:
-    """Serve a burst in an idle engine: tokens per second."""
     driver.serve(burst, clock=clock, seed=0)
     spent_s = clock()
     core = driver.engine.engine_core.engine_core

@@ -69,9 +69,8 @@ def run(config: SimulatorBenchConfig) -> None:
     Example:
       python -m scheduler_adapters bench --json
 
-    One instance x 1,000 requests and 8 x 10,000, saturated, step times from tables. Everything from
-    requests to timelines counts; start-up and compilation do not. python_path is the same without
-    compiled loops. cluster_r8 is sarathi_r8 as a cluster under round-robin.
+    One instance x 1,000 requests and 8 x 10,000, saturated, without start-up and compilation.
+    python_path is the same without compiled loops, cluster_r8 sarathi_r8 as a cluster.
     """
     tables, small, large = _load(_golden(config))
     latency = tables or _SYNTHETIC
@@ -91,7 +90,6 @@ def run(config: SimulatorBenchConfig) -> None:
 
 
 def _alone(run: Callable[..., dict[str, float]], *arguments: Any, **named: Any) -> dict[str, float]:
-    """Return the figures of a run in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
         return alone.submit(run, *arguments, **named).result()
 
@@ -100,12 +98,10 @@ _SYNTHETIC = AffineLatency(base_s=0.0096, per_token_s=5.5e-5, per_context_token_
 
 
 def _golden(config: SimulatorBenchConfig) -> Path:
-    """Return the folder of the golden runs; it need not be there."""
     return config.golden or Path(os.environ.get("LENGTHWISE_DATA", ".")) / "vidur-golden"
 
 
 def _load(folder: Path) -> tuple[TableLatency | None, Requests, Requests]:
-    """Time tables and the requests of the two sizes."""
     if not folder.is_dir():
         return None, chat_requests(1000, _RATE_PER_S), chat_requests(10_000, 8 * _RATE_PER_S)
     small = read_trace(folder / "sarathi_r1_n1000_q6.45.parquet")
@@ -128,7 +124,6 @@ def chat_requests(count: int, rate_per_s: float) -> Requests:
 def _speeds(
     latency: LatencyModel, small: Requests, large: Requests, loop: LoopName, repeats: int
 ) -> dict[str, float]:
-    """Requests per CPU second by policy."""
     instance = golden_instance(latency)
     scored = small.with_scores(small.output_tokens)
     reasoning = replace(small, reasoning_tokens=small.output_tokens // 2)
@@ -150,7 +145,6 @@ def _speeds(
 
 
 def _cluster_speed(latency: LatencyModel, requests: Requests, repeats: int) -> float:
-    """Requests per CPU second of eight replicas as a cluster, which runs in plain Python."""
     instances = [golden_instance(latency)] * 8
 
     def run() -> None:

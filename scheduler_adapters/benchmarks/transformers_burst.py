@@ -1,8 +1,7 @@
 """`bench-transformers`: a burst of requests through transformers under several schedulers.
 
-The model has random weights and the shape of a real one; each request gets exactly the output
-tokens that its response had (end-of-sequence is off), so schedulers are compared on the same work.
-Beside what was measured stands what the simulator predicts from the steps under the first of them.
+The model has random weights and the shape of a real one. Each request gets exactly the output
+tokens of its response, so that schedulers are compared on the same work.
 """
 
 import logging
@@ -48,24 +47,19 @@ class BurstConfig(BatchingConfig):
     """The requests, the schedulers and the model."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars", "slai", "oracle"])
-    """Names of policies, which `simulate --help` lists, or import paths. The step times of the
-    simulator are fitted to the first one's run."""
+    """Names of policies, or import paths; step times are fitted to the first one's run."""
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings of policies by name, e.g. {"slai": {"max_tokens": 256}}. A made-up name has a key
     policy: {"slai-late": {"policy": "slai", "offset": 10.0}}."""
     trace: Path | None = None
-    """.csv, .parquet or .jsonl with prompt_tokens, output_tokens and, where there are any, score,
-    user_class, tbt_s, prompt; none: lengths of Vicuna-7B's responses in $LENGTHWISE_DATA, else
-    synthetic. Arrival times are not used: all requests arrive at once."""
+    """.csv, .parquet or .jsonl as in `simulate`, without its arrival times; none: lengths of
+    Vicuna-7B's responses in $LENGTHWISE_DATA, else synthetic."""
     num_requests: int | None = None
-    """At most this many requests, drawn at random; none: 2,000 on a GPU, and on a CPU 200, a
-    minute or two of the tiny shape under four policies."""
+    """At most this many requests, drawn at random; none: 2,000 on a GPU, 200 on a CPU."""
     max_context: int = 4096
     """Longer prompts and outputs are cut to a half of this each."""
     scores: str | None = None
-    """Source of scores, as in `simulate`: synthetic (of quality tau_b), trace, oracle,
-    constant, or, for a trace with a column prompt, bundle:PATH or service:HOST:PORT; none: the
-    trace's column score where there is one, else synthetic."""
+    """Source of scores, as in `simulate`."""
     tau_b: float = 0.6
     """Kendall tau-b of synthetic scores with the true lengths."""
     paying_share: float = 0.5
@@ -75,8 +69,7 @@ class BurstConfig(BatchingConfig):
     free_tbt_s: float = 0.5
     """Target time between tokens of the class "free"."""
     out: Path | None = None
-    """Folder for the timeline (POLICY.jsonl, times of all tokens) and the steps (POLICY.steps.csv)
-    under each policy, summary.csv, and simulated beside measured (agreement.csv, agreement.svg)."""
+    """Folder for POLICY.jsonl, POLICY.steps.csv, summary.csv, agreement.csv and agreement.svg."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -93,7 +86,7 @@ class BurstConfig(BatchingConfig):
 
     @property
     def setup(self) -> WorkloadConfig:
-        """Settings of requests and scores, as `simulate` has them."""
+        """Settings of requests and scores of `simulate`."""
         return WorkloadConfig(
             trace=self.trace,
             num_requests=sys.maxsize,
@@ -111,11 +104,9 @@ class BurstConfig(BatchingConfig):
 def burst(config: BurstConfig) -> None:
     """Serve a burst with transformers' continuous batching, once under each scheduler.
 
-    A random model of the given shape answers requests of real lengths, all there at 0 s; the table
-    says what each scheduler made of them. A second one says what the simulator makes of the same
-    requests when it knows the engine's steps under the first policy only, and how far it is from
-    what was measured, request by request (MAPE), and in the mean (bias). Needs a GPU for anything
-    but the tiny shape.
+    A random model of the given shape answers requests of real lengths, all at 0 s. A second table
+    has the same requests simulated, with step times fitted to the first policy's run, and the error
+    per request (MAPE) and of the mean (bias). Needs a GPU for any shape but tiny.
 
     Examples:
       python -m scheduler_adapters bench-transformers --num-requests 40 --max-num-seqs 4
@@ -159,12 +150,7 @@ def burst(config: BurstConfig) -> None:
 
 
 def load_burst(config: BurstConfig) -> Requests:
-    """Return the requests, all at 0 s, with classes, and with the scores of the trace.
-
-    Raises:
-        DataError: the trace cannot be read.
-        ScoringError: not one of its prompts could be scored.
-    """
+    """Return the requests, all at 0 s, with classes; raises as `WorkloadConfig.load`."""
     requests = _lengths(config)
     random = np.random.default_rng((config.seed, _CLASS_STREAM))
     if len(requests) > config.most_requests:
@@ -206,11 +192,9 @@ def _lengths(config: BurstConfig) -> Requests:
 def serve_burst(
     requests: Requests, config: BurstConfig, folder: Path
 ) -> Iterator[tuple[str, Served]]:
-    """Yield policy after policy with its run, which is written to `folder` as well.
+    """Yield each policy with its run, which is written to `folder` as well.
 
-    Raises:
-        UnsupportedByEngine: a policy wants what this engine cannot do.
-        ConfigError: no such policy, shape or device, or the model does not fit.
+    Raises UnsupportedByEngine, or ConfigError: no such policy, shape or device.
     """
     from scheduler_adapters.engines.transformers_batching.rank_scheduler import use_policy
 

@@ -38,8 +38,7 @@ class Report:
     settings: Mapping[str, Mapping[str, Any]]
     """Of the policies, by name."""
     out: Path | None
-    """Folder for summary.csv, agreement.csv and agreement.svg, written anew after each run: a
-    later one may be cut off. None: nothing is written."""
+    """Folder for summary.csv, agreement.csv and agreement.svg, written anew after each run."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     """A flat record of each run."""
     fit: GraphFit | None = None
@@ -53,9 +52,9 @@ class Report:
             if not self.rows:
                 self.fit = fit_graphs(run.steps, has_graphs=run.has_graphs)
             if self.fit is not None:
-                predicted = predict(run, load_named(name, self.settings), self.fit)
-                row |= {"is_fitted_on_itself": not self.rows, **predicted.to_row()}
-                self._per_request.append(predicted.per_request.assign(policy=name))
+                predicted, per_request = predict(run, load_named(name, self.settings), self.fit)
+                row |= {"is_fitted_on_itself": not self.rows, **predicted}
+                self._per_request.append(per_request.assign(policy=name))
         except LengthwiseError as error:  # what was measured still counts
             log.warning("%s is not simulated: %s", name, error)
         self.rows.append(row)

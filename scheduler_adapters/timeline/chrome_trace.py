@@ -20,7 +20,6 @@ def write_chrome_trace(timeline: Timeline, path: str | PathLike[str]) -> None:
 
 
 def _phases(timeline: Timeline, row: int) -> list[dict[str, Any]]:
-    """Queueing, prefill, reasoning and answering of one request, those that took time."""
     requests = timeline.requests
     phases = {
         "queueing": requests.arrival_s,

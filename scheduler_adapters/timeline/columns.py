@@ -66,7 +66,6 @@ class TimelineRecord:
         )
 
     def _runs(self) -> Ints:
-        """Return the runs as `Timeline.runs`."""
         rows = np.repeat(np.array(self._run_rows, np.int64), np.array(self._run_counts, np.int64))
         return _joined(np.column_stack([rows, np.array(self._run_ticks, np.int64).reshape(-1, 2)]))
 
@@ -84,10 +83,7 @@ def timeline_of_columns(
     start_s: Mapping[int, float] = MappingProxyType({}),
     earlier_tokens: Ints | int = 0,
 ) -> Timeline:
-    """Return the timeline of one instance from its columns, as in `Timeline`.
-
-    `start_s` and `earlier_tokens` are those of `TimelineRecord`.
-    """
+    """Return the timeline of one instance from its columns, as in `Timeline`."""
     answer_s, answer_scheduled_s = first_token_s.copy(), np.full(len(requests), np.nan)
     if requests.reasoning_tokens.any():
         tick = nth_token_tick(requests.reasoning_tokens - earlier_tokens, runs)

@@ -20,11 +20,7 @@ _PERCENTS: Final = ((10, 100.0), (20, 90.0), (100, 95.0))
 
 
 def first_answer_tail(timeline: Timeline) -> list[dict[str, Any]]:
-    """Return the bins with at least `LEAST_REQUESTS` answering requests, by length.
-
-    Each has the least of its `reasoning_tokens`, the `count` of answering requests, a `percent` and
-    this percentile of `first_answer_s`: first answering token - arrival.
-    """
+    """Return the bins with at least `LEAST_REQUESTS` answering requests, by length."""
     first_s = timeline.first_answer_s - timeline.requests.arrival_s
     answers = ~np.isnan(first_s)
     bins = timeline.requests.reasoning_tokens[answers] // BIN_TOKENS

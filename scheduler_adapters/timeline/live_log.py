@@ -30,11 +30,8 @@ class _Open:
 class TimelineLog(EngineObserver):
     """Appends the timeline of engine number `instance` to the .jsonl file at `path`.
 
-    Times are in seconds after `start_s` on the engine's clock. It may be set anew until the first
-    request has finished.
-
-    Raises:
-        ConfigError: the file cannot be written.
+    Times are in seconds after `start_s` on the engine's clock, which may be set anew until the
+    first request has finished. Raises ConfigError if the file cannot be written.
     """
 
     def __init__(self, path: str, *, start_s: float, instance: int = 0) -> None:
@@ -111,11 +108,7 @@ class TimelineLog(EngineObserver):
 
 
 def require_writable(path: Path) -> None:
-    """Check that a timeline can be written at `path`, and read again.
-
-    Raises:
-        ConfigError: another suffix, or no such folder.
-    """
+    """Raise ConfigError unless a timeline can be written at `path`, and read again."""
     if path.suffix != ".jsonl":
         raise ConfigError(f"timeline is {path}; use a name that ends in .jsonl")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):

@@ -13,6 +13,7 @@ Source: Andes' QoE as PASCAL restricts it to answering tokens.
 # above `pace`. So a run has one piece, and one more per slow gap in it.
 
 import numpy as np
+import pandas as pd
 
 from scheduler_adapters.timeline.timeline import Timeline, tokens_before
 from scheduler_adapters.timeline.token_clock import DEFAULT_TBT_S
@@ -65,7 +66,8 @@ def _qoe_at(pace_s: float, tick_s: Floats, runs: Ints, late_s: Floats) -> tuple[
     row, first, count, number = _pieces(pace_s, tick_s, runs)
     rows, at, of = np.unique(row, return_index=True, return_inverse=True)
     # u_j - x_j of each piece; 0 for the first token.
-    lag_s = _running_maximum(of, tick_s[first] - tick_s[first[at]][of] - number * pace_s)
+    behind_s = tick_s[first] - tick_s[first[at]][of] - number * pace_s
+    lag_s = pd.Series(behind_s).groupby(of).cummax().to_numpy()
     total = np.bincount(of, count)
     end_s = total * pace_s + lag_s[np.append(at[1:], len(of)) - 1]
     ideal = total * end_s - pace_s * total * (total - 1) / 2
@@ -88,13 +90,3 @@ def _pieces(pace_s: float, tick_s: Floats, runs: Ints) -> tuple[Ints, Ints, Ints
     next_start = np.append(start[1:], 0)
     next_start[np.cumsum(num_pieces) - 1] = last + 1
     return row[of], start, next_start - start, number[of] + start - first[of]
-
-
-def _running_maximum(group: Ints, values: Floats) -> Floats:
-    """Return the running maximum (N,) of the values inside each group; groups ascend."""
-    order = np.argsort(values, kind="stable")
-    rank = np.empty(len(values), dtype=np.int64)
-    rank[order] = np.arange(len(values))
-    # Ranks are whole numbers, so one running maximum serves all groups exactly.
-    highest = np.maximum.accumulate(group * len(values) + rank)
-    return np.asarray(values[order][highest - group * len(values)])

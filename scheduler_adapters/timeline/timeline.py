@@ -156,10 +156,7 @@ def timeline_from_token_times(
     migrations: ArrayLike = 0,
     answer_scheduled_s: ArrayLike = np.nan,
 ) -> Timeline:
-    """Return the timeline from the token times of each request.
-
-    A request with all its `output_tokens` is finished.
-    """
+    """Return the timeline from the token times of each request."""
     count = len(requests)
     times = [np.asarray(times_s, dtype=np.float64) for times_s in token_s]
     emitted = np.array([len(row) for row in times])
@@ -199,10 +196,7 @@ def write_timeline(
 ) -> None:
     """Write one row per request as .parquet or .jsonl, with all token times if `token_times`.
 
-    A failed write leaves no file.
-
-    Raises:
-        DataError: another suffix, or the path cannot be written.
+    Raises DataError: another suffix, or the path cannot be written; no part of the file remains.
     """
     path = Path(path)
     table = as_table(timeline, token_times=token_times)
@@ -236,11 +230,7 @@ def _json_line(row: Mapping[Any, Any]) -> str:
 
 
 def read_timeline(path: str | PathLike[str]) -> Timeline:
-    """Read a file of `write_timeline` that has token times.
-
-    Raises:
-        DataError: no such file, or a column is missing.
-    """
+    """Read a file of `write_timeline` with token times. Raises DataError without a column."""
     path = Path(path)
     table = read_table(path, _WRITTEN)
     if "token_s" not in table:

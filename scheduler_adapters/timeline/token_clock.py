@@ -6,7 +6,7 @@ QoE is that of `qoe.py`. The residents of a step are updated together, in arrays
 Source: Andes' QoE as PASCAL restricts it to answering tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import isnan, nan
 from typing import Final, NamedTuple
 
@@ -55,8 +55,7 @@ class ServedRequest(NamedTuple):
 class TokenClock(EngineObserver):
     """Measures the tokens of started requests.
 
-    Args:
-        thinks: whether tokens are reasoning tokens up to the reported end of thinking.
+    If it `thinks`, tokens are reasoning tokens up to the reported end of thinking.
     """
 
     def __init__(self, thinks: bool = False) -> None:
@@ -178,7 +177,6 @@ class TokenClock(EngineObserver):
         return "" if slot is None else self._class_name(slot)
 
     def _serve(self, request: RequestView) -> None:
-        """Record a finished request, if it was admitted and has tokens."""
         slot = self._slots.get(request.request_id)
         if slot is None or not self._table["num_tokens"][slot]:
             return
@@ -194,8 +192,11 @@ class TokenClock(EngineObserver):
             preemptions=request.preemptions,
         )
         self.served.append(served)
-        if row["num_answering"]:
-            self.finished_qoe.append((user_class, _qoe(row)))
+        if count := row["num_answering"]:
+            total_s = count * (row["shown_s"] + row["tbt_s"])
+            expected_s = count * row["first_shown_s"] + row["tbt_s"] * count * (count - 1) / 2
+            value = (total_s - row["sum_shown_s"]) / (total_s - expected_s)
+            self.finished_qoe.append((user_class, value))
 
     def _count_gaps(self, slots: Ints, counts: Floats, now_s: float) -> None:
         last_s = self._table["last_s"]
@@ -213,7 +214,6 @@ class TokenClock(EngineObserver):
         self.tbt_sums_s += sums_s.reshape(self.tbt_sums_s.shape)
 
     def _slots_of(self, request_ids: Sequence[str]) -> Ints:
-        """Return the slots of requests; -1 without one."""
         # Most steps serve the requests of the previous step, in its order.
         if request_ids != self._newest_ids:
             slots = [self._slots.get(request_id, -1) for request_id in request_ids]
@@ -255,10 +255,3 @@ class TokenClock(EngineObserver):
         self._thinking = np.append(self._thinking, np.empty(more, np.bool_))
         self._class_of = np.append(self._class_of, np.empty(more, np.int64))
         self._free.extend(range(old + more - 1, old - 1, -1))
-
-
-def _qoe(row: Mapping[str, float]) -> float:
-    tbt_s, last_s, count = row["tbt_s"], row["shown_s"], row["num_answering"]
-    end_s = last_s + tbt_s
-    expected_s = count * row["first_shown_s"] + tbt_s * count * (count - 1) / 2
-    return (count * end_s - row["sum_shown_s"]) / (count * end_s - expected_s)

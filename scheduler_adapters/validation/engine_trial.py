@@ -1,16 +1,11 @@
 """A trial of the simulator: a trace on a real engine, and the same trace simulated.
 
-The trace is cut into pieces. In every other piece the size and duration of each step are recorded,
-and a latency model is fitted to them. The pieces between are simulated under the same policy. Their
-latencies are compared request by request, and the engine's decisions are replayed through the
-policy.
+The trace is cut into pieces. A latency model is fitted to the steps of every other piece. The
+pieces between are simulated under the same policy, and compared request by request; the engine's
+decisions are replayed through the policy.
 
 The engine serves all pieces several times. A piece for the fit and the piece after it stay
-together, since a machine's speed is nearly the same for neighbours in time. Each repeat has another
-order of these pairs, so that a slow minute does not meet the same requests again.
-
-Where few seats are the bottleneck, milliseconds decide which seat a request gets, and its TTFT
-changes manyfold. One simulation then is no more of a mean than one run of the engine.
+together, as a machine's speed is nearly the same for both. Each repeat has another order of pairs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,8 +38,7 @@ class TrialConfig:
     pieces: int = 10
     """Parts of the trace; every other one is for the fit. Each starts on an idle engine."""
     repeats: int = 4
-    """Runs of every piece by the engine. A prediction is of the mean, which one run is not;
-    the default is what fits into 4 minutes on two CPU cores."""
+    """Runs of every piece by the engine; the prediction is of their mean."""
     clock: ClockKind | None = None
     """"wall" counts all time. "cpu" counts this process's CPU seconds, without idle time and
     without other load on the machine. "steady" corrects these for the machine's speed, measured by
@@ -60,10 +54,10 @@ class EngineRuns:
 
     clock: ClockKind
     runs: Sequence[Sequence[EngineRecording]]
-    """Of each repeat, the compared pieces in the order of the trace."""
+    """The compared pieces of each repeat in the order of the trace."""
     fit: StepFit
     instance: Instance
-    """Like the engine, with the fitted step times."""
+    """The limits of the engine, with the fitted step times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +113,7 @@ def run_trial(
 ) -> Trial:
     """Serve the requests with a real engine, simulate them, and compare.
 
-    Args:
-        name: of the policy, for the result.
-        make_policy: a fresh one, as the engine runs it.
-
-    Raises:
-        DataError: too few steps to fit step times to.
+    `make_policy` makes the policy `name` that the engine runs. Raises DataError for too few steps.
     """
     engine = measure(driver, requests, config)
     first = [recording.timeline.requests for recording in engine.runs[0]]
@@ -133,8 +122,7 @@ def run_trial(
     measured = {name: np.stack([run[name] for run in by_run]) for name in METRICS}
     recorded = [recording for run in engine.runs for recording in run]
     replayed = [replay(make_policy(), recording.decisions) for recording in recorded]
-    num_admissions = sum(agreement.num_admissions for agreement in replayed)
-    num_equal = sum(agreement.num_equal for agreement in replayed)
+    num_admissions, num_equal = (sum(counts) for counts in zip(*replayed, strict=True))
     result = TrialResult(
         policy=name,
         clock=engine.clock,
@@ -182,6 +170,5 @@ def order_in_pairs(num_pieces: int, dice: np.random.Generator) -> list[int]:
 
 
 def _latencies(timelines: Sequence[Timeline]) -> dict[str, Floats]:
-    """Return the latencies per request, seconds, over all pieces."""
     pieces = [latencies(timeline) for timeline in timelines]
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in METRICS}

@@ -1,9 +1,7 @@
 """Errors of simulated latencies against measured ones, of one run of an engine or of several.
 
-A simulator predicts what a request may expect, so where there are several runs of the engine it is
-compared with their mean. The mean and not the median, on both sides: a latency is a sum of step
-times, and only means add up; fitted step times are means too. Beside it stands what shows how much
-of an error is the engine's own noise.
+Several runs of an engine are compared by their mean: a latency is a sum of step times, and only
+means add up. The engine's own noise is reported beside the error of the simulator.
 """
 
 from dataclasses import dataclass
@@ -28,38 +26,28 @@ def mape(simulated: Floats, real: Floats) -> float:
     return float(np.mean(np.abs(simulated - real) / real))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Error:
-    """Of one metric over all requests: fractions of the real value."""
+def error(simulated: Floats, real: Floats) -> tuple[float, float]:
+    """Return MAPE and bias over the pairs (N,) where both are known.
 
-    mape_fraction: float
-    """Mean of |simulated - real| / real."""
-    bias_fraction: float
-    """(mean simulated - mean real) / mean real; above 0: the simulator is slower."""
-
-
-def error(simulated: Floats, real: Floats) -> Error:
-    """Return the error over the pairs (N,) where both are known."""
+    The bias is (mean simulated - mean real) / mean real; above 0, the simulator is slower.
+    """
     known = ~np.isnan(simulated) & ~np.isnan(real)
     simulated, real = simulated[known], real[known]
-    bias = float(simulated.mean() / real.mean() - 1)
-    return Error(mape_fraction=mape(simulated, real), bias_fraction=bias)
+    return mape(simulated, real), float(simulated.mean() / real.mean() - 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepeatedError:
-    """Of one metric: means over requests of |prediction - reality| / reality, as fractions."""
+    """Errors of one metric: means over requests of |simulated - measured| / measured."""
 
     mape: float
-    """The simulation against the mean of all runs of the engine."""
+    """Against the mean of all runs of the engine."""
     single_run_mape: float
-    """The simulation against one run, in the mean over the runs."""
+    """Against one run, mean over the runs."""
     floor_mape: float | None
-    """One run of the engine against the mean of its other runs, in the mean over the runs: the
-    engine itself in the simulator's place. None for a single run."""
+    """One run of the engine against the mean of its other runs; None for a single run."""
     noise_mape: float | None
-    """About what a simulator without error would show as `mape`, because the mean of R runs is
-    still uncertain: floor * sqrt(R - 1) / R, for runs that err independently."""
+    """`mape` of an exact simulator, as the mean of R runs is uncertain: floor * sqrt(R - 1) / R."""
     bias: float
     """(mean simulated - mean measured) / mean measured; above 0: the simulator is slower."""
     mean_s_measured: float
@@ -67,23 +55,21 @@ class RepeatedError:
 
 
 def against_repeats(simulated: Floats, runs: Floats) -> RepeatedError:
-    """Compare one simulation with R runs of the engine.
+    """Compare one simulation (N,) with R runs of the engine (R, N).
 
-    Args:
-        simulated: a latency per request, seconds, shape (N,); NaN where it is undefined.
-        runs: the same as measured, shape (R, N); NaN for the same requests in every run.
+    Values are a latency in seconds, NaN for the same requests in all.
     """
     defined = ~np.isnan(runs[0])
     simulated, runs = simulated[defined], runs[:, defined]
     mean, count = runs.mean(axis=0), len(runs)
-    overall = error(simulated, mean)
+    overall, bias = error(simulated, mean)
     floor = mape(runs, (runs.sum(axis=0) - runs) / (count - 1)) if count > 1 else None
     return RepeatedError(
-        mape=overall.mape_fraction,
+        mape=overall,
         single_run_mape=mape(simulated, runs),
         floor_mape=floor,
         noise_mape=None if floor is None else floor * (count - 1) ** 0.5 / count,
-        bias=overall.bias_fraction,
+        bias=bias,
         mean_s_measured=float(mean.mean()),
         mean_s_simulated=float(simulated.mean()),
     )

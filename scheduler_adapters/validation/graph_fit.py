@@ -1,11 +1,9 @@
 """CUDA graphs of transformers' continuous batching: steps of few sizes, each slow once.
 
 The engine pads the tokens of a step, and the cached tokens that they attend to, to multiples. The
-first step of a pair of padded sizes captures a graph: on an H100 a step of a 7B model then takes
-100 ms instead of 20. New sizes occur early in a run, while contexts are short. A fit without this
-distinction would therefore find that context costs nothing. Captures are recognised by their sizes,
-not by their durations. Where one request grows past 1,024 tokens or a power of two above, the
-engine captures all sizes anew; this is not modelled.
+first step of a pair of padded sizes captures a graph, which takes several times as long. These
+steps occur early in a run, while contexts are short, and would spoil the fit. Where one request
+grows past 1,024 tokens or a power of two above, all sizes are captured anew: this is not modelled.
 """
 
 from collections.abc import Sequence
@@ -28,11 +26,7 @@ Size = tuple[int, int]
 
 @dataclass(kw_only=True)
 class CapturingLatency(LatencyModel):
-    """Step times of another model, plus a time for each new graph; for one simulation only.
-
-    The model is stateful, as the engine is: it keeps the set of captured graphs. The simulator
-    computes the time of each step once, in order.
-    """
+    """Step times of another model, plus a time for each new graph; for one simulation only."""
 
     replayed: LatencyModel
     """Times of steps whose graph exists."""
@@ -67,15 +61,7 @@ class GraphFit:
 
 
 def fit_graphs(steps: Sequence[StepRecord], *, has_graphs: bool) -> GraphFit:
-    """Fit step times to a run of a new engine.
-
-    Args:
-        steps: all of the run, in order.
-        has_graphs: whether the engine captures CUDA graphs.
-
-    Raises:
-        DataError: as `fit_steps` does.
-    """
+    """Fit step times to all steps of a run of a new engine, in order; raises as `fit_steps`."""
     if not has_graphs:
         return GraphFit(steps=fit_steps(steps))
     captures: list[StepRecord] = []

@@ -1,8 +1,7 @@
 """The recording of a real engine, and the replay of its decisions through a policy.
 
-A recording holds token times, the size and duration of each step, and the events of the queue, in
-order. A replay ranks the same requests at the same times by a fresh policy, and counts the
-admissions that took the first-ranked request.
+A replay ranks the same requests at the same times by a fresh policy, and counts the admissions that
+took the first-ranked request.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,12 +47,7 @@ class EngineRecording:
 def record(
     driver: EngineDriver, requests: Requests, *, clock: EngineClock, seed: int
 ) -> EngineRecording:
-    """Serve the requests as they arrive, and record it.
-
-    Args:
-        clock: restarted here; the seconds of all that is recorded.
-        seed: of the prompts.
-    """
+    """Serve the requests as they arrive, and record it; `seed` is that of the prompts."""
     recorder = Recorder()
     run = driver.serve(requests, clock=clock, seed=seed, observers=[recorder])
     return EngineRecording(run.timeline, recorder.steps, recorder.decisions)
@@ -90,20 +84,10 @@ class Recorder(StepRecorder):
         self.decisions.append(Admitted((request.number,), copy(self._load)))
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Counts of admissions, and of those that took the policy's first request."""
+def replay(policy: Policy, decisions: Iterable[Queued | Admitted]) -> tuple[int, int]:
+    """Return the number of admissions, and of admissions that took the policy's first request.
 
-    num_admissions: int
-    num_equal: int
-
-
-def replay(policy: Policy, decisions: Iterable[Queued | Admitted]) -> Agreement:
-    """Rank the recorded requests by `policy` and compare with the admissions.
-
-    Raises:
-        InvalidDecision: the policy failed to rank.
-        KeyError: a request was admitted that had not been queued.
+    Raises InvalidDecision if the policy fails to rank.
     """
     waiting: dict[int, tuple[RequestView, Rank]] = {}
     num_admissions = num_equal = 0
@@ -119,7 +103,7 @@ def replay(policy: Policy, decisions: Iterable[Queued | Admitted]) -> Agreement:
             num_admissions += 1
             num_equal += first == number
             del waiting[number]
-    return Agreement(num_admissions, num_equal)
+    return num_admissions, num_equal
 
 
 def _current(policy: Policy, view: RequestView, rank: Rank, load: LoadView) -> Rank:

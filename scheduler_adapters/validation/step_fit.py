@@ -1,9 +1,8 @@
 """Step times of a real engine, fitted to recorded steps.
 
 Beside the model's computation, an engine spends time on each request of a step (its Python, its
-sampler), and more on a prefill. On a small model these times matter, so they are terms of their own
-here, where `AffineLatency` has one price for any token. The cost per further decode also varies: a
-product of two rows with a matrix may run another kernel than one of three.
+sampler), and more on a prefill. On a small model these times matter, so they have terms of their
+own. The cost per further decode varies with the kernels that an engine uses.
 """
 
 from bisect import bisect_left
@@ -32,8 +31,7 @@ class EngineLatency(LatencyModel):
     """A time for the number of decodes, and one linear term for each other count. Seconds."""
 
     decodes: tuple[int, ...]
-    """Numbers of decodes with a known time, ascending. Between two of them the time is linear,
-    below the first it is the first's, and beyond the last each decode adds the average cost."""
+    """Numbers of decodes with a known time, ascending; the time between two of them is linear."""
     decodes_s: tuple[float, ...]
     """Times of steps with as many decodes, without the terms of context and prefills."""
     per_context_token_s: float
@@ -75,14 +73,11 @@ class StepFit:
 
 
 def fit_steps(steps: Sequence[StepRecord]) -> StepFit:
-    """Least squares with coefficients that cannot be negative, each step weighted by 1 / its size.
+    """Return the least-squares fit with coefficients >= 0, weighted by 1 / predicted time.
 
-    The size is the predicted one, found in a few rounds. With the measured one as weight, slow
-    outliers would hardly count, and the fit would be too fast.
-
-    Raises:
-        DataError: fewer steps than coefficients, or one that took no time.
+    Raises DataError: fewer steps than coefficients, or a step without time.
     """
+    # With the measured time as weight, slow outliers would hardly count.
     table = np.array([astuple(step) for step in steps], dtype=np.float64).reshape(len(steps), -1)
     knots = _knots([step.num_decodes for step in steps])
     others = table[:, 1:-1]

@@ -2,10 +2,9 @@
 
     requests = draw_lengths("alpaca-eval", 2000, seed=0)
 
-The lengths behind PASCAL's evaluation (o4-mini on AlpacaEval 2.0, Arena-Hard, MATH, GPQA and
-LiveCodeBench) are not public. The fits here are log-normal; prompt, reasoning and answer are drawn
-independently. Each fit names the recorded lengths of its medians and spreads. They keep the one
-figure of the paper: more than 70% of the chats have fewer than 1,000 reasoning tokens.
+The lengths behind PASCAL's evaluation are not public. The fits here are log-normal; prompt,
+reasoning and answer are drawn independently. They keep the one figure of the paper: more than 70%
+of the chats have fewer than 1,000 reasoning tokens.
 """
 
 from __future__ import annotations
@@ -67,9 +66,7 @@ REASONING_LENGTHS: Final = (*MIXES, HALF_HEAVY, *RECORDED)
 def draw_lengths(name: str, count: int, *, seed: int, data_dir: DataDir = None) -> Requests:
     """Return `count` requests at 0 s with lengths of this name in `REASONING_LENGTHS`.
 
-    Raises:
-        ConfigError: another name, or no data folder for recorded lengths.
-        DataError: the folder lacks the recorded lengths.
+    Raises ConfigError: another name. For recorded lengths, raises as `data_file`.
     """
     random = np.random.default_rng((seed, LENGTH_STREAM))
     if name in RECORDED:

@@ -73,9 +73,7 @@ def make_requests(
     """Return checked columns in order of arrival (stable; sorting is logged).
 
     Args:
-        arrival_s: seconds; without it all requests arrive at 0 s.
         request_id: names; without them the numbers from 0.
-        user_class: "" for a request without a class.
         score_s: time of each score. A time before the arrival counts as the arrival; NaN and
             infinity mean never.
         path: file of the columns, for errors.
@@ -127,7 +125,6 @@ class _Columns:
     def numbers(
         self, name: str, values: ArrayLike, wanted: str, is_right: Callable[[Floats], Any]
     ) -> Floats:
-        """Return a column of numbers, each right; `wanted` names the right ones."""
         try:
             column = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError) as error:

@@ -31,10 +31,7 @@ def synthetic_scores(lengths: Ints, *, tau_b: float, seed: int = 0) -> Floats:
     """Draw scores (N,) whose Kendall tau-b with `lengths` is `tau_b`, within .002 for N >= 2,000.
 
     A Gaussian copula over the ranks of the lengths: rho = sin(pi * tau / 2), corrected on the same
-    noise until the achieved tau-b is right. Ties among the lengths can make a very high tau-b
-    impossible; `achieved_tau_b` returns the value of the scores.
-
-    Raises ConfigError for a `tau_b` outside [-1, 1].
+    noise until the achieved tau-b is right. Ties can make a very high tau-b impossible.
     """
     require("tau_b", tau_b, -1 <= tau_b <= 1, "a number in [-1, 1]")
     noise = np.random.default_rng((seed, SCORE_STREAM)).standard_normal(len(lengths))
@@ -62,7 +59,6 @@ def achieved_tau_b(scores: Floats, lengths: Ints) -> float:
 
 
 def _normal_scores(lengths: Ints) -> Floats:
-    """Return normal quantiles of the mean ranks of `lengths`."""
     _, first_group, counts = np.unique(lengths, return_inverse=True, return_counts=True)
     mean_rank = np.cumsum(counts) - (counts - 1) / 2
     quantile = NormalDist().inv_cdf
@@ -89,9 +85,7 @@ class PromptScorer(Protocol):
 def open_prompt_scorer(name: str) -> PromptScorer:
     """Load a ModelBundle (`bundle:PATH`), or connect to a running service (`service:HOST:PORT`).
 
-    Raises:
-        ConfigError: another name, or this installation cannot run a bundle.
-        BundleError: the bundle is missing or damaged.
+    Raises ConfigError for another name, and as `BundleScores`.
     """
     kind, _, place = name.partition(":")
     if kind == "bundle" and place:
@@ -108,9 +102,7 @@ _PATIENT_S = 60.0
 class BundleScores:
     """A trained ranker in this process; an empty prompt has no score.
 
-    Raises:
-        ConfigError: onnxruntime or tokenizers is not installed.
-        BundleError: the bundle is missing, damaged, or its parts do not fit.
+    Raises ConfigError without onnxruntime and tokenizers, and BundleError for a damaged bundle.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:

@@ -67,8 +67,6 @@ def read_trace(
 ) -> Requests:
     """Return the requests of a table with both token columns, or of a log.
 
-    A trace without times arrives at 0 s, which is logged.
-
     Args:
         limit: number of rows to keep, from the first; a cut is logged.
         scorer: ranker of the column `prompt`; it also counts missing prompt tokens.
@@ -132,7 +130,6 @@ def _names_of(table: pd.DataFrame, path: Path, given: Mapping[str, str]) -> dict
 
 
 def _without_bad_rows(table: pd.DataFrame, names: Mapping[str, str], path: Path) -> pd.DataFrame:
-    """Return the rows with tokens and time; the others are counted and logged."""
     checks = {
         f"{names[ours]} is no whole number of tokens >= 1": [
             (count_of(cell) or 0) > 0 for cell in table[names[ours]]
@@ -169,7 +166,6 @@ def _scored(table: pd.DataFrame, scorer: PromptScorer, path: Path, column: str) 
 
 
 def _in_seconds(name: str, column: pd.Series[Any], path: Path) -> NDArray[Any]:
-    """Convert milliseconds, or wall-clock times since the first one, to seconds."""
     if not is_datetime64_any_dtype(column):
         with suppress(TypeError, ValueError):  # a text may be a time of day
             numbers = column.to_numpy(dtype=np.float64)

@@ -36,8 +36,7 @@ class AffineFit:
 def read_affine(path: str | PathLike[str]) -> AffineFit:
     """Fit the steps of a .csv or .parquet file with the arguments of `fit_affine` as columns.
 
-    Raises:
-        DataError: the file cannot be read, lacks a column, or holds an impossible step.
+    Raises DataError: the file cannot be read, lacks a column, or holds an impossible step.
     """
     path = Path(path)
     table = read_table(path, _COLUMNS)
@@ -58,17 +57,8 @@ def fit_affine(
 ) -> AffineFit:
     """Return the least-squares fit in relative error with coefficients >= 0.
 
-    Args:
-        num_decodes: of each step, shape (N,), N >= 4.
-        decode_context: sum of the decodes' contexts, shape (N,).
-        prefill_tokens: sum of the step's prefill chunks, shape (N,).
-        seconds: duration of each step, above 0, shape (N,).
-        attention_pairs: sum over the chunks of chunk * (tokens before it + chunk / 2), shape (N,);
-            None: prefill attention has no term of its own.
-
-    Raises:
-        DataError: columns of unequal length, fewer than 4 steps, NaN, negative counts, or a step
-            that took no time.
+    Columns (N,) of N >= 4 steps are those of `StepRecord`. Without `attention_pairs`, prefill
+    attention has no term of its own. Raises DataError for impossible steps.
     """
     columns = [num_decodes, decode_context, prefill_tokens, seconds]
     columns.append(np.zeros(np.shape(seconds)) if attention_pairs is None else attention_pairs)

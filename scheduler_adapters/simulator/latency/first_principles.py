@@ -31,12 +31,7 @@ def roofline(model: ModelFacts, gpu: GpuFacts) -> RooflineLatency:
 
 
 def staircase(model: ModelFacts, gpu: GpuFacts) -> StaircaseLatency:
-    """Return RAD's model with A100 tiles (256 x 128, reduction 32) and the rates of the roofline.
-
-    One pass of the linear layers takes as long as reading the weights or multiplying one column of
-    tiles, whichever is longer; the rest of a token as long as moving its vector, MLP and KV; a tile
-    of keys or values as long as reading it; a tile pair as long as its products.
-    """
+    """Return RAD's model with A100 tiles and the rates of the roofline."""
     tiles = {"tile_rows": 256, "tile_columns": 128, "tile_reduction": 32}
     bytes_per_s = gpu.bytes_per_s * _BANDWIDTH_FRACTION
     width = model.query_heads * model.head_dim
@@ -87,11 +82,7 @@ def phasor_testbed(model: ModelFacts, gpu: GpuFacts) -> RooflineLatency:
 
 
 def kv_blocks(name: str, model: ModelFacts, gpu: GpuFacts, *, num_gpus: int = 1) -> int:
-    """Return the KV blocks beside the weights; both are spread over `num_gpus`.
-
-    Raises:
-        ConfigError: the weights do not fit.
-    """
+    """Return the KV blocks beside the weights; both are spread over `num_gpus`."""
     free_bytes = (
         num_gpus * (gpu.memory_bytes * _MEMORY_FRACTION - _ACTIVATION_BYTES) - model.weights_bytes
     )

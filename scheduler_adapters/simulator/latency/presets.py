@@ -55,7 +55,7 @@ class Preset:
 
     name: str
     make: Callable[[DataDir], tuple[LatencyModel, int]]
-    """Makes the latency model and the KV blocks from the data folder."""
+    """Data folder -> latency model and KV blocks."""
     data: str | None = None
     """File inside the data folder that is read; None: no file."""
 
@@ -68,10 +68,8 @@ class Preset:
 def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
     """Return latency model and KV blocks of a name in `presets()`, or of MODEL@GPU:affine=FILE.
 
-    Raises:
-        ConfigError: no such name (the known ones are listed), the weights do not fit, or data is
-            needed and neither `data_dir` nor $LENGTHWISE_DATA names a folder.
-        DataError: a file is missing, or lacks a column.
+    Raises ConfigError: no such name, the weights do not fit, or no data folder. Raises DataError: a
+    file is missing, or lacks a column.
     """
     known = presets()
     instance, is_affine, path = name.partition(_AFFINE)

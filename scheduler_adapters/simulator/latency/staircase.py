@@ -20,9 +20,8 @@ class StaircaseLatency(LatencyModel):
     """The sum of four terms: linear layers in stairs of `tile_columns` tokens, other layers per
     token, attention of decodes per tile of context, attention of prefill per tile pair.
 
-    Known is the sum of the decodes' contexts, not each. Their ceilings therefore count at
-    the mean over all phases, (tile - 1) / 2 above the context: exact over every run of decodes as
-    long as a tile. `decode_attention_s` has the ceilings.
+    Only the sum of the decodes' contexts is known, so their ceilings count at the mean,
+    (tile - 1) / 2 above the context. `decode_attention_s` has the ceilings.
     """
 
     layers: int
@@ -57,11 +56,15 @@ class StaircaseLatency(LatencyModel):
             tokens += chunk
             seconds += self.chunk_attention_s(before, chunk)
         passes = -(-tokens // self.tile_columns)
+        rows, columns = self.tile_rows, self.tile_columns
+        row_tiles = decode_context / rows + num_decodes * (rows - 1) / (2 * rows)
+        column_tiles = decode_context / columns + num_decodes * (columns - 1) / (2 * columns)
+        tiles = self.width / columns * row_tiles + column_tiles * self.width / rows
         return (
             seconds
             + passes * self.linear_pass_s
             + tokens * self.per_token_s
-            + self._mean_decode_attention_s(num_decodes, decode_context)
+            + self.layers * self.vector_tile_s * tiles
         )
 
     def decode_attention_s(self, contexts: ArrayLike) -> float:
@@ -73,13 +76,6 @@ class StaircaseLatency(LatencyModel):
         )
         return float(self.layers * self.vector_tile_s * tiles.sum())
 
-    def _mean_decode_attention_s(self, num_decodes: int, decode_context: int) -> float:
-        rows, columns = self.tile_rows, self.tile_columns
-        row_tiles = decode_context / rows + num_decodes * (rows - 1) / (2 * rows)
-        column_tiles = decode_context / columns + num_decodes * (columns - 1) / (2 * columns)
-        tiles = self.width / columns * row_tiles + column_tiles * self.width / rows
-        return self.layers * self.vector_tile_s * tiles
-
     def chunk_attention_s(self, before: int, chunk: int) -> float:
         """Return the attention seconds of a prefill chunk after `before` tokens (eq. 6, 7)."""
         end = before + chunk
@@ -89,11 +85,7 @@ class StaircaseLatency(LatencyModel):
         return self.layers * self.tile_pair_s * (scores + values)
 
     def mean_work_s(self, prompt_tokens: ArrayLike, output_tokens: ArrayLike) -> float:
-        """Return T-bar: the least seconds of work of a request, as mean over requests (N,).
-
-        A Poisson rate above the number of instances / T-bar fills the queues of any scheduler
-        without end (Theorem 1).
-        """
+        """Return T-bar of Theorem 1: the least seconds of work of a request, mean over (N,)."""
         prompts = np.asarray(prompt_tokens, dtype=np.int64)
         outputs = np.asarray(output_tokens, dtype=np.int64)
         length = float((prompts + outputs).mean())
@@ -111,11 +103,7 @@ class StaircaseLatency(LatencyModel):
 
 
 def tiles_of(latency: LatencyModel, profile: str) -> StaircaseLatency:
-    """Return the latency model of a profile, in tiles as Theorem 1 has it.
-
-    Raises:
-        ConfigError: it is another model.
-    """
+    """Return the latency model of a profile. Raises ConfigError unless it is a staircase."""
     if isinstance(latency, StaircaseLatency):
         return latency
     raise ConfigError(

@@ -58,11 +58,7 @@ class TableLatency(LatencyModel):
 
     @classmethod
     def load(cls, path: Path, *, layers: int = 32) -> TableLatency:
-        """Read the four arrays from a .npz file.
-
-        Raises:
-            DataError: no such file, or a table is missing.
-        """
+        """Read the four arrays from a .npz file. Raises DataError if one is missing."""
         try:
             with np.load(path) as tables:
                 return cls(*(tables[name] for name in TABLE_NAMES), layers=layers)
