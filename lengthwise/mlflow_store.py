@@ -118,10 +118,14 @@ class MlflowStore:
         try:
             yield
         except (MlflowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(
-                f"MLflow store {self} cannot be used: {reason}; choose another --mlruns-dir"
-            ) from error
+            raise self.unusable(error) from error
+
+    def unusable(self, error: Exception) -> ConfigError:
+        """Return the error of a store that does not work, with MLflow's reason."""
+        reason = str(error).splitlines()[0]
+        return ConfigError(
+            f"MLflow store {self} cannot be used: {reason}; choose another --mlruns-dir"
+        )
 
 
 def find_store(place: str | Path) -> MlflowStore:

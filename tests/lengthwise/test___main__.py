@@ -24,8 +24,6 @@ PROGRAMS = {"training": RANKERS, "scoring_service": SCORES, "scheduler_adapters"
 NAMED = by_name(PROGRAMS.values())
 _MAX_LINES = 40
 
-every_command = pytest.mark.parametrize("name", NAMED)
-
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,26 +88,19 @@ def test_the_project_declares_the_command_and_these_programs():
         assert {*program.extras, *program.names} <= program.commands.keys()
 
 
-@every_command
-def test_help_fits_on_a_screen_with_at_most_ten_options(name, capsys):
-    text = help_of(name, "--help", capsys)
-    assert text.startswith(f"usage: lengthwise {name}")
-    assert len(text.splitlines()) <= _MAX_LINES
-    assert not re.search(r"--[a-z]+_", text)
-    shown = re.findall(r"^  (--[\w.-]+|[A-Z]+(?=  ))", text, flags=re.M)
-    assert len(shown) <= 10
-    required = re.findall(r"(?<= )--[\w-]+", text.splitlines()[0])
-    assert set(required) <= options_of(text)
-
-
-@every_command
-def test_the_whole_help_has_what_the_short_one_has_and_says_so(name, capsys):
+@pytest.mark.parametrize("name", NAMED)
+def test_short_help_fits_on_a_screen_and_is_part_of_the_whole_help(name, capsys):
     short, whole = help_of(name, "--help", capsys), help_of(name, "--help-all", capsys)
+    usage = short.splitlines()[0]
+    assert usage.startswith(f"usage: lengthwise {name}")
+    assert len(short.splitlines()) <= _MAX_LINES
+    assert not re.search(r"--[a-z]+_", short)
+    assert len(re.findall(r"^  (--[\w.-]+|[A-Z]+(?=  ))", short, flags=re.M)) <= 10
+    assert set(re.findall(r"(?<= )--[\w-]+", usage)) <= options_of(short)
     assert options_of(short) - {"--help"} <= options_of(whole)
     hidden = options_of(whole) - options_of(short) - {"--help-all"}
-    assert ("--help-all shows all" in short) == bool(
-        {option for option in hidden if f" {option[2:].upper()}" not in short.splitlines()[0]}
-    )
+    are_hidden = any(f" {option[2:].upper()}" not in usage for option in hidden)
+    assert ("--help-all shows all" in short) == are_hidden
 
 
 def test_help_comes_without_a_framework_and_at_once():
@@ -172,13 +163,8 @@ def test_completion_for_another_shell_is_refused(words, capsys):
 
 
 def test_a_command_whose_library_is_missing_is_completed_by_name(monkeypatch):
-    broken = Program(
-        module="broken",
-        title="",
-        about="",
-        examples="",
-        commands={"lost": ("not_there_at_all.module:main", "")},
-        extra="serve",
-    )
+    commands = {"lost": ("not_there_at_all.module:main", "")}
+    texts = dict.fromkeys(("title", "about", "examples"), "")
+    broken = Program(module="broken", commands=commands, extra="serve", **texts)
     monkeypatch.setattr(lengthwise, "programs", lambda: {"broken": broken})
     assert "lost" in completion(["bash"])

@@ -48,15 +48,11 @@ def test_a_missing_or_damaged_file_is_refused(bundle, damage):
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"format": 99}, "format"),
-        ({"colour": "red"}, "colour"),
-        ({"label": "absent"}, "incomplete"),
-    ],
+    ("key", "value", "message"),
+    [("format", 99, "format"), ("colour", "red", "colour"), ("label", "absent", "incomplete")],
 )
-def test_a_manifest_of_another_kind_is_refused(bundle, values, message):
-    change_manifest(bundle, **values)
+def test_a_manifest_of_another_kind_is_refused(bundle, key, value, message):
+    change_manifest(bundle, **{key: value})
     with pytest.raises(BundleError, match=message):
         read_manifest(bundle.path)
 
@@ -93,8 +89,6 @@ CURVE = {"scores": [0.0, 1.0], "quantiles": {"0.5": [1.0, 2.0]}}
         ("history", 5),
         ("calibration", [CURVE]),
         ("calibration", {"m": {**CURVE, "scores": [1.0, 0.0]}}),
-        ("calibration", {"m": {**CURVE, "quantiles": {"1.5": [1.0, 2.0], "0.5": [1.0, 2.0]}}}),
-        ("calibration", {"m": {**CURVE, "quantiles": {"0.5": [-1.0, 2.0]}}}),
         ("calibration", {"a\nb": CURVE}),
         ("golden", {"yes": "1"}),
         ("golden", {"yes": True}),
@@ -112,23 +106,22 @@ def test_a_field_that_is_not_of_its_type_or_range_is_one_error_line(bundle, caps
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ['{"format": 1, "golden": {"a": 1e999}}', "[" * 100_000])
-def test_numbers_beyond_all_limits_and_endless_brackets_are_refused(bundle, text):
-    (bundle.path / MANIFEST).write_text(text)
-    with pytest.raises(BundleError, match="cannot be read"):
-        read_manifest(bundle.path)
-
-
 def test_a_manifest_of_many_megabytes_is_not_read(bundle, monkeypatch):
     monkeypatch.setattr("lengthwise.bundle.MAX_MANIFEST_BYTES", 10)
     with pytest.raises(BundleError, match="larger than 10 bytes"):
         read_manifest(bundle.path)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "3"])
-def test_a_manifest_that_is_no_object_is_refused(bundle, text):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *[('{"format": 1, "golden": {"a": 1e999}}', "cannot be read"), ("{", "cannot be read")],
+        *[("[" * 100_000, "cannot be read"), ("[]", "not of format"), ("3", "not of format")],
+    ],
+)
+def test_a_manifest_that_is_no_finite_object_is_refused(bundle, text, message):
     (bundle.path / MANIFEST).write_text(text)
-    with pytest.raises(BundleError):
+    with pytest.raises(BundleError, match=message):
         ModelBundle.load(bundle.path)
 
 

@@ -40,6 +40,8 @@ def test_equal_scores_take_the_last_of_them():
         {"scores": [0, 1], "quantiles": {"0.5": [1]}},
         {"scores": [0, 1], "quantiles": {"half": [1, 2]}},
         {"scores": [0, 1], "quantiles": {"0.9": [1, 2]}},
+        {"scores": [0, 1], "quantiles": {"1.5": [1, 2], "0.5": [1, 2]}},
+        {"scores": [0, 1], "quantiles": {"0.5": [-1, 2]}},
     ],
 )
 def test_a_malformed_curve_is_refused(broken):

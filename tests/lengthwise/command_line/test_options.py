@@ -61,11 +61,8 @@ def read(*arguments: str) -> Options:
 
 
 def test_hyphens_underscores_dots_and_equals_signs_are_understood():
-    for given in (
-        ["--batch-size", "3", "--loss.max-gap=7"],
-        ["--batch_size=3", "--loss.max_gap", "7"],
-    ):
-        options = read("demo", *given)
+    for given in ("--batch-size 3 --loss.max-gap=7", "--batch_size=3 --loss.max_gap 7"):
+        options = read("demo", *given.split())
         assert (options.batch_size, options.loss) == (3, Loss(max_gap=7))
 
 
@@ -137,20 +134,19 @@ def test_a_wrong_argument_is_one_line_and_exit_code_2(words, message, capsys):
     assert message in output.err
 
 
-def test_help_shows_hyphens_and_keeps_the_lines_of_examples(capsys):
+def help_of(command, word: str, capsys) -> str:
     with pytest.raises(SystemExit, match="0"):
-        run_command("python -m tests fit", fit, ["--help"])
-    text = capsys.readouterr().out
+        run_command("python -m tests fit", command, [word])
+    return capsys.readouterr().out
+
+
+def test_help_shows_hyphens_and_keeps_the_lines_of_examples(capsys):
+    text = help_of(fit, "--help", capsys)
     assert "usage: python -m tests fit RECIPE PROMPTS [options]" in text
     assert "\n  python -m tests fit demo --batch-size 4\n" in text
     assert "--loss.max-gap" in text
     assert "as --max-gap says" in text
     assert "--batch_size" not in text
-
-
-def show_help(command, word: str) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        run_command("python -m tests fit", command, [word])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,8 +185,7 @@ def few(options: Many) -> None:
 
 
 def test_short_help_is_purpose_examples_and_ten_options(capsys):
-    show_help(many, "--help")
-    text = capsys.readouterr().out
+    text = help_of(many, "--help", capsys)
     assert "More about it" not in text
     assert "example:\n  python -m tests many\n" in text
     for line in (
@@ -207,8 +202,7 @@ def test_short_help_is_purpose_examples_and_ten_options(capsys):
 
 
 def test_the_whole_help_has_every_option_and_word(capsys):
-    show_help(many, "--help-all")
-    text = capsys.readouterr().out
+    text = help_of(many, "--help-all", capsys)
     assert "More about it" in text
     assert "And a second sentence" in text
     assert "--eleventh ELEVENTH" in text
@@ -216,7 +210,6 @@ def test_the_whole_help_has_every_option_and_word(capsys):
 
 
 def test_a_command_says_which_of_its_options_are_common(capsys):
-    show_help(few, "-h")
-    text = capsys.readouterr().out
+    text = help_of(few, "-h", capsys)
     assert "--eleventh N" in text
     assert "--sixth" not in text
