@@ -112,20 +112,8 @@ def test_what_the_engine_cannot_run_is_refused_before_a_model_is_made(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for policy, reason in {"orca": "wants prompts whole", "pascal": "think_end"}.items():
-        assert (
-            main(
-                [
-                    "bench-transformers",
-                    "--trace",
-                    str(trace),
-                    "--policies",
-                    f"[{policy}]",
-                    "--shape",
-                    "7b",
-                ]
-            )
-            == 2
-        )
+        given = ["--trace", str(trace), "--policies", f"[{policy}]", "--shape", "7b"]
+        assert main(["bench-transformers", *given]) == 2
         assert reason in capsys.readouterr().err
     on_cpu = ["--trace", str(trace), "--policies", "[fcfs]", "--device", "cpu"]
     assert main(["bench-transformers", *on_cpu, "--cuda-graphs", "true"]) == 2

@@ -141,8 +141,7 @@ def thoughts_in(outputs: Sequence[list[int]]) -> tuple[int, list[int]]:
 
 
 class ByPriority(PolicyWrapper):
-    """What an engine's own priority does, for the reference, which has none: a lane of its own for
-    each pair of priority and lane. The priority is 1 for the class "free", else 0."""
+    """A lane of its own for each pair of priority (1 for the class "free", else 0) and lane."""
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return self._after(int(request.user_class == "free"), self.policy.rank(request, load))

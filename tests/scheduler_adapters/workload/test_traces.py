@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,9 +13,14 @@ from scheduler_adapters.workload.traces import read_trace
 from tests.lengthwise.tables import logs
 
 
+def written(folder: Path, text: str) -> Path:
+    path = folder / "trace.csv"
+    path.write_text(text)
+    return path
+
+
 def test_columns_of_a_public_trace_are_read_by_their_names(tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text("num_prefill_tokens,num_decode_tokens,arrival_s\n5,7,0\n6,8,1.5\n")
+    path = written(tmp_path, "num_prefill_tokens,num_decode_tokens,arrival_s\n5,7,0\n6,8,1.5\n")
     requests = read_trace(path)
     assert requests.prompt_tokens.tolist() == [5, 6]
     assert requests.output_tokens.tolist() == [7, 8]
@@ -42,8 +48,7 @@ def test_wall_clock_times_are_read_under_any_name_of_arrivals(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["timestamp", "sent"])
 def test_times_of_unknown_unit_are_left_out_and_said(tmp_path, name, caplog):
-    path = tmp_path / "trace.csv"
-    path.write_text(f"{name},prompt_tokens,output_tokens\n0,3,4\n1500,3,4\n")
+    path = written(tmp_path, f"{name},prompt_tokens,output_tokens\n0,3,4\n1500,3,4\n")
     with caplog.at_level(logging.INFO):
         assert not read_trace(path).arrival_s.any()
     assert f"no arrival times among the columns {name}, prompt_tokens" in caplog.text
@@ -51,8 +56,7 @@ def test_times_of_unknown_unit_are_left_out_and_said(tmp_path, name, caplog):
 
 
 def test_a_trace_that_is_cut_says_so(tmp_path, caplog):
-    path = tmp_path / "trace.csv"
-    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "0,3,4\n" * 5)
+    path = written(tmp_path, "arrival_s,prompt_tokens,output_tokens\n" + "0,3,4\n" * 5)
     with caplog.at_level(logging.INFO):
         assert len(read_trace(path, limit=5)) == 5
         assert not caplog.text
@@ -86,15 +90,13 @@ COUNTS = "prompt_tokens,output_tokens\n"
     ],
 )
 def test_a_trace_that_cannot_be_read_says_why(tmp_path, text, message):
-    path = tmp_path / "trace.csv"
-    path.write_text(text)
+    path = written(tmp_path, text)
     with pytest.raises(DataError, match=message):
         read_trace(path)
 
 
 def test_a_prompt_may_be_there_twice(tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text(f"prompt_id,{COUNTS}7,3,4\n7,3,9\n")
+    path = written(tmp_path, f"prompt_id,{COUNTS}7,3,4\n7,3,9\n")
     assert read_trace(path).request_id.tolist() == ["0", "1"]
 
 

@@ -29,6 +29,8 @@ THINK_END = (3,)
 WHOLE_PROMPTS = {"vllm-prefill-first", "orca", "request-level"}
 PATHS = {path: name for name, path in POLICIES.items()}
 BUDGET = 64
+LIMITS: dict[str, Any] = {"num_blocks": 10, "max_batch_tokens": BUDGET, PAGE_SETTING: 16}
+LIMITS |= {"max_requests_per_batch": 4, "use_async_batching": False}
 PROMPTS = [[7] * 40, [5] * 100, [9]]
 """The second is larger than a step, and none of the engine's pages is full of the third."""
 
@@ -62,11 +64,7 @@ def generate(
     )
     config = ContinuousBatchingConfig(
         scheduler_type=scheduler_type,
-        num_blocks=10,
-        max_batch_tokens=BUDGET,
-        max_requests_per_batch=4,
-        use_async_batching=False,
-        **{PAGE_SETTING: 16},
+        **LIMITS,
         **settings,
     )
     results = model.generate_batch(
@@ -258,11 +256,7 @@ def test_a_manager_is_kept_for_the_next_batch(model: Any) -> None:
 
     config = ContinuousBatchingConfig(
         scheduler_type=use_policy(SLAI(max_tokens=24), {}),
-        num_blocks=10,
-        max_batch_tokens=BUDGET,
-        max_requests_per_batch=4,
-        use_async_batching=False,
-        **{PAGE_SETTING: 16},
+        **LIMITS,
     )
     answers = [
         model.generate_batch(

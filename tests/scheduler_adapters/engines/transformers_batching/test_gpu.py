@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.timeline.timeline import Timeline, read_timeline
+from tests.scheduler_adapters.engines.transformers_batching.test_rank_scheduler import (
+    make_manager,
+    results_of,
+)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
@@ -64,8 +68,7 @@ def admitted_in(timeline: Timeline) -> NDArray[np.int64]:
 def test_a_burst_is_admitted_in_the_order_of_its_ranks_and_step_by_step_as_on_a_cpu(
     device: str, trace: Path, tmp_path: Path
 ) -> None:
-    """No policy here looks at a clock, and lengths are given: so neither the device nor steps that
-    are replayed as CUDA graphs may change a step."""
+    """No policy here looks at a clock, and lengths are given: no device may change a step."""
     on_device = burst(trace, device, tmp_path / "device")
     others = [burst(trace, "cpu", tmp_path / "cpu")]
     if device.startswith("cuda"):
@@ -89,9 +92,6 @@ def test_a_burst_is_admitted_in_the_order_of_its_ranks_and_step_by_step_as_on_a_
 
 def answers(model: Any, policy_name: str, prompts: list[list[int]]) -> dict[str, list[int]]:
     """Request -> its tokens, under a policy with eight seats."""
-    from transformers import ContinuousBatchingConfig, GenerationConfig
-
-    from scheduler_adapters.engines.transformers_batching.planner_view import PAGE_SETTING
     from scheduler_adapters.engines.transformers_batching.rank_scheduler import (
         require_ours,
         use_policy,
@@ -99,33 +99,17 @@ def answers(model: Any, policy_name: str, prompts: list[list[int]]) -> dict[str,
     from scheduler_adapters.policy import load_policy
 
     hints: dict[str, Mapping[str, Any]] = {}
-    manager = model.init_continuous_batching(
-        generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
-        continuous_batching_config=ContinuousBatchingConfig(
-            scheduler_type=use_policy(load_policy(policy_name), hints),
-            num_blocks=64,
-            max_batch_tokens=64,
-            max_requests_per_batch=8,
-            allow_block_sharing=False,
-            use_async_batching=False,
-            **{PAGE_SETTING: 16},
-        ),
-    )
+    scheduler_type = use_policy(load_policy(policy_name), hints)
+    manager = make_manager(model, scheduler_type, max_requests_per_batch=8)
     for number, prompt in enumerate(prompts):
         hints[str(number)] = {"lengthwise_score": float(-number)}
         manager.add_request(prompt, request_id=str(number), max_new_tokens=5 + number)
     manager.start()
     try:
         require_ours(manager)
-        found = {}
-        while len(found) < len(prompts):
-            result = manager.get_result(timeout=300)
-            assert result is not None
-            assert result.error is None
-            found[result.request_id] = list(result.generated_tokens)
+        return results_of(manager, len(prompts))
     finally:
         manager.stop(block=True)
-    return found
 
 
 def test_packed_attention_is_that_of_each_request_alone(device: str) -> None:
@@ -171,8 +155,7 @@ def test_packed_attention_is_that_of_each_request_alone(device: str) -> None:
 
 
 def test_nobody_is_answered_otherwise_for_being_served_in_another_order(device: str) -> None:
-    """In float32: who shares a step moves the last bits of a sum, and no two tokens of a random
-    model are that close. In bfloat16 some are, so there answers may differ."""
+    """In float32: in bfloat16 two tokens may be so close that who shares a step decides."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -11,6 +11,10 @@ from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.engines.random_model import llama_config
 from scheduler_adapters.engines.transformers_batching.in_process import _attention
 from scheduler_adapters.engines.transformers_batching.packed_attention import NAME, register
+from tests.scheduler_adapters.engines.transformers_batching.test_rank_scheduler import (
+    make_manager,
+    results_of,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -73,9 +77,7 @@ def one_by_one(
 def test_tokens_are_those_of_the_masked_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of up to four chunks, and four heads that share two."""
     import torch
-    from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
-
-    from scheduler_adapters.engines.transformers_batching.planner_view import PAGE_SETTING
+    from transformers import AutoModelForCausalLM
 
     if not takes_others():
         pytest.skip("this version of transformers takes no attention but its own")
@@ -88,26 +90,12 @@ def test_tokens_are_those_of_the_masked_attention(monkeypatch: pytest.MonkeyPatc
 
     def answers(attention: str) -> dict[str, list[int]]:
         model.set_attn_implementation(attention)
-        manager = model.init_continuous_batching(
-            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
-            continuous_batching_config=ContinuousBatchingConfig(
-                num_blocks=32,
-                max_batch_tokens=16,
-                max_requests_per_batch=4,
-                allow_block_sharing=False,
-                use_async_batching=False,
-                **{PAGE_SETTING: 16},
-            ),
-        )
+        limits = {"num_blocks": 32, "max_batch_tokens": 16, "max_requests_per_batch": 4}
+        manager = make_manager(model, "fifo", **limits)
         for number, prompt in enumerate(prompts):
             manager.add_request(prompt, request_id=str(number), max_new_tokens=4 + number)
         manager.start()
-        found = {}
-        while len(found) < len(prompts):
-            result = manager.get_result(timeout=300)
-            assert result is not None
-            assert result.error is None
-            found[result.request_id] = list(result.generated_tokens)
+        found = results_of(manager, len(prompts))
         masks = manager.batch_processor.inputs_and_outputs.attention_mask
         assert (masks is None) == (attention == NAME)
         manager.stop(block=True)

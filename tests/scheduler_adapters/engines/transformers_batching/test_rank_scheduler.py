@@ -61,6 +61,17 @@ def make_manager(model: Any, scheduler_type: str, *, generation: Any = None, **l
     )
 
 
+def results_of(manager: Any, count: int) -> dict[str, list[int]]:
+    """The tokens of so many requests, in the order in which they end."""
+    found: dict[str, list[int]] = {}
+    while len(found) < count:
+        result = manager.get_result(timeout=300)
+        assert result is not None
+        assert result.error is None
+        found[result.request_id] = list(result.generated_tokens)
+    return found
+
+
 def serve(
     model: Any, scheduler_type: str, *, ours: bool = True, **limits: Any
 ) -> tuple[list[str], dict[str, list[int]], Any]:
@@ -71,12 +82,7 @@ def serve(
     manager.start()
     if ours:
         scheduler = require_ours(manager)
-    answers: dict[str, list[int]] = {}
-    while len(answers) < len(LENGTHS):
-        result = manager.get_result(timeout=300)
-        assert result is not None
-        assert result.error is None
-        answers[result.request_id] = list(result.generated_tokens)
+    answers = results_of(manager, len(LENGTHS))
     if not ours:
         scheduler = None
         with pytest.raises(UnsupportedByEngine, match="FIFOScheduler"):
@@ -268,11 +274,7 @@ def test_in_a_burst_those_that_start_after_their_score_came_start_by_rank(model:
         scheduler.score_arrived(str(row), {"lengthwise_score": size})
     scheduler.score_arrived("nobody", {"lengthwise_score": 1})
     scheduler.score_arrived("0", {"lengthwise_score": float("nan")})
-    while len(done) < len(sizes):
-        result = manager.get_result(timeout=300)
-        assert result is not None
-        assert result.error is None
-        done.append(result.request_id)
+    results_of(manager, len(sizes) - len(done))
     manager.stop(block=True)
     counts = scheduler.lengthwise.annotation_counts
     assert counts.unscored == 40

@@ -83,8 +83,7 @@ def next_token(request: Any) -> int:
 
 
 def serve(scheduler: Any) -> tuple[Steps, dict[str, list[int]]]:
-    """All that is asked for, with two steps in flight: the steps, and the tokens of each request
-    in the order in which they finished."""
+    """Serve all with two steps in flight: the steps, and the tokens in the order of the ends."""
     from vllm.v1.outputs import ModelRunnerOutput
 
     for request in requests():

@@ -110,8 +110,7 @@ def steps_of_engine(
     shared: Shared | None = None,
     thought: tuple[int, ...] = (),
 ) -> tuple[Steps, list[list[int]]]:
-    """What each step of vLLM ran, and the tokens each request got; prompts as `prompt_of`. With
-    `priorities`, as under `--scheduling-policy priority`."""
+    """What each step ran and each request got; priorities as under that scheduling policy."""
     from vllm import SamplingParams
     from vllm.v1.core.sched.request_queue import SchedulingPolicy
 

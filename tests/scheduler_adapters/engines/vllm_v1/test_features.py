@@ -650,8 +650,7 @@ def test_prompts_with_images_keep_to_the_encoders_budget(
 def starts_under_pars(
     make: Callable[[Policy | None], Any], features: Mapping[int, list[Any]] | None = None
 ) -> list[int]:
-    """The order in which PARS starts 12 requests that came together, the newest with the lowest
-    score; after FCFS was seen to take the steps of vLLM's own scheduler."""
+    """The order in which PARS starts 12 requests; FCFS takes the steps of vLLM's scheduler."""
 
     def run(policy: Policy | None) -> list[dict[str, int]]:
         requests = (

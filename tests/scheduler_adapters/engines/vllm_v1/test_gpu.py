@@ -59,8 +59,7 @@ def write_burst(path: Path, count: int = 60) -> Path:
 
 
 def run(device: str, module: str, *arguments: str, **engine: Any) -> dict[str, Any]:
-    """What a command prints with --json. Its engine's answers do not depend on who shares a step:
-    on a GPU by vLLM's batch-invariant kernels, on a CPU by float32."""
+    """What a command prints with --json, of an engine whose answers no batch changes."""
     engine |= {} if device.startswith("cuda") else {"dtype": "float32"}
     engine |= json.loads(os.environ.get("GPU_TESTS_ENGINE", "{}"))
     done = subprocess.run(

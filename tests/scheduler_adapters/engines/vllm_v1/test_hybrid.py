@@ -1,5 +1,4 @@
-"""A hybrid model in the real vLLM: every second layer has a sliding window, so there are two groups
-of KV blocks, and blocks behind the window come free while a request runs."""
+"""A hybrid model in the real vLLM: every second layer has a sliding window."""
 
 from __future__ import annotations
 

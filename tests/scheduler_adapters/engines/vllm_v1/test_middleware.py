@@ -472,8 +472,7 @@ NUM_HONEST, NUM_FORGING = 150, 50
 
 
 def honest_p50_s(within_s: float, forge: Mapping[str, Any], **settings: Any) -> float:
-    """Median latency of honest requests in the simulator, by the hints that reach the engine,
-    beside clients with long answers whose bodies hold `forge`."""
+    """Median latency of honest requests beside clients with long answers that send `forge`."""
     dice = np.random.default_rng(0)
     tokens = np.append(dice.integers(5, 60, NUM_HONEST), dice.integers(150, 200, NUM_FORGING))
     bench = Bench(FakeScorer(), **settings)
@@ -964,10 +963,7 @@ def test_a_service_that_never_answers_is_soon_left_alone(
     monkeypatch.setattr(model.scorer, "score", lambda ids: (proceed.wait(300), real(ids))[1])
     service.start()
     bench = Bench(None)
-    monkeypatch.setattr(
-        "scheduler_adapters.engines.vllm_v1.middleware.ScoreMetrics",
-        lambda: bench.middleware.metrics,
-    )
+    monkeypatch.setattr(middleware, "ScoreMetrics", lambda: bench.middleware.metrics)
     config = MiddlewareConfig(scorer=service.target, deadline_s=0.2, late_s=3000.0)
     monkeypatch.setenv(VARIABLE, config.to_json())
     monkeypatch.setenv(METRICS_FOLDER, str(tmp_path))
@@ -1001,10 +997,7 @@ def test_vllms_middleware_takes_its_settings_from_the_environment(
     )
     assert MiddlewareConfig.from_json(config.to_json()) == config
     monkeypatch.setenv(VARIABLE, config.to_json())
-    monkeypatch.setattr(
-        "scheduler_adapters.engines.vllm_v1.middleware.ScoreMetrics",
-        lambda: ScoreMetrics(CollectorRegistry()),
-    )
+    monkeypatch.setattr(middleware, "ScoreMetrics", lambda: ScoreMetrics(CollectorRegistry()))
     made = VllmScores(Server())
     assert isinstance(made.scorer, FailOpenScorer)
     assert made.classes.tbt_s == {"chat": 0.1}
@@ -1014,10 +1007,7 @@ def test_vllms_middleware_takes_its_settings_from_the_environment(
 def test_late_scores_need_a_folder_that_the_engines_share(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    monkeypatch.setattr(
-        "scheduler_adapters.engines.vllm_v1.middleware.ScoreMetrics",
-        lambda: ScoreMetrics(CollectorRegistry()),
-    )
+    monkeypatch.setattr(middleware, "ScoreMetrics", lambda: ScoreMetrics(CollectorRegistry()))
     cases = (("", 5.0, False), (tmp_path, None, False), (tmp_path, 5.0, True))
     for folder, late_s, is_late in cases:
         config = MiddlewareConfig(scorer="127.0.0.1:1", late_s=late_s)

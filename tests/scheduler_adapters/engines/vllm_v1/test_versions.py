@@ -28,11 +28,15 @@ def make_scheduler(second_queue: str, **changed: Any) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("second_queue", SECOND_QUEUES)
-def test_the_seats_are_read_under_the_name_of_the_version(second_queue: str) -> None:
-    from scheduler_adapters.engines.vllm_v1.versions import layout_of
+def test_seats_and_second_queue_have_the_names_of_the_version(second_queue: str) -> None:
+    from scheduler_adapters.engines.vllm_v1.versions import layout_of, use_queues
 
-    scheduler = make_scheduler(second_queue)
+    scheduler, waiting, holders = make_scheduler(second_queue), object(), object()
     assert getattr(scheduler, layout_of(scheduler).seats) == 4
+    use_queues(scheduler, waiting, holders)
+    assert scheduler.waiting is waiting
+    assert getattr(scheduler, second_queue) is holders
+    assert len(SECOND_QUEUES.keys() & vars(scheduler).keys()) == 1
 
 
 def test_a_scheduler_that_fits_no_layout_is_refused_and_the_tested_versions_are_named() -> None:
@@ -62,17 +66,6 @@ def test_a_scheduler_that_keeps_its_queue_otherwise_is_refused(
         versions.probe_classes(RankQueue)
     with pytest.raises(UnsupportedByEngine, match=r"RequestQueue also has .*'pop_request'"):
         versions.probe_classes(versions.RequestQueue)
-
-
-@pytest.mark.parametrize("second_queue", SECOND_QUEUES)
-def test_the_second_queue_is_replaced_under_the_name_of_the_version(second_queue: str) -> None:
-    from scheduler_adapters.engines.vllm_v1.versions import use_queues
-
-    scheduler, waiting, holders = make_scheduler(second_queue), object(), object()
-    use_queues(scheduler, waiting, holders)
-    assert scheduler.waiting is waiting
-    assert getattr(scheduler, second_queue) is holders
-    assert len(SECOND_QUEUES.keys() & vars(scheduler).keys()) == 1
 
 
 def test_requests_hold_blocks_once_something_is_computed_or_while_a_connector_loads() -> None:

@@ -18,27 +18,24 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.simulator.cluster.test_request_migrations import MovesAt
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
 FABRIC = Fabric(kv_bytes_per_token=1, bytes_per_s=4.0)
 
 
-class First(Placement):
+class First(MovesAt):
     """The first instance that lives; a tick at 1.5 s changes something."""
 
     name = "first"
-    tick_s = 1.5
 
     def __init__(self, *changes: Move | SetRole) -> None:
-        self.changes = changes
+        super().__init__(*changes)
         self.shown: list[tuple[int, ...]] = []
 
     def place(self, request, instances):
         self.shown.append(tuple(view.instance_id for view in instances))
         return instances[0].instance_id
-
-    def tick(self, now_s, instances):
-        return self.changes if now_s == 1.5 else ()
 
 
 def run_of(*outages: Outage, placement: Placement | None = None, count: int = 2, **options):
