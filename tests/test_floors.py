@@ -163,18 +163,17 @@ MAX_LINES = 60
 
 
 def test_a_function_fits_on_a_screen() -> None:
-    """Compiled loops excepted: numba wants them in one piece."""
+    """One compiled loop excepted: cut into functions it is slower by a tenth and more."""
     long = []
-    for package in PACKAGES:
-        for path in sources(package):
-            if "compiled" in path.parts or "_pb2" in path.name:
-                continue
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    lines = (node.end_lineno or 0) - node.lineno + 1
-                    if lines > MAX_LINES:
-                        long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines}")
-    assert not long
+    for path in (path for package in PACKAGES for path in sources(package)):
+        if "_pb2" in path.name:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > MAX_LINES:
+                    long.append(f"{path.relative_to(ROOT)}: {node.name}")
+    assert long == ["scheduler_adapters/simulator/compiled/loop.py: run"]
 
 
 def test_the_tests_mirror_the_rooms() -> None:
@@ -190,9 +189,32 @@ def test_the_tests_mirror_the_rooms() -> None:
     assert not missing
 
 
-MAX_SOURCE_LINES = 46_200
+MAX_SOURCE_LINES = 40_800
+MAX_SOURCE_STATEMENTS = 21_900
+MAX_TEST_LINES = 42_200
+"""The present size; the goals, and reasons for a larger limit, stand in `docs/architecture.md`."""
+
+
+def num_statements(source: str) -> int:
+    """Statements of a file, docstrings not counted: nothing is won by joining lines."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
+    return sum(
+        not (isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str))
+        for node in nodes
+    )
 
 
 def test_the_source_stays_small() -> None:
-    files = [path for package in PACKAGES for path in sources(package) if "_pb2" not in path.name]
-    assert sum(len(path.read_text().splitlines()) for path in files) <= MAX_SOURCE_LINES
+    found = [path for package in PACKAGES for path in sources(package)] + [ROOT / ".ci/pins.py"]
+    texts = [path.read_text() for path in found if "_pb2" not in path.name]
+    assert sum(len(text.splitlines()) for text in texts) <= MAX_SOURCE_LINES
+    assert sum(map(num_statements, texts)) <= MAX_SOURCE_STATEMENTS
+
+
+def test_the_tests_stay_small() -> None:
+    texts = [path.read_text() for path in sources("tests")]
+    assert sum(len(text.splitlines()) for text in texts) <= MAX_TEST_LINES
+
+
+def test_docstrings_are_no_statements() -> None:
+    assert num_statements('"""A."""\nx = 1\n"""B."""\nif x:\n    f("c")\n') == 3
