@@ -20,22 +20,22 @@ from scheduler_adapters.workload.requests import Requests
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig(InstanceConfig):
-    """Equal instances, and the placement that says which of them serves a request."""
+    """Equal instances, and the placement that chooses one of them for each request."""
 
     placement: str | None = None
-    """Simulate a cluster: name of the placement that says which instance serves a request, or
+    """Simulate a cluster: name of the placement, which chooses the instance of a request, or its
     import path package.module:callable. Names: round-robin, random, shortest-queue, least-kv,
     memory-aware, distserve, splitwise, memory-aware-pools, phasor, pascal."""
     placement_settings: dict[str, Any] = field(default_factory=dict)
-    """What the placement takes, e.g. {"migration": "never"}."""
+    """Settings of the placement, e.g. {"migration": "never"}."""
     instances: int = 1
     """Equal instances of the cluster."""
     prefill_instances: int | None = None
-    """Of these instances, the first so many only prefill, and the others only decode."""
+    """Number of instances, from the first, that only prefill; the others only decode."""
     elastic_instances: int = 0
-    """Of the others, the last so many are for both: phasor gives them to the pool in need."""
+    """Number of instances, from the last, for both: phasor gives them to the pool in need."""
     fabric_gb_per_s: float = 12.5
-    """Of the link of each instance to the others, for KV that moves, GB/s."""
+    """Bandwidth of the link of each instance to the others, for KV, GB/s."""
 
     def __post_init__(self) -> None:
         at_least("instances", self.instances, 1)
