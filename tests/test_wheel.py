@@ -27,7 +27,7 @@ from lengthwise.bundle import ModelBundle
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("training", "scoring_service", "scheduler_adapters")
+PACKAGES = ("lengthwise", "training", "scoring_service", "scheduler_adapters")
 NOT_SOURCE = ignore_patterns("__pycache__", "*.db", "artifacts")
 _TIMEOUT_S = 300
 _KEPT = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "TOKENIZERS_PARALLELISM", "HOME")

@@ -26,8 +26,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from lengthwise.__main__ import by_name
 from lengthwise.bundle import ModelBundle
 from lengthwise.child_processes import started
+from lengthwise.command_line.program import programs
 from scoring_service.bench.processes import free_port
 from tests.docs.test_pages import code_blocks, in_loops
 from tests.training.commands.data.test_collect import FakeEndpoint, answer, endpoint  # noqa: F401
@@ -51,10 +53,19 @@ LESS = {
 
 
 def typed(page: Path) -> list[str]:
-    """The command lines of a page, without comments."""
+    """The command lines of a page, without comments; the short forms after all others."""
     blocks = [text for language, text in code_blocks(page.read_text()) if language == "sh"]
     lines = [re.sub(r"\s+# .*", "", line) for block in blocks for line in in_loops(block)]
-    return [line for line in lines if line and not line.startswith("#")]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    short = [line for line in lines if line.startswith("lengthwise ")]
+    return [line for line in lines if line not in short] + [in_full(line) for line in short]
+
+
+def in_full(line: str) -> str:
+    """The command of a package that a short form stands for."""
+    _, name, arguments = line.split(" ", 2)
+    program, command = by_name(programs().values())[name]
+    return f"python -m {program.module} {command} {arguments}"
 
 
 class Reader:
