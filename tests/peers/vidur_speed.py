@@ -1,6 +1,6 @@
 """Vidur beside our simulator on the golden requests: requests per CPU second, in turn.
 
-    python tests/peers/vidur.py CHECKOUT --golden $LENGTHWISE_DATA/vidur-golden
+    python tests/peers/vidur_speed.py CHECKOUT --golden $LENGTHWISE_DATA/vidur-golden
 
 A checkout of microsoft/vidur runs with the golden time tables in the place of trained predictors,
 so that it computes the golden results. Its Python packages must be installed (ddsketch, pandas,
