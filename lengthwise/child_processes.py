@@ -1,6 +1,7 @@
-"""Child processes: start until ready, end by SIGTERM, then SIGKILL after a time limit."""
+"""Child processes: a free port, start until ready, end by SIGTERM and after a limit SIGKILL."""
 
 import logging
+import socket
 import subprocess
 import threading
 import time
@@ -11,6 +12,13 @@ from typing import Any
 from lengthwise.errors import ServiceUnavailable
 
 _log = logging.getLogger(__name__)
+
+
+def free_port() -> int:
+    """Return a loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -59,6 +59,17 @@ def test_the_client_side_of_the_service_needs_no_runtime(folder: str) -> None:
         assert not tops(path) & (HEAVY - {"mlflow"} | {"onnxruntime", "tokenizers"}), path
 
 
+RANKER_AND_CLIENT = ("client", "ranker", "tokenizing", "cost_table")
+
+
+@pytest.mark.parametrize("package", ["training", "scheduler_adapters"])
+def test_others_see_of_the_service_its_client_and_its_ranker(package: str) -> None:
+    for path in sources(package):
+        for name in imports_of(path):
+            top, _, inside = name.partition(".")
+            assert top != "scoring_service" or inside.startswith(RANKER_AND_CLIENT), path
+
+
 @pytest.mark.parametrize("folder", ["policies", "placements"])
 def test_policies_see_the_standard_library_and_the_interface_only(folder: str) -> None:
     if not (ROOT / "scheduler_adapters" / folder).is_dir():

@@ -191,7 +191,7 @@ def test_the_tests_mirror_the_rooms() -> None:
 
 MAX_SOURCE_LINES = 40_800
 MAX_SOURCE_STATEMENTS = 21_900
-MAX_TEST_LINES = 42_220
+MAX_TEST_LINES = 42_250
 """The present size; the goals, and reasons for a larger limit, stand in `docs/architecture.md`."""
 
 

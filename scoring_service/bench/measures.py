@@ -21,9 +21,10 @@ from typing import Final, Self
 from tokenizers import Tokenizer
 
 from lengthwise.bundle import ModelBundle
+from lengthwise.child_processes import free_port
 from scoring_service.bench.load import Load, Outcomes, closed_loop, open_loop, percentile_ms
 from scoring_service.bench.peers import Peer, ours
-from scoring_service.bench.processes import cpu_s, free_port, rss_bytes
+from scoring_service.bench.processes import cpu_s, rss_bytes
 from scoring_service.bench.workload import PromptMaker
 from scoring_service.client import Score, ScoringClient
 from scoring_service.ranker.model import RankerModel

@@ -1,7 +1,6 @@
 """CPU time and memory of other processes, and free ports."""
 
 import os
-import socket
 import time
 from pathlib import Path
 
@@ -16,10 +15,3 @@ def rss_bytes(pid: int) -> int:
     """Resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -28,9 +28,8 @@ import pytest
 
 from lengthwise.__main__ import by_name
 from lengthwise.bundle import ModelBundle
-from lengthwise.child_processes import started
+from lengthwise.child_processes import free_port, started
 from lengthwise.command_line.program import programs
-from scoring_service.bench.processes import free_port
 from tests.docs.test_pages import code_blocks, in_loops
 from tests.training.commands.data.test_collect import FakeEndpoint, answer, endpoint  # noqa: F401
 from tests.training.conftest import tiny_bert  # noqa: F401

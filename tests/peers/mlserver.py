@@ -21,8 +21,8 @@ from types import FrameType
 import grpc
 
 from lengthwise.bundle import ModelBundle
+from lengthwise.child_processes import free_port
 from scoring_service.bench.peers import MODEL_NAME, OpenInferencePeer
-from scoring_service.bench.processes import free_port
 
 PACKAGES = ("mlserver==1.7.1", "onnxruntime", "tokenizers")
 RUNTIME = """\

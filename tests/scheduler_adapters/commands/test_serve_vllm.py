@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from lengthwise.child_processes import free_port
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import serve_vllm as vllm_serve
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
 from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareConfig, hash_of
-from scoring_service.bench.processes import free_port
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig

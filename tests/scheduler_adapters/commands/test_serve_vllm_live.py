@@ -25,9 +25,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lengthwise.bundle import ModelBundle
+from lengthwise.child_processes import free_port
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
-from scoring_service.bench.processes import free_port
 
 pytestmark = pytest.mark.vllm
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 
-from scoring_service.bench.processes import cpu_s, free_port, rss_bytes
+from scoring_service.bench.processes import cpu_s, rss_bytes
 
 
 def test_cpu_time_of_a_process_is_its_own():
@@ -15,8 +14,3 @@ def test_cpu_time_of_a_process_is_its_own():
         pass
     assert before_s + 0.05 <= cpu_s(os.getpid()) <= time.process_time()
     assert rss_bytes(os.getpid()) > 10e6
-
-
-def test_a_free_port_can_be_bound():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", free_port()))

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from lengthwise.child_processes import started
-from scoring_service.bench.processes import free_port, rss_bytes
+from lengthwise.child_processes import free_port, started
+from scoring_service.bench.processes import rss_bytes
 from scoring_service.client import Score, ScoringClient
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.rpc import SERVICE

@@ -323,10 +323,27 @@ def test_samples_of_a_prompt_stay_apart_and_repeats_of_it_do_not(
     assert len({(row["prompt"], row["sample"]) for row in rows(out)}) == len(rows(out)) == 80
 
 
+@pytest.mark.parametrize("cut", [1, 30, 100])
+def test_a_torn_last_row_is_dropped_and_requested_again(
+    collect: Training, endpoint: FakeEndpoint, out: Path, cut: int
+) -> None:
+    collect()
+    os.truncate(out, out.stat().st_size - cut)
+    status, result = collect()
+    assert (status, result["new_rows"]) == (0, 1)
+    assert_every_prompt_once(out)
+    assert sum(endpoint.asked.values()) == 41
+
+
+def test_responses_that_were_cut_are_counted(collect: Training, endpoint: FakeEndpoint) -> None:
+    endpoint.plan = lambda prompt, _: (200, answer(8, "length")) if "1" in prompt else None
+    assert collect()[1]["cut"] == sum("1" in prompt for prompt in PROMPTS)
+
+
 def test_reasoning_reaches_the_card(collect: Training, endpoint: FakeEndpoint) -> None:
-    endpoint.plan = lambda *_: (200, answer(10, "length", reasoning_content="y" * 4))
+    endpoint.plan = lambda *_: (200, answer(10, reasoning_content="y" * 4))
     _, result = collect()
-    assert (result["reasoning_tokens"], result["cut"]) == (40 * 8, 40)
+    assert result["reasoning_tokens"] == 40 * 8
     (lengths,) = {
         (r.output_tokens, r.reasoning_tokens, r.answer_tokens)
         for r in load_data(result["card"]).records
@@ -339,6 +356,8 @@ def test_reasoning_reaches_the_card(collect: Training, endpoint: FakeEndpoint) -
     [
         ('{"prompt": "a"}\n{"prompt": null}\n', "row 1: prompt is nan"),
         ('{"text": "a"}\n', "no column 'prompt'"),
+        ('{"prompt": ""}\n', "row 0: prompt is ''"),
+        ('{"prompt": 3}\n', "prompt is 3"),
         ("", "is empty"),
     ],
 )
