@@ -123,34 +123,30 @@ def _tiny_tokenizer(vocab: dict[str, int]):
     return tokenizer
 
 
+TINY_MODEL = """
+<ir_version: 9, opset_import: ["": 18]>
+tiny (int64[batch, tokens] input_ids, int64[batch, tokens] attention_mask) => (float[batch] score)
+<float[{size}] weights = {{{weights}}}, int64[1] tokens_axis = {{1}}, float shift = {{{shift}}}> {{
+    token_weight = Gather(weights, input_ids)
+    mask = Cast<to: int = 1>(attention_mask)
+    kept = Mul(token_weight, mask)
+    total = ReduceSum<keepdims: int = 0>(kept, tokens_axis)
+    count = ReduceSum<keepdims: int = 0>(mask, tokens_axis)
+    mean = Div(total, count)
+    score = Add(mean, shift)
+}}
+"""
+
+
 def _save_tiny_model(path: Path, vocab: dict[str, int], shift: float) -> None:
     import numpy as np
     import onnx
-    from onnx import TensorProto, helper, numpy_helper
 
     weights = np.linspace(-0.5, 0.5, len(vocab), dtype=np.float32)
     for word, weight in WORD_WEIGHTS.items():
         weights[vocab[word]] = weight
-    constants = [
-        numpy_helper.from_array(weights, "weights"),
-        numpy_helper.from_array(np.array([1], dtype=np.int64), "tokens_axis"),
-        numpy_helper.from_array(np.float32(shift), "shift"),
-    ]
-    nodes = [
-        helper.make_node("Gather", ["weights", "input_ids"], ["token_weight"]),
-        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["token_weight", "mask"], ["kept"]),
-        helper.make_node("ReduceSum", ["kept", "tokens_axis"], ["total"], keepdims=0),
-        helper.make_node("ReduceSum", ["mask", "tokens_axis"], ["count"], keepdims=0),
-        helper.make_node("Div", ["total", "count"], ["mean"]),
-        helper.make_node("Add", ["mean", "shift"], ["score"]),
-    ]
-    ids = [
-        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"])
-        for name in ("input_ids", "attention_mask")
-    ]
-    score = helper.make_tensor_value_info("score", TensorProto.FLOAT, ["batch"])
-    graph = helper.make_graph(nodes, "tiny", ids, [score], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    listed = ", ".join(map(repr, weights.tolist()))
+    text = TINY_MODEL.format(size=len(vocab), weights=listed, shift=float(shift))
+    model = onnx.parser.parse_model(text)
     onnx.checker.check_model(model)
     onnx.save(model, path)
