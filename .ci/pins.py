@@ -4,8 +4,6 @@ Offline: it says that every package stands at the version that was tested and th
 what they need. It does not say whether a version has a known weakness: that takes a database.
 """
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 The packages above are found by their entry points and called through their `Program`.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Final, get_type_hints

@@ -5,8 +5,6 @@ The same examples in every run, so that a red run is red again. To look for new 
 With `unshrunk` a failure is shown as it was found, which takes less time.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

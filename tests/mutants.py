@@ -10,8 +10,6 @@ copy of the working tree, and what survives against all fast tests of its packag
 their change.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -9,8 +9,6 @@ of the first. They are forked from this process once it has imported vLLM, which
 most of these files. What a process printed is shown when it ends. Exit status 1: one failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import os

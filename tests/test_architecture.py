@@ -1,7 +1,5 @@
 """The shape of the repository: who may import whom, and what the names must not shadow."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import sys

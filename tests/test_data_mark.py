@@ -1,7 +1,5 @@
 """The mark `data`: tests that read the data folder carry it, and no other test sees the folder."""
 
-from __future__ import annotations
-
 import ast
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A stranger's first hour: a chat log, and then only commands, each as the one before named it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

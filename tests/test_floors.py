@@ -3,8 +3,6 @@
 `docs/architecture.md` says what each room is for.
 """
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from pathlib import Path

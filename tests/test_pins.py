@@ -1,7 +1,5 @@
 """Every package of a set-up is pinned at the version that is installed and tested."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

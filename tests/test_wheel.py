@@ -1,7 +1,5 @@
 """The wheel: what is in it, and its first commands with the packages of one extra alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -8,8 +8,6 @@ packages; so does the torch that it was built for, where the environment's is an
 2.11: 3 GB where the index has only CUDA builds of it). Nothing is installed into the environment.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

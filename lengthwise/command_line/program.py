@@ -8,8 +8,6 @@
 by the entry points of the group `lengthwise.commands`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import importlib

@@ -1,7 +1,5 @@
 """Links that carry KV, to host memory or between instances, and the copies under way over them."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass

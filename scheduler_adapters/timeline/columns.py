@@ -1,7 +1,5 @@
 """The columns of a timeline, while an engine fills them."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Mapping, Sequence
 from math import nan

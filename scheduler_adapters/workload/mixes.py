@@ -7,8 +7,6 @@ reasoning and answer are drawn independently. They keep the one figure of the pa
 of the chats have fewer than 1,000 reasoning tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

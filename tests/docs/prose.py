@@ -4,8 +4,6 @@ Docstrings of the packages and the pages of `docs/` are read once, by engineers 
 may be a second language. Requests, calls and tokens are not persons, and a sentence has one idea.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -6,8 +6,6 @@ for less of it are added. `make` and pip are what makes the tests run, and serve
 its own; the commands of docs/results take hours, and are parsed in test_pages.py.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The recipes of docs/contributing.md do what they say: each is run in an empty folder."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The Python that README and guides show runs as it stands there."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """README and docs: the form of the README, and that every link, file, command and option exists."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Prose: no persons where the field has requests, no sentence that has to be read twice."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.docs import prose

@@ -1,7 +1,5 @@
 """docs/security.md: each threat names a test, and each of these is there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

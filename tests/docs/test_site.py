@@ -1,7 +1,5 @@
 """The site of `docs/`: every link is checked, and no page loads anything from elsewhere."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

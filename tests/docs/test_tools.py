@@ -1,7 +1,5 @@
 """What users find beside the code: hooks that equal `make lint`, and the licence."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -10,8 +10,6 @@ Between a function and the next one only functions of their two rooms and of the
 is no room, may stand, and no room is entered twice but on the way back.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable

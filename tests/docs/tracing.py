@@ -1,7 +1,5 @@
 """A record of the calls that a run makes inside our packages, for tests of the tours."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`import lengthwise`: a dozen names, each imported at its first use."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

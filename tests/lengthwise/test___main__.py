@@ -1,7 +1,5 @@
 """`lengthwise`: all commands on one page, under names of their own, with short help."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Kendall's tau-b is the same float as scipy's."""
 
-from __future__ import annotations
-
 import math
 import random
 

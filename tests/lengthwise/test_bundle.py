@@ -1,7 +1,5 @@
 """A bundle is whole and verified, or there is none."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A score becomes tokens by linear interpolation."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.calibration import LengthCurve

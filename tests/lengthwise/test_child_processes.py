@@ -1,7 +1,5 @@
 """Processes end within a time limit, by force if need be."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess

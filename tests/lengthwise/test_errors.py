@@ -1,7 +1,5 @@
 """One tree of errors, each also a built-in type."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise import errors

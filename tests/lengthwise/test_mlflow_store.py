@@ -1,7 +1,5 @@
 """Where a store lies and what is said where it cannot be used."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

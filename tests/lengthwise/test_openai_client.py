@@ -1,7 +1,5 @@
 """Addresses get their /v1, keys a header, and errors one line."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.errors import ConfigError

@@ -1,7 +1,5 @@
 """Progress: a line on a terminal, with the share of what is done, and silence elsewhere."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise import progress as progress_module

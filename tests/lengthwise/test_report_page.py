@@ -1,7 +1,5 @@
 """Reports are one page that needs nothing else, readable on a phone, in the dark, and as text."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

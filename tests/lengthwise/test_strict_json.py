@@ -1,7 +1,5 @@
 """What is written is JSON that any reader takes."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -6,8 +6,6 @@ With --batching it computes batches of 32 within 2 ms; without, it is fastest on
 needs an older protobuf than we do, so that it is installed into an environment of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal

@@ -7,8 +7,6 @@ so that it computes the golden results. Its Python packages must be installed (d
 scikit-learn). Only event loops are timed, each run in a process of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import gc

@@ -1,7 +1,5 @@
 """A burst whose scores come over a second, and the law that the admissions must keep."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import numpy as np

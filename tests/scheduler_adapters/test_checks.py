@@ -1,7 +1,5 @@
 """The conformance suite passes every policy of ours and catches policies that break a law."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from math import inf, nan

@@ -1,7 +1,5 @@
 """What a placement does that says nothing: requests stay, and roles too."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.errors import ConfigError

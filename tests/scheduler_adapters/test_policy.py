@@ -1,7 +1,5 @@
 """The policy interface: asking, refusing, loading by name."""
 
-from __future__ import annotations
-
 from math import inf, nan
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Views and rules: queues remembered by a view, limits checked by a rule."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.errors import ConfigError

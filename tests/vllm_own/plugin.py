@@ -1,7 +1,5 @@
 """A pytest plugin for vLLM's own tests: our schedulers in place of vLLM's, under one policy."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

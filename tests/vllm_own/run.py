@@ -9,8 +9,6 @@ asked for models: the tests get the configuration of an OPT of default size, and
 more than that fail under stock too, and do not count.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The comparison with vLLM's own tests: what counts, and which differences have a reason."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 `Cluster` turns arrivals, ticks, snapshots and ends of phases into calls of the placement.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial

@@ -12,8 +12,6 @@ or was evicted.
 Source: Phasor, section on defragmentation; numbers of stages and blocks are Llumnix's.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial

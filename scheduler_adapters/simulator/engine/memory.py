@@ -1,7 +1,5 @@
 """The KV memory of one instance: its residents, admission, eviction, displacement."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from lengthwise.errors import SchedulingError

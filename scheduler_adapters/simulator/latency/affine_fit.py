@@ -3,8 +3,6 @@
 fit = read_affine("steps.csv")      # num_decodes, decode_context, prefill_tokens, seconds
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Public sizes of models and data-sheet peaks of GPUs, in 16 bit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar

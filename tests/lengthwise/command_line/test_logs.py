@@ -1,7 +1,5 @@
 """One printable line per record, as text or as JSON."""
 
-from __future__ import annotations
-
 import json
 import logging
 

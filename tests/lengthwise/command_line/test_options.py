@@ -1,7 +1,5 @@
 """Options from dataclasses, short and whole help, and errors of one line."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """A table of commands, and one line and an exit code for every failure."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

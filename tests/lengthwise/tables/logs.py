@@ -1,7 +1,5 @@
 """Small invented logs of each format that is read; prompts and numbers are nobody's."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

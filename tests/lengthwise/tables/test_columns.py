@@ -1,7 +1,5 @@
 """A missing column is named beside those there are, with the option that would mend it."""
 
-from __future__ import annotations
-
 import re
 
 import pandas as pd

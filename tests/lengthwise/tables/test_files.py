@@ -1,7 +1,5 @@
 """What a file holds, whatever it is called and however it is packed."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

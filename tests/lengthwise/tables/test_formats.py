@@ -1,7 +1,5 @@
 """Each format of a gateway is recognised, and its rows come out under our names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

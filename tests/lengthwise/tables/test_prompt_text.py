@@ -1,7 +1,5 @@
 """The text of a request that a ranker scores."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

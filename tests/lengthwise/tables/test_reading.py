@@ -1,7 +1,5 @@
 """One reader of tables and logs: standard columns, nested ones, and what happens to bad rows."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Values by path, and the counts and times in them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

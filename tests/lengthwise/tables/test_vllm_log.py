@@ -1,7 +1,5 @@
 """vLLM's own log: requests are put together from lines, of older and newer versions."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`check-golden`: equal where nothing changed, and a failure where something did."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Large simulated clusters, at a small size."""
 
-from __future__ import annotations
-
 from scheduler_adapters.benchmarks.clusters import run_pascal
 
 

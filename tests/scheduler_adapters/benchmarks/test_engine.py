@@ -1,7 +1,5 @@
 """The engine benchmark measures what it says, on a small load."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`bench`: every figure that is promised, measured."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

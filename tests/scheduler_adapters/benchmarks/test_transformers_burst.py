@@ -1,7 +1,5 @@
 """`bench-transformers`: a small burst on the CPU, and how the requests of a burst are made."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The figures of a burst: measured and simulated, on disk and as text."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`capacity`: loads with their spread, what is left out of them, and the bisection."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """`compare`: one table over policies and rates, and files that stand alone."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

@@ -1,7 +1,5 @@
 """The demo end to end on a toy bundle: everything real but the ranker's skill and vLLM."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

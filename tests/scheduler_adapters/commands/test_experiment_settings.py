@@ -1,7 +1,5 @@
 """Settings that commands share: named policies, refused places, captions."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

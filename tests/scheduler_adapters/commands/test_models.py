@@ -1,7 +1,5 @@
 """The models command."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

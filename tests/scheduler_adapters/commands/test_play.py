@@ -1,7 +1,5 @@
 """`play`: what it prints works as printed, and nothing is left when it ends."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """The prefill profile: what it measures and writes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`reproduce`: refused settings, seeds of a paper, and rows measured, judged and reported."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

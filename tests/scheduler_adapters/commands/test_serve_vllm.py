@@ -1,7 +1,5 @@
 """`serve-vllm` refuses at the start what would fail later, and tells vLLM the rest."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

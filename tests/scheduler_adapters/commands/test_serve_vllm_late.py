@@ -1,7 +1,5 @@
 """`serve-vllm` and a scoring service that is slower than the deadline: scores that come late."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

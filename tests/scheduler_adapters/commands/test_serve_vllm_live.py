@@ -1,7 +1,5 @@
 """`serve-vllm` whole: the unmodified `openai` client, a scoring service that dies and returns."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

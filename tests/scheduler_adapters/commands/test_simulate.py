@@ -1,7 +1,5 @@
 """The `simulate` command: what it prints, and how it refuses."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

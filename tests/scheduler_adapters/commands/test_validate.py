@@ -1,7 +1,5 @@
 """`validate` on a short trace: what it prints, and that the figures come from both sides."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

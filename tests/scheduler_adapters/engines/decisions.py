@@ -1,7 +1,5 @@
 """What the tests of an engine's decisions share: requests, a clock, the simulator's steps, dice."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The parts of a driver that every engine shares."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

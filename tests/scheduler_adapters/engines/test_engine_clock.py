@@ -1,7 +1,5 @@
 """The clock of recordings: what it counts, and what it leaves out."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.errors import ConfigError

@@ -1,7 +1,5 @@
 """The exported figures follow what a scheduler counts; the environment asks for observers."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace

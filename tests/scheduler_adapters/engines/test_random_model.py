@@ -1,7 +1,5 @@
 """Models with random weights: shapes, devices and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Late scores from one process to another: requested, retried, sent once, bounded in number."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

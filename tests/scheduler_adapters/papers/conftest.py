@@ -1,7 +1,5 @@
 """The rows of a paper that an experiment measures, made up or small."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from pathlib import Path

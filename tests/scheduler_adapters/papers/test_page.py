@@ -1,7 +1,5 @@
 """The report of a paper: a table of its rows, and sections with figures."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from scheduler_adapters.papers.page import section_of, write_page

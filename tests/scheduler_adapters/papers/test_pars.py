@@ -1,7 +1,5 @@
 """PARS: drawn lengths, better orders, a trained ranker, and loads without a queue."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """PASCAL: the high rate, one phase alone, changes by bin, and the criteria on them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

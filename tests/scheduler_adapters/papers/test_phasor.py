@@ -1,7 +1,5 @@
 """Phasor: searches and shares on runs that are made up, the criteria on them, and the report."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

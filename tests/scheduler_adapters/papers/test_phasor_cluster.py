@@ -1,7 +1,5 @@
 """Phasor's test bed: workloads, systems, energy and fragments by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Contiguous runs of KV blocks: the share of free blocks beside the longest run."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_adapters.papers.phasor_measures import ContiguousRuns

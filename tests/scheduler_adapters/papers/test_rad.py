@@ -1,7 +1,5 @@
 """RAD: backlog, emptiness and cycles are read off timelines as the theorem means them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Rows of a paper: read from its file, measured, and judged by the bounds that stand there."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs of a paper: settings, means over seeds, and one simulation for each setting and seed."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

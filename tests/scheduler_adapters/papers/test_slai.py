@@ -1,7 +1,5 @@
 """SLAI: points of a run, the search for a capacity, and the criteria on them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

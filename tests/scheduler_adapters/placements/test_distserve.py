@@ -1,7 +1,5 @@
 """DistServe: two pools, and requests that wait with their KV until a decode instance has room."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

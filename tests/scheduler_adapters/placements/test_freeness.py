@@ -1,7 +1,5 @@
 """Virtual freeness: both formulas by hand, and the file that gives the cost of a prefill."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

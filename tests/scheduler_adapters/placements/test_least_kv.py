@@ -1,7 +1,5 @@
 """Least-KV placement."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_adapters.placements.least_kv import LeastKv

@@ -1,7 +1,5 @@
 """Memory-aware placement."""
 
-from __future__ import annotations
-
 from scheduler_adapters.placements.memory_aware import MemoryAware, MemoryAwarePools
 from scheduler_adapters.views import RequestView
 from tests.scheduler_adapters.placements.views import view

@@ -1,7 +1,5 @@
 """PASCAL's placement, by cases worked by hand from its Algorithms 1 and 2."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.errors import ConfigError

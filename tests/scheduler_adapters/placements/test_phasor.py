@@ -1,7 +1,5 @@
 """Phasor: where prompts and decodes go, who is defragmented, promoted and recalled."""
 
-from __future__ import annotations
-
 import json
 from math import inf
 

@@ -1,7 +1,5 @@
 """Random placement."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from scheduler_adapters.placements.random_choice import RandomPlacement

@@ -1,7 +1,5 @@
 """Round-robin placement."""
 
-from __future__ import annotations
-
 from scheduler_adapters.placements.round_robin import RoundRobinPlacement
 from scheduler_adapters.views import RequestView
 from tests.scheduler_adapters.placements.views import view

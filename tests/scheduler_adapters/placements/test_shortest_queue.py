@@ -1,7 +1,5 @@
 """Join the shortest queue."""
 
-from __future__ import annotations
-
 from scheduler_adapters.placements.shortest_queue import ShortestQueue
 from scheduler_adapters.views import RequestView
 from tests.scheduler_adapters.placements.views import view

@@ -1,7 +1,5 @@
 """Splitwise: both instances of a request, overflow into mixed ones, and their way home."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.errors import ConfigError

@@ -1,7 +1,5 @@
 """Views of instances for the tests of placements."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from scheduler_adapters.views import InstanceView

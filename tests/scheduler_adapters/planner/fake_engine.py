@@ -1,7 +1,5 @@
 """An engine in plain Python that keeps memory and emits tokens, and runs the steps of a planner."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

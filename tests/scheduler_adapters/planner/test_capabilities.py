@@ -1,7 +1,5 @@
 """The refusal of policies beyond an engine, and the choice of those whose steps are planned."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

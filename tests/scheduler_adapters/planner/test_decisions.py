@@ -1,7 +1,5 @@
 """Steps planned without an engine are those of the slow reference engine, whatever the policy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Blocks of requests without shared blocks, counted from their tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from scheduler_adapters.planner.engine_view import EngineView

@@ -1,7 +1,5 @@
 """Eviction from a planned step, on an engine in plain Python whose residents are set by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_adapters.planner.eviction import displace, secure_block

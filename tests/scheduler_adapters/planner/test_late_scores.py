@@ -1,7 +1,5 @@
 """Late scores are matched with their requests by key, in either order."""
 
-from __future__ import annotations
-
 from scheduler_adapters.planner.late_scores import MAX_KEPT, LateScore, LateScores, late_score
 from scheduler_adapters.planner.request_annotations import QUANTILES, SCORE
 

@@ -1,7 +1,5 @@
 """The planner of an engine of a few lines."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """The queue in rank order, against a list that is sorted anew after each operation."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from dataclasses import dataclass

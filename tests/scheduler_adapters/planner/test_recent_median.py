@@ -1,7 +1,5 @@
 """The place of requests without a score: a median that follows the scores and does not jitter."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """What clients may write into `vllm_xargs`, and what becomes of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

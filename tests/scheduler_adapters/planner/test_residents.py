@@ -1,7 +1,5 @@
 """Residents of an engine in plain Python: their phases, their ranks, and their blocks."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_adapters.policies.class_priority import ClassPriority

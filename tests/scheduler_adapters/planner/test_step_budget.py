@@ -1,7 +1,5 @@
 """Filling one step by numbers: each limit alone, the costs of prefills, the order of eviction."""
 
-from __future__ import annotations
-
 from math import inf
 
 import pytest

@@ -1,7 +1,5 @@
 """Small runs of a policy on one simulated instance, with the size of each step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """User classes one before the other."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """First come, first served, with and without host memory."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS

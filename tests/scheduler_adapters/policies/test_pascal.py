@@ -1,7 +1,5 @@
 """PASCAL where seats or blocks are short; a cap on the decodes of a step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Prefill-first, Orca and request-level batching."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst, RequestLevel

@@ -1,7 +1,5 @@
 """RAD and its twin decide as the paper's two algorithms do, read line by line."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Ranks and rules of each policy, by hand from the papers: keys, lanes, validity, defaults."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from math import inf, nextafter

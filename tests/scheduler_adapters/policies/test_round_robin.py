@@ -1,7 +1,5 @@
 """Round-robin by quanta of tokens."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sarathi-Serve: stall-free steps within the token budget."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scheduler_adapters.policies.sarathi import Sarathi

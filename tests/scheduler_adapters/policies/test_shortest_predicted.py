@@ -1,7 +1,5 @@
 """PARS: its order, its starvation guard, and requests without a score."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

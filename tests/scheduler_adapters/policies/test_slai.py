@@ -1,7 +1,5 @@
 """SLAI: deferred decodes, critical decodes, and the order of new requests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

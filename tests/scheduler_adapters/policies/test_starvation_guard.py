@@ -1,7 +1,5 @@
 """The starvation guard: when a wait ends, and what it passes on."""
 
-from __future__ import annotations
-
 from math import inf
 
 import pytest

@@ -1,7 +1,5 @@
 """Every variant of every policy against the laws, and settings out of range."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The demo's page: its lead, its tables, and the figure beside it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

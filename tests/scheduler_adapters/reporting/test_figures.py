@@ -1,7 +1,5 @@
 """Figures: colours, bars, lines and points are those of the table."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from scheduler_adapters.policy import POLICIES

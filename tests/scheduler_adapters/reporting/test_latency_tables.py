@@ -1,7 +1,5 @@
 """Tables of runs: cumulative shares, rows of runs, intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

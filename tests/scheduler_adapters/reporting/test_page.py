@@ -1,7 +1,5 @@
 """Reports appear whole or not at all, their figures and tables beside them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """What a command found is a run in the local MLflow store, unless nobody wants it."""
 
-from __future__ import annotations
-
 import sqlite3
 
 import pytest

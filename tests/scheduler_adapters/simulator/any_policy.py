@@ -1,7 +1,5 @@
 """Random policies, workloads and instances for the tests of the simulator, and equal timelines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf

@@ -1,7 +1,5 @@
 """KV blocks that requests with the same beginning share, and the slow engine with such blocks."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass

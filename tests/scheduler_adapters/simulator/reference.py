@@ -28,8 +28,6 @@ leave the blocks that the decodes need for their next token: they could not evic
 never interrupted. Copies land between two steps, before arrivals join.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf, isnan

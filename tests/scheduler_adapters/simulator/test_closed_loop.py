@@ -1,7 +1,5 @@
 """Closed loop: as many requests in flight as clients, never more, and no gap between two."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """An instance: its limits, its presets, and the policies it refuses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Instances as settings: limits in place of the profile's, and requests that do not fit."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Copies over links: shares of the bandwidth, the order of landing, and conserved bytes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 

@@ -1,7 +1,5 @@
 """The search for the highest load: bisection, its ends, and whole numbers."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

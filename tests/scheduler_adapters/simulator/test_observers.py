@@ -1,7 +1,5 @@
 """Observers of a run: the load over time, by hand and against the run, and the progress."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

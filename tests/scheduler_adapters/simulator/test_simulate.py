@@ -1,7 +1,5 @@
 """Runs: the same results under observers, by every engine, and up to Ctrl-C."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Chrome traces: the phases that took time, in microseconds, instance by instance."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Columns of a timeline under way: rows, runs of tokens, and the first answering token."""
 
-from __future__ import annotations
-
 from array import array
 
 import numpy as np

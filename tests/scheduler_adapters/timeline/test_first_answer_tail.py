@@ -1,7 +1,5 @@
 """Bins of the tail, their percentiles, and the same by user class."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

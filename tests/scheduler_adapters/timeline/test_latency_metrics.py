@@ -1,7 +1,5 @@
 """Metrics against a timeline worked out on paper."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """One timeline of requests that were in several instances."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scheduler_adapters.timeline.latency_metrics import summarize

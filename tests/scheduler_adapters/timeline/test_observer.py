@@ -1,7 +1,5 @@
 """Observers: every event may be ignored, and costly ones are asked for only where wanted."""
 
-from __future__ import annotations
-
 import inspect
 
 from scheduler_adapters.timeline.observer import EngineObserver, measuring

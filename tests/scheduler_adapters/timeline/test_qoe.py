@@ -1,7 +1,5 @@
 """QoE against its definition, token by token, and against cases worked out on paper."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The sizes of a step as a latency model is told of it."""
 
-from __future__ import annotations
-
 from scheduler_adapters.timeline.steps import StepRecord, chunk_sizes
 
 

@@ -1,7 +1,5 @@
 """One record per request, the same after a round trip through a file."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Live figures of tokens, against the plain definitions."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An engine of known step times: a simulator whose steps are noted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

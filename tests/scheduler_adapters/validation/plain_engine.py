@@ -1,7 +1,5 @@
 """An engine in plain Python behind the driver interface: all that another engine has to bring."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The whole trial of the simulator on an engine in plain Python, whose step times are known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

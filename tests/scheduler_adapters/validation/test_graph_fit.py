@@ -1,7 +1,5 @@
 """What capturing CUDA graphs does to step times; here the engine is a simulator of known ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

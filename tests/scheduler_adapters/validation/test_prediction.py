@@ -1,7 +1,5 @@
 """What one run predicts of others; here the engine is a simulator of known step times."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

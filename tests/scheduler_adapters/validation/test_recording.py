@@ -1,7 +1,5 @@
 """The recorder of an engine, told by hand, and the replay of its decisions."""
 
-from __future__ import annotations
-
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.timeline.observer import EngineObserver, measuring

@@ -1,7 +1,5 @@
 """Arrival processes: their rates, and their repetition with a seed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The data folder: given, named by the environment, or missing with a next step."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.errors import ConfigError, DataError

@@ -1,7 +1,5 @@
 """Named lengths: fits keep the figures of their sources, recorded lengths stay as they are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

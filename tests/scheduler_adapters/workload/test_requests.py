@@ -1,7 +1,5 @@
 """Requests: which columns are refused, and which are repaired."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

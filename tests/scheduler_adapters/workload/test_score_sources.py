@@ -1,7 +1,5 @@
 """Scores: a tau-b that was asked for, and no failure that stops a request."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """Tables: three formats, refused columns, and files that appear whole or not at all."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

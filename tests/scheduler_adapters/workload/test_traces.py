@@ -1,7 +1,5 @@
 """Traces: the columns of public formats, and the files that are refused."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

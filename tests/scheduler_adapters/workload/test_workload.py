@@ -1,7 +1,5 @@
 """Workloads as settings: traces or synthetic lengths, classes, arrivals and scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

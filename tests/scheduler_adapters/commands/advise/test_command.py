@@ -1,7 +1,5 @@
 """`advise`: from a log to a page, a JSON object and the commands to go on with."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Step times from outside: what the rows say of an engine whose steps are known, and over HTTP."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence

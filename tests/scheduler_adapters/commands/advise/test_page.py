@@ -1,7 +1,5 @@
 """The page of an advice: its sentences and tables say what was found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Replays of a log: what they keep, and whether their intervals hold the simulator's truth."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Evidence of a log: prompts stay with their requests, and only unseen ones are scored."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

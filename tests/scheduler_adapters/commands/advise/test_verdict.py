@@ -1,7 +1,5 @@
 """Verdicts: yes where it pays, no where nothing waits or nothing is known, unclear in between."""
 
-from __future__ import annotations
-
 from math import nan
 
 import pytest

@@ -1,7 +1,5 @@
 """The model of most tests of continuous batching."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The same policy decides the same in transformers and in the reference simulator, step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

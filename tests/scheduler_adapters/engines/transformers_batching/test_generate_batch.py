@@ -1,7 +1,5 @@
 """Options of transformers' continuous batching work, or are refused, under every policy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """transformers on a GPU: the same decisions and answers as on a CPU, and a prefill profile."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

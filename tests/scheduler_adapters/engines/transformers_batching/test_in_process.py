@@ -1,7 +1,5 @@
 """The KV memory of an engine for its driver, and a run of the driver on the CPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Attention over packed requests by their borders: the same tokens as by the engine's masks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

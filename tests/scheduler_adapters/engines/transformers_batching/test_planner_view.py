@@ -1,7 +1,5 @@
 """The same decisions on a version of transformers whose KV cache is laid out otherwise."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

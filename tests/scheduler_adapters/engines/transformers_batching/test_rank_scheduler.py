@@ -1,7 +1,5 @@
 """Our policies inside transformers' continuous batching, on the CPU, with a tiny random model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

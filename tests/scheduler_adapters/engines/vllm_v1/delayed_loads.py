@@ -1,7 +1,5 @@
 """A KV connector whose loads take some steps: what it keeps stays in this process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (

@@ -1,7 +1,5 @@
 """Policy, settings and end of thinking as vLLM's `additional_config` carries them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -5,8 +5,6 @@ steps are in flight as in `EngineCore.step_with_batch_queue`, and what stands in
 each token by request and position, as a greedy model does.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections import defaultdict, deque

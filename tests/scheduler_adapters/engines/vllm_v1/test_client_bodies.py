@@ -1,7 +1,5 @@
 """Bodies of requests: prompts are found, and hints whatever they are spelled like."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

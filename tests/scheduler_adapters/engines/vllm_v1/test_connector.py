@@ -1,7 +1,5 @@
 """A KV connector with asynchronous loads in the real vLLM, under every kind of policy."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from typing import Any

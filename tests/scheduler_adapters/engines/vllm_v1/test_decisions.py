@@ -1,7 +1,5 @@
 """The same policy decides the same in vLLM and in the reference simulator, step by step."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

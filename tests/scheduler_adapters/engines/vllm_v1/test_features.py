@@ -4,8 +4,6 @@ Where no whole engine is needed, the schedulers are vLLM's and ours, and what st
 model gives each token by request and position.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 import re

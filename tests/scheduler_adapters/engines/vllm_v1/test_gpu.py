@@ -4,8 +4,6 @@
 GPU_TESTS_ENGINE holds further arguments of vLLM's engine, as JSON. An engine each, a process each.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

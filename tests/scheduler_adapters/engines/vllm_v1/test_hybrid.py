@@ -1,7 +1,5 @@
 """A hybrid model in the real vLLM: every second layer has a sliding window."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path

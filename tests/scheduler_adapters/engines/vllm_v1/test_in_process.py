@@ -1,7 +1,5 @@
 """The configuration of an engine for its driver, and the environment that vLLM reads."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

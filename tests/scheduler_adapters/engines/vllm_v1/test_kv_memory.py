@@ -1,7 +1,5 @@
 """Blocks as vLLM's own cache manager has them, counted by the planner: no engine is needed."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 from typing import Any

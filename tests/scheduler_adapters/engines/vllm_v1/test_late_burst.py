@@ -1,7 +1,5 @@
 """Late scores inside the real vLLM: a burst of 200 on 16 seats, scores over a second."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The middleware in front of a server that echoes what reached it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """The offline command on a burst, under vLLM's own scheduler and under ours: a process each."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

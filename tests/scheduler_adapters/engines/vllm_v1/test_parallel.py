@@ -1,7 +1,5 @@
 """Tensor parallelism in the real vLLM: two workers, and one scheduler that serves them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PARS inside the real vLLM: one engine in this process, one seat, so that order is everything."""
 
-from __future__ import annotations
-
 import gc
 import time
 import weakref

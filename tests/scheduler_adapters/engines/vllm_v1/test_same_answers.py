@@ -1,7 +1,5 @@
 """Clients of vLLM's OpenAI server get the same answers from `serve-vllm`, request by request."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

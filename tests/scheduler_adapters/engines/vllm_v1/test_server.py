@@ -1,7 +1,5 @@
 """`--scheduler-cls` in the real OpenAI server, whose scheduler lives in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What the versions of vLLM do not have in common, on stand-ins that are laid out as each."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

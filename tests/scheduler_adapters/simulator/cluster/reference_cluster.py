@@ -5,8 +5,6 @@ same decisions and the same times. Rates of transfers are those of `links.Transf
 tests of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, nextafter

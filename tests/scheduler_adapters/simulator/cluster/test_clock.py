@@ -1,7 +1,5 @@
 """The clock of a cluster: how often engines are advanced, and clients in a closed loop."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The cluster against one that walks every step, and the laws of moving requests."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Settings of a cluster: roles of its instances, its network, and what cannot be."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.errors import ConfigError

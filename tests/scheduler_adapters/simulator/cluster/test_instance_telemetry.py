@@ -1,7 +1,5 @@
 """Views of one instance: counts by limits, bookings, and when a reader has read all."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

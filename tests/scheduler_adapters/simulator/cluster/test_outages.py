@@ -1,7 +1,5 @@
 """Instances that die and come: nothing is lost but KV, and nothing goes where nothing lives."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

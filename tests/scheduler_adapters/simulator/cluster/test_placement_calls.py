@@ -1,7 +1,5 @@
 """Calls of a placement: refused answers, late scores, and the choice of the shortest queue."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.errors import InvalidDecision

@@ -1,7 +1,5 @@
 """What a placement sees of instances: all of them, one, or some; now, or as they were."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

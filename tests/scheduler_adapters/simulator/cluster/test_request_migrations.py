@@ -1,7 +1,5 @@
 """Requests that are copied while they decode: stages, reservations, and what ends a migration."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The compiled loop against the engine that walks every request. Slow: numba compiles first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The compiled part of round-robin and PASCAL, and what is left to plain Python."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Ranks, queues and evictions of the compiled loop, run without numba."""
 
-from __future__ import annotations
-
 from heapq import heapify
 
 import numpy as np

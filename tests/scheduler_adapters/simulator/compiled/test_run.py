@@ -1,7 +1,5 @@
 """Which runs the compiled loop takes, and Ctrl-C beside it. Slow: numba compiles first."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The compiled part of SLAI, and what is left to plain Python."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

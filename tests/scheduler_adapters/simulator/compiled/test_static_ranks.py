@@ -1,7 +1,5 @@
 """Static ranks as columns, and the policies that have none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

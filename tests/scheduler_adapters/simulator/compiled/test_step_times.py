@@ -1,7 +1,5 @@
 """Compiled step times against the latency models. Slow: numba compiles first."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

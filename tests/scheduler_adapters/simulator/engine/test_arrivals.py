@@ -1,7 +1,5 @@
 """Arrivals in order, and async scheduling on timelines that can be told on paper."""
 
-from __future__ import annotations
-
 from math import inf
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The laws of the simulator, whatever the workload; and how it takes what cannot be served."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

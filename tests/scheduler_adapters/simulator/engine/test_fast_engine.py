@@ -1,7 +1,5 @@
 """The fast engine against the one that walks every request: equal bit for bit, any policy."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

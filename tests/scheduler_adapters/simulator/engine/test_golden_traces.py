@@ -6,8 +6,6 @@ policy, or a change that is meant to change decisions:
 `pytest --regen-golden tests/scheduler_adapters/simulator/test_golden_traces.py`, and read the diff.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

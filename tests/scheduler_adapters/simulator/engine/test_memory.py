@@ -1,7 +1,5 @@
 """KV memory by hand: which resident is evicted, and which waiting request displaces it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 

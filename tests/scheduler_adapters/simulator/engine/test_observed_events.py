@@ -1,7 +1,5 @@
 """Events of an engine: only observers that override an event are called."""
 
-from __future__ import annotations
-
 from scheduler_adapters.simulator.engine.observed_events import ObservedEvents
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import RequestView

@@ -1,7 +1,5 @@
 """Stored blocks by hand: on the host as long as there is room, and back without being computed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The policy is asked when something changed and never otherwise; ranks that end are replaced."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 

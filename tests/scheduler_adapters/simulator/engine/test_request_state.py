@@ -1,7 +1,5 @@
 """Decode batches: state by one counter equals counting each member."""
 
-from __future__ import annotations
-
 from math import inf
 
 import pytest

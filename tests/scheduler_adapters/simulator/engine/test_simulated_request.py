@@ -1,7 +1,5 @@
 """Requests that move between instances: nothing is lost, and nothing is computed twice for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 

@@ -1,7 +1,5 @@
 """The step that is being filled: limits of rule and engine together, and the requests in it."""
 
-from __future__ import annotations
-
 from scheduler_adapters.simulator.engine.request_state import (
     DecodeBatch,
     PriorityLevel,

@@ -1,7 +1,5 @@
 """Time passes in pieces of any size, with the bytes of one run; observers see the same run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 

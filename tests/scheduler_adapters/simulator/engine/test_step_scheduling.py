@@ -1,7 +1,5 @@
 """Filling by hand: what goes into a step under each limit of a rule."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.errors import InvalidDecision

@@ -1,7 +1,5 @@
 """The fit of an affine model to measured steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

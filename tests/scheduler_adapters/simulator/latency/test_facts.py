@@ -1,7 +1,5 @@
 """Sizes of models: what follows from them."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.errors import ConfigError

@@ -1,7 +1,5 @@
 """Latency from public sizes and peaks."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler_adapters.simulator.latency.facts import GPUS, MODELS

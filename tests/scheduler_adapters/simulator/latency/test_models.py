@@ -1,7 +1,5 @@
 """The affine and the roofline model by hand, and their form for the compiled loops."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.errors import ConfigError

@@ -1,7 +1,5 @@
 """Named instances, and the measured data behind some of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

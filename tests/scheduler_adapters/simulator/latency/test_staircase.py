@@ -1,7 +1,5 @@
 """RAD's staircase of tiles."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

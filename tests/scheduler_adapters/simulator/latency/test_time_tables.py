@@ -1,7 +1,5 @@
 """Look-ups in Vidur's tables: rounding as Vidur rounds, and refusals beyond the last entry."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
