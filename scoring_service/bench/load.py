@@ -1,17 +1,19 @@
 """Requests to a service: closed loop (a fixed number of clients) and open loop (a fixed rate)."""
 
+import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
 
 import grpc
 import numpy as np
 
 from lengthwise.errors import ServiceOverloaded
-from scoring_service.bench.processes import cpu_s
 from scoring_service.client.channel import PLAINTEXT, ClientSecurity
 from scoring_service.client.codec import write_prompt
 from scoring_service.proto.status import CODE_OF, from_rpc_error
@@ -33,27 +35,37 @@ class Load:
     """Cores that the load generator used."""
 
 
+def cpu_s(pid: int) -> float:
+    """CPU time of a process, all threads, user and system, seconds. Linux."""
+    # The clock id of another process, as clock_getcpuclockid(3) computes it.
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
-    """A percentile in milliseconds; None of nothing."""
+    """A percentile in milliseconds; None without values."""
     return float(np.percentile(seconds, percent) * 1e3) if seconds else None
 
 
 def closed_loop(pid: int, asks: Sequence[Ask], prompts: Sequence[str]) -> Load:
     """Each of `asks` is a client that sends its next prompt when it has the last answer."""
-    remaining = iter(prompts)
-    lock = threading.Lock()
+    idle = SimpleQueue[Ask]()
+    for ask in asks:
+        idle.put(ask)
 
-    def client(ask: Ask) -> None:
-        while True:
-            with lock:
-                prompt = next(remaining, None)
-            if prompt is None:
-                return
-            ask(prompt)
+    def send(prompt: str) -> None:
+        ask = idle.get()
+        ask(prompt)
+        idle.put(ask)
 
     server_s, client_s, started_s = cpu_s(pid), time.process_time(), time.perf_counter()
     with ThreadPoolExecutor(len(asks)) as pool:
-        list(pool.map(client, asks))
+        list(pool.map(send, prompts))
     wall_s = time.perf_counter() - started_s
     return Load(
         cpu_ms=(cpu_s(pid) - server_s) / len(prompts) * 1e3,
@@ -74,9 +86,9 @@ class Outcomes:
     answered_s: list[float] = field(default_factory=list)
     """Latency of each request that got its score in time."""
     refused_s: list[float] = field(default_factory=list)
-    """Latency of each that was refused."""
+    """Latency of each refusal."""
     failed: Counter[str] = field(default_factory=Counter)
-    """The others, by the name of their error."""
+    """Number of other failures by the name of their error."""
     client_cpu_s: float = 0.0
     """CPU time of this process for sending and receiving."""
 
@@ -114,8 +126,12 @@ def open_loop(
     requests = [write_prompt(prompt, "").SerializeToString() for prompt in prompts]
     with security.open(target) as channel:
         call = channel.unary_unary(f"/{SERVICE}/Score")
-        started_s, client_s = time.perf_counter(), time.process_time()
-        for request in _paced(requests, gaps_s, stop):
+        due_s = started_s = time.perf_counter()
+        client_s = time.process_time()
+        for request, gap_s in zip(requests, gaps_s, strict=True):
+            due_s += gap_s
+            if stop.wait(max(0.0, due_s - time.perf_counter())):
+                break
             begun_s = time.perf_counter()
             rpc = call.future(request, timeout=timeout_s, metadata=security.metadata)
             rpc.add_done_callback(lambda rpc, begun_s=begun_s: done(rpc, begun_s))
@@ -126,12 +142,3 @@ def open_loop(
         outcomes.landed_s = time.perf_counter() - started_s
         outcomes.client_cpu_s = time.process_time() - client_s
     return outcomes
-
-
-def _paced(requests: Sequence[bytes], gaps_s: Sequence[float], stop: EndRequest) -> Iterator[bytes]:
-    due_s = time.perf_counter()
-    for request, gap_s in zip(requests, gaps_s, strict=True):
-        due_s += gap_s
-        if stop.wait(max(0.0, due_s - time.perf_counter())):
-            return
-        yield request

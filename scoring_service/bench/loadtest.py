@@ -1,20 +1,14 @@
-"""Load on a running service at a fixed rate, which slow answers do not lower.
+"""Load on a running service at a fixed rate, which slow answers do not lower."""
 
-With `--seconds 600 --pid PID` it is a soak that also watches memory.
-"""
-
-import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.errors import DataError, require
 from scoring_service.bench.load import open_loop, percentile_ms
-from scoring_service.bench.processes import rss_bytes
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.server.worker import EndRequest
 
@@ -35,8 +29,6 @@ class LoadtestConfig:
     """Deadline of each request, seconds."""
     prompts: str | None = None
     """Text file with one prompt per line; null makes different random ones of about 30 words."""
-    pid: int | None = None
-    """Process of the service on this machine, to report the growth of its memory."""
     seed: int = 0
     """Of prompts and arrival times."""
     json: bool = False
@@ -50,31 +42,21 @@ class LoadtestConfig:
 def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, Any]:
     """Counts and latencies of the requests: those sent until Ctrl-C, where `interrupted`.
 
-    With a pid `rss_growth_fraction` is None where that process ended meanwhile.
-
-    Raises:
-        ConfigError: there is no such process to begin with.
-        DataError: the prompts cannot be read, or there are none.
+    Raises DataError if the prompts cannot be read, or if there are none.
     """
     prompts = _make_prompts(config)
-    try:
-        before = 0 if config.pid is None else rss_bytes(config.pid)
-    except OSError as error:
-        raise ConfigError(
-            f"no process {config.pid}; give the pid of the service, or no --pid"
-        ) from error
-    stop = EndRequest()
-    with _made_by_ctrl_c(stop):
-        outcomes = open_loop(
-            config.target,
-            prompts,
-            per_s=config.rate,
-            timeout_s=config.timeout_s,
-            seed=config.seed,
-            security=security,
-            stop=stop,
-        )
-    summary = {
+    # Not an exception: from within gRPC it would leave a call that never ends.
+    stop = EndRequest.on_signals()
+    outcomes = open_loop(
+        config.target,
+        prompts,
+        per_s=config.rate,
+        timeout_s=config.timeout_s,
+        seed=config.seed,
+        security=security,
+        stop=stop,
+    )
+    return {
         "sent": outcomes.sent,
         "sent_per_s": outcomes.sent / outcomes.wall_s,
         "answered": len(outcomes.answered_s),
@@ -84,26 +66,6 @@ def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, 
         "refused_ms": _percentiles(outcomes.refused_s),
         "interrupted": stop.wait(0),
     }
-    if config.pid is not None:
-        summary["rss_growth_fraction"] = None
-        with suppress(OSError):
-            summary["rss_growth_fraction"] = rss_bytes(config.pid) / before - 1
-    return summary
-
-
-@contextmanager
-def _made_by_ctrl_c(stop: EndRequest) -> Iterator[None]:
-    # Only the second Ctrl-C is an exception. From within gRPC an exception would leave a call that
-    # never ends, and a channel that waits for it when it is closed.
-    def first(number: int, frame: object) -> None:
-        stop.make()
-        signal.signal(signal.SIGINT, usual)
-
-    usual = signal.signal(signal.SIGINT, first)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, usual)
 
 
 def format_loadtest(result: Mapping[str, Any]) -> str:
@@ -115,10 +77,7 @@ def format_loadtest(result: Mapping[str, Any]) -> str:
         rows.append((name, result[name], ", ".join(f"{p} {ms:.1f} ms" for p, ms in shares.items())))
     causes = ", ".join(f"{name} {count}" for name, count in failed.items())
     rows.append(("failed", sum(failed.values()), causes))
-    lines = [f"{name:9} {count:7}   {details}".rstrip() for name, count, details in rows]
-    if result.get("rss_growth_fraction") is not None:
-        lines.append(f"memory    {result['rss_growth_fraction']:+7.1%}")
-    return "\n".join(lines)
+    return "\n".join(f"{name:9} {count:7}   {details}".rstrip() for name, count, details in rows)
 
 
 def _make_prompts(config: LoadtestConfig) -> list[str]:

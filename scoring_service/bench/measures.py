@@ -1,9 +1,7 @@
 """One function per figure. Ratios are of CPU time, peers in turn, the median over rounds."""
 
-import itertools
 import os
 import re
-import shutil
 import statistics
 import threading
 import time
@@ -22,11 +20,18 @@ from tokenizers import Tokenizer
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.child_processes import free_port
-from scoring_service.bench.load import Load, Outcomes, closed_loop, open_loop, percentile_ms
+from scoring_service.bench.load import (
+    Load,
+    Outcomes,
+    closed_loop,
+    cpu_s,
+    open_loop,
+    percentile_ms,
+    rss_bytes,
+)
 from scoring_service.bench.peers import Peer, ours
-from scoring_service.bench.processes import cpu_s, rss_bytes
 from scoring_service.bench.workload import PromptMaker
-from scoring_service.client import Score, ScoringClient
+from scoring_service.client import ScoringClient
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.worker import use_short_slices
 from scoring_service.service.batching import Call, Job, MicroBatcher
@@ -38,6 +43,7 @@ DEADLINE_S: Final = 0.1
 _OVERLOADS: Final = 5
 """Slices of overload, with a slice of `_CAPACITY_PROMPTS` at capacity before and after each."""
 _CAPACITY_PROMPTS: Final = 400
+_STARTS: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +57,7 @@ class BenchConfig:
     rounds: int = 9
     """Turns that each peer takes; figures are medians over them."""
     slice_size: int = 80
-    """Requests of one turn."""
+    """Requests of one turn with one client; turns with all clients have three times as many."""
     overload_s: float = 10.0
     """Duration of the overload, seconds."""
     num_shapes: int = 10_000
@@ -98,11 +104,6 @@ def offline(model: RankerModel, prompts: Sequence[str], num_threads: int) -> Loa
     return closed_loop(os.getpid(), asks, prompts)
 
 
-def score_bare(model: RankerModel, prompt: str) -> None:
-    """Tokenize and run one prompt: the least that a service must do."""
-    model.score([model.tokenizer.tokenize([prompt])[0].ids])
-
-
 def took_s(clock: Callable[[], float], action: Callable[[], object]) -> float:
     """Seconds that an action takes on a clock: of the wall, or of a process's CPU."""
     started_s = clock()
@@ -117,22 +118,35 @@ def median_ratio(values: Sequence[float], others: Sequence[float]) -> float | No
     return statistics.median(a / b for a, b in zip(values, others, strict=True))
 
 
-def cpu_in_turns(subject: Subject, peers: Sequence[Peer]) -> Mapping[str, Sequence[float]]:
-    """CPU per request of each round, milliseconds: "NAME/1" with one client, "NAME/all" saturated.
+def loads_in_turns(subject: Subject, peers: Sequence[Peer]) -> Mapping[str, Sequence[Load]]:
+    """Load of each peer in each round: "NAME/1" with one client, "NAME/all" saturated.
 
     Saturated, the bare model runs on as many threads as cores, since concurrent runs share
     caches and memory.
     """
-    turns = defaultdict[str, list[float]](list)
+    turns = defaultdict[str, list[Load]](list)
     clients = {peer.name: [peer.client() for _ in range(NUM_CLIENTS)] for peer in peers}
+    size = subject.config.slice_size
     for _ in range(subject.config.rounds):
-        prompts = subject.make.lognormal(subject.config.slice_size)
         for load, threads, num in (("1", 1, 1), ("all", subject.cores, NUM_CLIENTS)):
-            turns[f"bare/{load}"].append(offline(subject.model, prompts, threads).cpu_ms)
+            prompts = subject.make.lognormal(size if num == 1 else 3 * size)
+            turns[f"bare/{load}"].append(offline(subject.model, prompts, threads))
             for peer in peers:
                 measured = closed_loop(peer.pid, clients[peer.name][:num], prompts)
-                turns[f"{peer.name}/{load}"].append(measured.cpu_ms)
+                turns[f"{peer.name}/{load}"].append(measured)
     return turns
+
+
+def throughput_ratio(served: Sequence[Load], bare: Sequence[Load], cores: int) -> float:
+    """Saturated throughput / that of the bare runtime on the cores that the clients leave.
+
+    Only for an idle machine: on a busy one the process with more threads gets more of it.
+    """
+    left = [
+        other.per_s * (1 - load.client_cores / cores)
+        for load, other in zip(served, bare, strict=True)
+    ]
+    return statistics.median(load.per_s / per_s for load, per_s in zip(served, left, strict=True))
 
 
 def batch_cpu_ratio(subject: Subject, peer: Peer) -> float:
@@ -143,26 +157,9 @@ def batch_cpu_ratio(subject: Subject, peer: Peer) -> float:
         for _ in range(2 * subject.config.rounds):
             prompts = subject.make.lognormal(BATCH)
             served_s = took_s(partial(cpu_s, peer.pid), partial(client.score_batch, prompts))
-            bare = [partial(score_bare, subject.model, prompt) for prompt in prompts]
-            ratios.append(served_s / sum(took_s(time.process_time, run) for run in bare))
+            bare = partial(subject.model.score_texts, prompts)
+            ratios.append(served_s / took_s(time.process_time, bare))
     return statistics.median(ratios)
-
-
-def throughput_ratio(subject: Subject, peer: Peer) -> tuple[float, float]:
-    """Saturated throughput / that of the bare runtime on the cores left; and the former, per s.
-
-    Only for an idle machine: on a busy one the process with more threads gets more of it.
-    """
-    clients = [peer.client() for _ in range(NUM_CLIENTS)]
-    ratios, rates = [], []
-    for _ in range(subject.config.rounds):
-        prompts = subject.make.lognormal(3 * subject.config.slice_size)
-        bare = offline(subject.model, prompts, subject.cores)
-        load = closed_loop(peer.pid, clients, prompts)
-        left = 1 - load.client_cores / subject.cores
-        ratios.append(load.per_s / (bare.per_s * left))
-        rates.append(load.per_s)
-    return statistics.median(ratios), statistics.median(rates)
 
 
 def added_latency_ms(subject: Subject, peer: Peer, num: int) -> dict[str, float | None]:
@@ -174,16 +171,12 @@ def added_latency_ms(subject: Subject, peer: Peer, num: int) -> dict[str, float 
     ask = peer.client()
     with ScoringClient(peer.target, timeout_s=60.0) as client:
         for prompt in subject.make.lognormal(num):
-            bare = partial(score_bare, subject.model, prompt)
+            bare = partial(subject.model.score_texts, [prompt])
             bare_s = took_s(time.perf_counter, bare)
             added.append(took_s(time.perf_counter, partial(ask, prompt)) - bare_s)
             bare()
             empty.append(took_s(time.perf_counter, client.info))
-    return {
-        f"{name}p{percent}": percentile_ms(seconds, percent)
-        for name, seconds in (("", added), ("info_", empty))
-        for percent in (50, 99)
-    }
+    return _percentiles("", added) | _percentiles("info_", empty)
 
 
 def batching_gain(subject: Subject) -> dict[str, float]:
@@ -220,15 +213,6 @@ def huge_prompt_ms(subject: Subject) -> float:
     return statistics.median(took_s(time.process_time, tokenize) for _ in range(51)) * 1e3
 
 
-def batch_invariance(target: str, make: PromptMaker, num: int) -> float:
-    """Largest difference between a prompt's score alone and in a batch of the service."""
-    prompts = make.lognormal(num)
-    with ScoringClient(target, timeout_s=60.0) as client:
-        alone = [client.score(prompt).value for prompt in prompts]
-        together = [s.value for s in client.score_batch(prompts) if isinstance(s, Score)]
-    return max(abs(a - b) for a, b in zip(alone, together, strict=True))
-
-
 def overload(subject: Subject) -> dict[str, float | None]:
     """Twice the capacity for some seconds: goodput, refusals, and whether late work was done.
 
@@ -244,32 +228,24 @@ def overload(subject: Subject) -> dict[str, float | None]:
         closed_loop(peer.pid, clients, make.lognormal(100))
         slices = list[Outcomes]()
         capacities = [closed_loop(peer.pid, clients, make.lognormal(_CAPACITY_PROMPTS))]
-        idle_calls_s: list[float] = []
+        info_s: list[float] = []
         for number in range(_OVERLOADS):
             per_s = 2 * capacities[-1].per_s
             prompts = make.lognormal(int(per_s * seconds))
-            with _asked_meanwhile(1, peer.target, ScoringClient.info, pause_s=0.02) as calls:
+            with _info_calls(peer.target, info_s):
                 slices.append(
                     open_loop(peer.target, prompts, per_s=per_s, timeout_s=DEADLINE_S, seed=number)
                 )
-            idle_calls_s += [took for _, took in calls]
             capacities.append(closed_loop(peer.pid, clients, make.lognormal(_CAPACITY_PROMPTS)))
         with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as page:
             (late,) = re.findall(rb"^scoring_begun_late_prompts_total (.*)$", page.read(), re.M)
     refused_s = [latency_s for result in slices for latency_s in result.refused_s]
-    answered_s = [latency_s for result in slices for latency_s in result.answered_s]
-    sent, wall_s = sum(each.sent for each in slices), sum(each.wall_s for each in slices)
+    wall_s = sum(each.wall_s for each in slices)
     return {
         **_goodput(capacities, slices, subject.cores),
-        "offered_fraction": sent / wall_s / statistics.mean(load.per_s for load in capacities),
-        "answered_p99_ms": percentile_ms(answered_s, 99),
-        "reject_p99_ms": percentile_ms(refused_s, 99),
-        "reject_p50_ms": percentile_ms(refused_s, 50),
-        "info_p99_ms": percentile_ms(idle_calls_s, 99),
-        "info_p50_ms": percentile_ms(idle_calls_s, 50),
+        **_percentiles("reject_", refused_s),
+        **_percentiles("info_", info_s),
         "client_cores": sum(each.client_cpu_s for each in slices) / wall_s,
-        "deadline_ms": DEADLINE_S * 1e3,
-        "timed_out_fraction": sum(sum(each.failed.values()) for each in slices) / sent,
         "expired_computed": float(late),
     }
 
@@ -290,103 +266,50 @@ def _goodput(
     }
 
 
+def _percentiles(prefix: str, seconds: Sequence[float]) -> dict[str, float | None]:
+    return {f"{prefix}p{percent}_ms": percentile_ms(seconds, percent) for percent in (50, 99)}
+
+
 @contextmanager
-def _asked_meanwhile(
-    num_clients: int, target: str, ask: Callable[[ScoringClient], object], *, pause_s: float = 0.0
-) -> Iterator[list[tuple[float, float]]]:
-    """Yield the start and latency of clients' calls, one after the other, during the block."""
-    calls: list[tuple[float, float]] = []
+def _info_calls(target: str, latencies_s: list[float]) -> Iterator[None]:
+    """Call `Info` again and again during the block, and append the latencies."""
     stop = threading.Event()
 
     def run() -> None:
         with ScoringClient(target, timeout_s=10.0) as client:
             client.info()
-            while not stop.wait(pause_s):
-                begun_s = time.perf_counter()
-                ask(client)
-                calls.append((begun_s, time.perf_counter() - begun_s))
+            while not stop.wait(0.02):
+                latencies_s.append(took_s(time.perf_counter, client.info))
 
-    with ThreadPoolExecutor(num_clients) as pool:
-        asked = [pool.submit(run) for _ in range(num_clients)]
+    with ThreadPoolExecutor(1) as pool:
+        calls = pool.submit(run)
         try:
-            yield calls
+            yield
         finally:
             stop.set()
-    for future in asked:
-        future.result()
+    calls.result()
 
 
-def memory(subject: Subject) -> dict[str, float]:
-    """Resident memory after warm-up, and its growth over random lengths and batch sizes."""
-    with (
-        ours(subject.folder, subject.config.precision) as peer,
-        ScoringClient(peer.target, timeout_s=60.0) as client,
-    ):
+def start_and_memory(subject: Subject) -> dict[str, float]:
+    """Seconds from the start of the process to READY, and its memory over random lengths.
 
-        def run(num: int) -> None:
-            prompts = subject.make.uniform(num, 4, 128)
-            for start in range(0, num, BATCH):
-                client.score_batch(prompts[start : start + BATCH])
-
-        run(10 * BATCH)
-        before = rss_bytes(peer.pid)
-        run(subject.config.num_shapes)
-        return {"rss_mb": before / 2**20, "growth_fraction": rss_bytes(peer.pid) / before - 1}
-
-
-def cold_start_s(subject: Subject, rounds: int) -> float:
-    """From the start of the process to READY, model timed and all; the median."""
-
-    def once() -> float:
+    The start times the model, too; it is the median of several. Memory is resident after warm-up;
+    its growth is over prompts of random lengths, in batches.
+    """
+    starts_s = []
+    for _ in range(_STARTS):
         started_s = time.perf_counter()
-        with ours(subject.folder, subject.config.precision):
-            return time.perf_counter() - started_s
-
-    return statistics.median(once() for _ in range(rounds))
-
-
-def reload(subject: Subject, folder: Path) -> dict[str, float | None]:
-    """Failed calls while a new revision is loaded, and p99 around the swap / before it."""
-    watched = folder / "bundle"
-    _write_revision(subject.folder, watched, "first")
-    prompts = itertools.cycle(subject.make.lognormal(20_000))
-    scored: list[bool] = []
-
-    def ask(client: ScoringClient) -> None:
-        (score,) = client.score_batch([next(prompts)])
-        scored.append(isinstance(score, Score))
-
-    with (
-        ours(watched, subject.config.precision, "--reload_poll_s", "0.2") as peer,
-        ScoringClient(peer.target, timeout_s=10.0) as observer,
-        _asked_meanwhile(2, peer.target, ask) as calls,
-    ):
-        first = observer.info().revision
-        time.sleep(subject.config.overload_s / 2)
-        pushed_s = time.perf_counter()
-        _write_revision(subject.folder, watched, "second")
-        while not (swapped := observer.info().revision != first):
-            if time.perf_counter() > pushed_s + 30.0:
-                break
-            time.sleep(0.02)
-        ended_s = time.perf_counter() + 0.5
-        time.sleep(0.5)
-    steady = [took for begun, took in calls if begun < pushed_s]
-    around = [took for begun, took in calls if pushed_s <= begun < ended_s]
-    before, after = percentile_ms(steady, 99), percentile_ms(around, 99)
+        with ours(subject.folder, subject.config.precision) as peer:
+            starts_s.append(time.perf_counter() - started_s)
+            if len(starts_s) < _STARTS:
+                continue
+            with ScoringClient(peer.target, timeout_s=60.0) as client:
+                client.score_batch(subject.make.uniform(10 * BATCH, 4, 128))
+                before = rss_bytes(peer.pid)
+                client.score_batch(subject.make.uniform(subject.config.num_shapes, 4, 128))
+                growth = rss_bytes(peer.pid) / before - 1
     return {
-        "failed": float(scored.count(False) + (not swapped)),
-        "p99_ratio": after / before if after is not None and before else None,
-        "requests": float(len(calls)),
+        "start_s": statistics.median(starts_s),
+        "rss_mb": before / 2**20,
+        "growth_fraction": growth,
     }
-
-
-def _write_revision(bundle: Path, target: Path, note: str) -> None:
-    loaded = ModelBundle.load(bundle)
-
-    def fill(work: Path) -> None:
-        for name in loaded.manifest.files:
-            shutil.copy(bundle / name, work / name)
-        (work / "note.txt").write_text(note)
-
-    ModelBundle.write(target, loaded.manifest, fill)

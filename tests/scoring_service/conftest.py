@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -41,3 +42,12 @@ def server(serve: Callable[..., ScoringServer]) -> ScoringServer:
 def client(server: ScoringServer) -> Iterator[ScoringClient]:
     with ScoringClient(server.target, timeout_s=60) as client:
         yield client
+
+
+@pytest.fixture(autouse=True)
+def usual_signals() -> Iterator[None]:
+    """Handlers of the test process, which a command may replace."""
+    usual = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in usual.items():
+        signal.signal(number, handler)

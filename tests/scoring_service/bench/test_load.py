@@ -1,13 +1,14 @@
-"""Requests in a closed loop and at a fixed rate, all of them accounted for."""
+"""Requests in a closed loop and at a fixed rate, all accounted for; CPU and memory of a process."""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 
-from scoring_service.bench.load import closed_loop, open_loop
+from scoring_service.bench.load import closed_loop, cpu_s, open_loop, rss_bytes
 from scoring_service.server.worker import EndRequest
 
 
@@ -41,3 +42,11 @@ def test_an_open_loop_that_is_stopped_sends_no_more(server):
     stop = EndRequest()
     stop.make()
     assert open_loop(server.target, ["yes"] * 9, per_s=1, timeout_s=60, stop=stop).sent == 0
+
+
+def test_cpu_time_of_a_process_is_its_own():
+    before_s = time.process_time()
+    while time.process_time() < before_s + 0.05:
+        pass
+    assert before_s + 0.05 <= cpu_s(os.getpid()) <= time.process_time()
+    assert rss_bytes(os.getpid()) > 10e6

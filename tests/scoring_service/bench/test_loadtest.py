@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -15,7 +14,7 @@ from scoring_service.bench.loadtest import LoadtestConfig
 def test_a_load_test_accounts_for_every_request(server, capsys, tmp_path):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("yes\n\nlong essay\n")
-    options = ["--rate", "200", "--seconds", "0.5", "--timeout-s", "60", "--pid", str(os.getpid())]
+    options = ["--rate", "200", "--seconds", "0.5", "--timeout-s", "60"]
     for extra in ([], ["--prompts", str(prompts)]):
         assert main(["loadtest", "--target", server.target, "--json", *options, *extra]) == 0
         result = json.loads(capsys.readouterr().out)
@@ -23,7 +22,6 @@ def test_a_load_test_accounts_for_every_request(server, capsys, tmp_path):
         accounted = result["answered"] + result["refused"] + sum(result["failed"].values())
         assert accounted == 100
         assert result["answered_ms"]["p50"] <= result["answered_ms"]["p99"]
-        assert "rss_growth_fraction" in result
 
 
 @pytest.mark.parametrize("name", ["rate", "seconds", "timeout_s"])

@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from lengthwise.child_processes import free_port, started
-from scoring_service.bench.processes import rss_bytes
+from scoring_service.bench.load import rss_bytes
 from scoring_service.client import Score, ScoringClient
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.rpc import SERVICE

@@ -19,7 +19,7 @@ import pytest
 
 import scoring_service
 from lengthwise.child_processes import free_port, started
-from scoring_service.bench.processes import rss_bytes
+from scoring_service.bench.load import rss_bytes
 from scoring_service.client import Score, ScoringClient
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.fail_open import FailOpenScorer
