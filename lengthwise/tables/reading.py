@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from math import isnan
 from os import PathLike
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 OnBadRows = Literal["error", "skip"]
 """Effect of a bad row: an error that ends the command, or a row that is left out and counted."""
-Load = Callable[[Path, Kind], "pd.DataFrame"]
-"""Reader of a parquet or CSV file."""
 
 SKIP: Final = (
     "mend the row, or leave out every bad row with --on-bad-rows skip (of fit: --data.on-bad-rows)"
@@ -56,21 +54,8 @@ _SAMPLE: Final = 50
 log = logging.getLogger(__name__)
 
 
-def load_frame(path: Path, kind: Kind) -> pd.DataFrame:
-    """Read a parquet or CSV file with pandas."""
-    import pandas as pd
-
-    try:
-        return pd.read_parquet(path) if kind == "parquet" else pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"cannot be read ({error}); give a whole file of the format its suffix names", path=path
-        ) from error
-
-
 def read_table(
     path: str | PathLike[str],
-    load: Load = load_frame,
     *,
     columns: Sequence[str] = (),
     on_bad_rows: OnBadRows = "error",
@@ -82,7 +67,6 @@ def read_table(
     (seconds since the first request, the order of the rows) follow.
 
     Args:
-        load: reader of parquet and CSV files.
         columns: further columns as paths (`usage.completion_tokens`); absent ones are left out.
         on_bad_rows: effect of a row that is no JSON object.
 
@@ -95,7 +79,7 @@ def read_table(
     kind = kind_of(path)
     if kind in ("parquet", "csv"):
         with plain_file(path) as plain:
-            frame = load(plain, kind)
+            frame = _frame_of(plain, kind)
         known = _format_of(_rows_of(frame.head(_SAMPLE)).values())
         rows = {} if known is None else _rows_of(frame)
     else:
@@ -110,6 +94,22 @@ def read_table(
     if frame.empty:
         raise DataError(NO_ROWS, path=path)
     return _with_paths(frame, columns)
+
+
+def _frame_of(path: Path, kind: Kind) -> pd.DataFrame:
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    try:
+        if kind == "csv":
+            return pd.read_csv(path)
+        # A stored index of pandas would take the place of the row numbers.
+        return pq.ParquetFile(path).read().to_pandas(ignore_metadata=True)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"cannot be read as {kind} ({reason}); give a whole file of that format", path=path
+        ) from error
 
 
 def log_left_out(reasons: Counter[str], num_rows: int, path: str | Path | None) -> None:

@@ -16,10 +16,12 @@ from lengthwise.errors import ConfigError, DataError, at_least, require
 from lengthwise.openai_client import api_base, api_headers
 from lengthwise.progress import Progress
 from lengthwise.tables.columns import PROMPT, require_columns
+from lengthwise.tables.prompt_text import prompt_of
+from lengthwise.tables.reading import read_table
 from training.collection.answers import AnswerLog
 from training.collection.endpoint import Api, Endpoint, PromptRefused
 from training.data.cards import card_path, refuse_foreign_card, write_card
-from training.data.records import prompt_hash, prompts_of, read_table
+from training.data.records import checked, prompt_hash
 
 _OURS: Final = frozenset({"messages", "prompt", "n", "best_of", "stream"})
 
@@ -121,10 +123,10 @@ def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, A
 
 def read_prompts(path: Path, column: str) -> tuple[list[str], int]:
     """Return the distinct prompts of a table in its order, and the number of repeats."""
-    frame = read_table(path, [column])
+    frame = read_table(path, columns=[column])
     require_columns(frame, [column], path, {column: PROMPT})
     distinct: dict[str, str] = {}
-    for prompt in prompts_of(frame[column], path):
+    for prompt in checked(frame, {column: prompt_of}, path)[column]:
         distinct.setdefault(prompt_hash(prompt), prompt)
     return list(distinct.values()), len(frame) - len(distinct)
 

@@ -21,9 +21,10 @@ import yaml
 from lengthwise.bundle import BANNER, sha256_of
 from lengthwise.errors import ConfigError, DataError
 from lengthwise.tables.files import SUFFIXES, is_file_name, name_of
+from lengthwise.tables.reading import read_table
 from training.config import DataConfig
 from training.data import synthetic
-from training.data.records import FieldMap, PromptResponse, read_table, to_records
+from training.data.records import FieldMap, PromptResponse, to_records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,7 +165,7 @@ def _own_table(path: Path, columns: DataConfig) -> LoadedData:
         output_tokens=columns.length_column or ("output_tokens",),
         model=columns.model_column,
     )
-    frame = read_table(path, named.columns(), columns.on_bad_rows)
+    frame = read_table(path, columns=named.columns(), on_bad_rows=columns.on_bad_rows)
     optional = ["sample", "reasoning_tokens", "answer_tokens", "group"]
     optional += ["model"] if named.model is None else []
     present: dict[str, Any] = {name: name for name in optional if name in frame}

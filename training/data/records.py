@@ -1,29 +1,25 @@
 """Records: a prompt and the length of a model's response to it. No torch.
 
-The Hugging Face `datasets` library reads parquet and CSV. A `FieldMap` names the columns. Each row
-is checked and its prompt hashed here, once.
+A `FieldMap` names the columns of a table. Each row is checked and its prompt hashed here, once.
 """
 
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from lengthwise.errors import DataError
-from lengthwise.tables import reading
 from lengthwise.tables.columns import LENGTH, MODEL, PROMPT, require_columns
 from lengthwise.tables.prompt_text import normalised, prompt_of
-from lengthwise.tables.reading import SKIP, OnBadRows
+from lengthwise.tables.reading import SKIP, OnBadRows, log_left_out, read_table
 from lengthwise.tables.values import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
-Value = TypeVar("Value")
 _OF_FIT: Final = " (of fit: --data.prompt-column, --data.length-column)"
 
 
@@ -75,37 +71,6 @@ def prompt_hash(prompt: str, salt: str = "") -> str:
     return hashlib.sha256(f"{salt}|{normalised(prompt)}".encode()).hexdigest()
 
 
-def read_table(
-    path: str | Path, columns: Sequence[str] = (), on_bad_rows: OnBadRows = "error"
-) -> pd.DataFrame:
-    """Read a table or a log.
-
-    `columns` that the table lacks are read as paths (`usage.completion_tokens`).
-
-    Raises:
-        DataError: the file is missing, empty, damaged or of another format.
-    """
-    return reading.read_table(Path(path), _load, columns=columns, on_bad_rows=on_bad_rows)
-
-
-def _load(path: Path, kind: str) -> pd.DataFrame:
-    import datasets
-
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # Errors are raised as well.
-    make = {"parquet": datasets.Dataset.from_parquet, "csv": datasets.Dataset.from_csv}[kind]
-    # A private cache: the shared one goes stale when a file changes, and a damaged one breaks runs.
-    with tempfile.TemporaryDirectory(prefix="lengthwise-") as cache:
-        try:
-            frame: pd.DataFrame = make(str(path), cache_dir=cache, keep_in_memory=True).to_pandas()
-        except Exception as error:
-            if _has_no_rows(path, error):
-                raise DataError(reading.NO_ROWS, path=path) from error
-            reason = str(error.__cause__ or error).splitlines()[0]
-            raise DataError(f"cannot be read as {kind}: {reason}", path=path) from error
-    return frame
-
-
 def to_records(
     frame: pd.DataFrame,
     fields: FieldMap,
@@ -124,40 +89,75 @@ def to_records(
     """
     options = {fields.prompt: PROMPT, **dict.fromkeys(fields.output_tokens, LENGTH)}
     require_columns(frame, fields.columns(), path, options, _OF_FIT)
-    if on_bad_rows == "skip":
-        frame = _without_bad_rows(frame, fields, path)
-    prompts = prompts_of(frame[fields.prompt], path)
-    models = [str(name) for name in frame[fields.model]] if fields.model else [model] * len(prompts)
-    groups = [str(name) for name in frame[fields.group]] if fields.group else [""] * len(prompts)
-    if fields.group_until:
-        groups = [name.partition(fields.group_until)[0] for name in groups]
-    samples = _counts(frame, fields.sample, path) or [0] * len(prompts)
-    reasoning = _counts(frame, fields.reasoning_tokens, path)
-    answer = _counts(frame, fields.answer_tokens, path)
-    columns = [_counts(frame, column, path) for column in fields.output_tokens] or [
+    counts = (fields.sample, fields.reasoning_tokens, fields.answer_tokens, *fields.output_tokens)
+    cells = {fields.prompt: prompt_of, **dict.fromkeys(filter(None, counts), count_of)}
+    frame = checked(frame, cells, path, on_bad_rows)
+
+    def column(name: str | None, otherwise: Any = None) -> list[Any]:
+        return frame[name].tolist() if name else [otherwise] * len(frame)
+
+    reasoning, answer = column(fields.reasoning_tokens), column(fields.answer_tokens)
+    columns = [column(name) for name in fields.output_tokens] or [
         [first + second for first, second in zip(reasoning, answer, strict=True)]
     ]
-    if reasoning and not answer:
+    if fields.reasoning_tokens and not fields.answer_tokens:
         answer = [whole - part for whole, part in zip(columns[0], reasoning, strict=True)]
         for row, rest in enumerate(answer):
             if rest < 0:
                 of = f"{reasoning[row]} reasoning tokens of {columns[0][row]} output tokens"
                 raise DataError(f"{of}; the output must hold both", path=path, row=row)
+    names, groups = column(fields.model, model), column(fields.group, "")
+    prompts, samples = column(fields.prompt), column(fields.sample)
+    rows = list(zip(prompts, names, samples, reasoning, answer, groups, strict=True))
     records = [
         PromptResponse(
-            prompt=prompts[row],
-            output_tokens=lengths[row],
-            model=models[row],
-            sample=samples[row] or number,
-            reasoning_tokens=reasoning[row] if reasoning else None,
-            answer_tokens=answer[row] if answer else None,
-            group=groups[row],
+            prompt=prompt,
+            output_tokens=length,
+            model=str(name),
+            sample=sample or number,
+            reasoning_tokens=thought,
+            answer_tokens=said,
+            group=str(group).partition(fields.group_until)[0] if fields.group_until else str(group),
         )
         for number, lengths in enumerate(columns)
-        for row in range(len(prompts))
-        if lengths[row] > 0
+        for length, (prompt, name, sample, thought, said, group) in zip(lengths, rows, strict=True)
+        if length > 0
     ]
-    return records, len(prompts) * len(columns) - len(records)
+    return records, len(frame) * len(columns) - len(records)
+
+
+def checked(
+    frame: pd.DataFrame,
+    cells: Mapping[str, Callable[[Any], object]],
+    path: str | Path | None,
+    on_bad_rows: OnBadRows = "error",
+) -> pd.DataFrame:
+    """Return the table with the named columns converted, by `prompt_of` or `count_of`.
+
+    Raises:
+        DataError: a cell cannot be converted and `on_bad_rows` is "error", or no row is good.
+    """
+    import pandas as pd
+
+    wrong = {prompt_of: "no text", count_of: "no whole number of tokens >= 0"}
+    given = {name: frame[name].tolist() for name in cells}
+    converted = {
+        name: pd.Series(map(convert, given[name]), frame.index, dtype=object)
+        for name, convert in cells.items()
+    }
+    bad: dict[int, str] = {}
+    for name, values in converted.items():
+        for position in values.isna().to_numpy().nonzero()[0]:
+            bad.setdefault(position, name)
+    if bad and on_bad_rows == "error":
+        position, name = next(iter(bad.items()))
+        reason = f"{name} is {given[name][position]!r}, {wrong[cells[name]]}; {SKIP}"
+        raise DataError(reason, path=path, row=frame.index[position])
+    log_left_out(Counter(f"{n} is {wrong[cells[n]]}" for n in bad.values()), len(frame), path)
+    if len(bad) == len(frame):
+        reason = "not one row can be used; give the columns of prompts and lengths"
+        raise DataError(reason, path=path)
+    return frame.assign(**converted).drop(index=frame.index[list(bad)])
 
 
 def read_records(
@@ -171,62 +171,9 @@ def read_records(
 
     A log has a column of models.
     """
-    frame = read_table(path, fields.columns(), on_bad_rows)
+    frame = read_table(path, columns=fields.columns(), on_bad_rows=on_bad_rows)
     if model is not None and fields.model is None:
         require_columns(frame, ["model"], path, {"model": MODEL})
         fields = replace(fields, model="model")
     records, num_empty = to_records(frame, fields, path=path, on_bad_rows=on_bad_rows)
     return [r for r in records if model is None or r.model == model], num_empty
-
-
-def _without_bad_rows(
-    frame: pd.DataFrame, fields: FieldMap, path: str | Path | None
-) -> pd.DataFrame:
-    parts = (fields.sample, fields.reasoning_tokens, fields.answer_tokens)
-    reasons = frame[fields.prompt].map(lambda cell: prompt_of(cell) is None)
-    reasons = reasons.map({True: "prompt is no text", False: ""})
-    for name in [*fields.output_tokens, *filter(None, parts)]:
-        is_wrong = frame[name].map(lambda cell: count_of(cell) is None)
-        reasons[is_wrong & (reasons == "")] = f"{name} is no number of tokens"
-    reading.log_left_out(Counter(reasons[reasons != ""]), len(frame), path)
-    if (reasons != "").all():
-        raise DataError(
-            "not one row can be used; give the columns of prompts and lengths", path=path
-        )
-    return frame[reasons == ""]
-
-
-def _has_no_rows(path: Path, error: Exception) -> bool:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return "corresponds to no data" in str(error) or pq.read_metadata(path).num_rows == 0
-    except (pa.ArrowException, OSError):
-        return False
-
-
-def prompts_of(column: pd.Series[Any], path: str | Path | None) -> list[str]:
-    """Return the checked prompts of a column, in its order."""
-    return _checked(column, "prompt", prompt_of, "no text", path)
-
-
-def _counts(frame: pd.DataFrame, column: str | None, path: str | Path | None) -> list[int]:
-    if column is None:
-        return []
-    return _checked(frame[column], column, count_of, "not a whole number of tokens >= 0", path)
-
-
-def _checked(
-    column: pd.Series[Any],
-    name: str,
-    read: Callable[[Any], Value | None],
-    wrong: str,
-    path: str | Path | None,
-) -> list[Value]:
-    values = []
-    for row, cell in zip(column.index, column.tolist(), strict=True):
-        if (value := read(cell)) is None:
-            raise DataError(f"{name} is {cell!r}, {wrong}; {SKIP}", path=path, row=row)
-        values.append(value)
-    return values

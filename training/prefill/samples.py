@@ -16,8 +16,8 @@ import pandas as pd
 from lengthwise.bundle import sha256_of
 from lengthwise.errors import ConfigError, DataError
 from lengthwise.tables.columns import require_columns
+from lengthwise.tables.reading import read_table
 from training.data.cards import ENVIRONMENT
-from training.data.records import read_table
 
 NUMBERS: Final = ("prompt_tokens", "batch_size", "latency_s", "peak_flop_per_s")
 SPLITWISE: Final = "splitwise-sim/perf_model.csv"

@@ -15,8 +15,9 @@ import pandas as pd
 import pytest
 
 from lengthwise.bundle import FP32, INT8, MANIFEST, ModelBundle
+from lengthwise.tables.reading import read_table
 from training.__main__ import main
-from training.data.records import PromptResponse, read_table
+from training.data.records import PromptResponse
 from training.data.synthetic import generate
 
 Capture = pytest.CaptureFixture[str]

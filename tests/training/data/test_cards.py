@@ -113,11 +113,11 @@ def test_columns_of_a_table_without_a_card_are_named_by_settings(
     ):
         load_data(path)
     named = DataConfig(prompt_column="chat", length_column=("n.out",))
-    with pytest.raises(DataError, match=r"row 2: prompt is \[\], no text; .*--data\.on-bad-rows"):
+    with pytest.raises(DataError, match=r"row 2: chat is \[\], no text; .*--data\.on-bad-rows"):
         load_data(path, None, named)
     records = load_data(path, None, replace(named, on_bad_rows="skip")).records
     assert [(r.prompt, r.output_tokens) for r in records] == [("p3", 3), ("p4", 4)]
-    assert "1 of 3 rows left out: 1 because prompt is no text" in caplog.text
+    assert "1 of 3 rows left out: 1 because chat is no text" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ import pytest
 
 from lengthwise.errors import DataError
 from lengthwise.tables.prompt_text import normalised
+from lengthwise.tables.reading import read_table
 from tests.lengthwise.tables import logs
 from training.data.records import (
     FieldMap,
     prompt_hash,
     read_records,
-    read_table,
     to_records,
 )
 
@@ -29,7 +29,7 @@ def table(**columns: list[object]) -> pd.DataFrame:
 def test_the_same_table_reads_alike_from_every_format(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"logs.{suffix}"
     {
-        "parquet": table().to_parquet,
+        "parquet": table().set_axis([7, 8, 9]).to_parquet,
         "jsonl": partial(table().to_json, orient="records", lines=True),
         "csv": partial(table().to_csv, index=False),
     }[suffix](path)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import ModelBundle
+from lengthwise.tables.reading import read_table
 from training.__main__ import main
-from training.data.records import read_table
 from training.data.synthetic import generate
 from training.export.bundle_scores import score_prompts
 

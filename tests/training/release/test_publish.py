@@ -15,11 +15,11 @@ from tokenizers import Tokenizer
 
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import FP32, INT8, ModelBundle
+from lengthwise.tables.reading import read_table
 from scoring_service.ranker.scorer import OnnxScorer
 from training.config import DataConfig, TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.labels import LabelledPrompt, observed, texts
-from training.data.records import read_table
 from training.data.splits import Splits
 from training.data.synthetic import generate
 from training.evaluation.calibration import MIN_ROWS, calibrate
