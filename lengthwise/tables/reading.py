@@ -104,7 +104,8 @@ def _frame_of(path: Path, kind: Kind) -> pd.DataFrame:
         if kind == "csv":
             return pd.read_csv(path)
         # A stored index of pandas would take the place of the row numbers.
-        return pq.ParquetFile(path).read().to_pandas(ignore_metadata=True)
+        frame: pd.DataFrame = pq.ParquetFile(path).read().to_pandas(ignore_metadata=True)
+        return frame
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(

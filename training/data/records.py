@@ -128,7 +128,7 @@ def to_records(
 
 def checked(
     frame: pd.DataFrame,
-    cells: Mapping[str, Callable[[Any], object]],
+    cells: Mapping[str, Callable[[Any], str | int | None]],
     path: str | Path | None,
     on_bad_rows: OnBadRows = "error",
 ) -> pd.DataFrame:
@@ -139,7 +139,7 @@ def checked(
     """
     import pandas as pd
 
-    wrong = {prompt_of: "no text", count_of: "no whole number of tokens >= 0"}
+    wrong: dict[object, str] = {prompt_of: "no text", count_of: "no whole number of tokens >= 0"}
     given = {name: frame[name].tolist() for name in cells}
     converted = {
         name: pd.Series(map(convert, given[name]), frame.index, dtype=object)

@@ -59,7 +59,7 @@ def fetch(card: Card, out: Path, mirror: str | None = None) -> dict[str, Any]:
     raw = folder / "source"
     places = repository.download(files, raw)
     try:
-        tables = layout.build(places, count_tokens)
+        tables = layout.tables(places, count_tokens)
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise DataError(
             f"{card.source} does not have the layout it had ({type(error).__name__}: {error}); "

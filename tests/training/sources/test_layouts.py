@@ -24,7 +24,7 @@ def built(name: str, folder: Path) -> dict[str, pd.DataFrame]:
         if re.fullmatch(LAYOUTS[name].files, path):
             places[path] = folder / path.replace("/", "-")
             places[path].write_bytes(content)
-    return LAYOUTS[name].build(places, words)
+    return LAYOUTS[name].tables(places, words)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
