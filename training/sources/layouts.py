@@ -71,8 +71,9 @@ def _measured(rows: Sequence[Row], count: Callable[[Sequence[str]], list[int]]) 
 def gpteacher(files: Files) -> Iterator[Row]:
     """Instructions and responses of three subsets, with the input after a blank line."""
     for path, place in files.items():
+        subset = path.partition("/")[0].lower()
         for item in _json(place):
-            subset, prompt = path.partition("/")[0].lower(), _instruction(item).strip()
+            prompt = _instruction(item).strip()
             yield {"subset": subset, "prompt": prompt, "text": item["response"]}
 
 
@@ -234,6 +235,10 @@ _MMLU_MODELS: Final = (
     "DeepSeek-Coder-V2|Meta-Llama-3_1-70B-Instruct|Mistral-7B-Instruct-v0.2"
     "|Mixtral-8x7B-Instruct-v0.1|Phi-3-mini-4k-instruct|Qwen1.5-72B-Chat|Yi-6b-Chat"
     "|c4ai-command-r-v01|gemini-1.5-pro-002|jamba-1.5-large|mathstral-7B"
+)
+_PLANBENCH: Final = (
+    r"llm_planning_analysis/results/[^/]+/(?:o1-mini_chat|o1-preview_chat|deepseek-r1-api)"
+    r"/task_1_plan_generation_zero_shot[^/]*\.json"
 )
 LAYOUTS: Final = {
     "alpaca-davinci003": Layout(files=r"alpaca_data/file_\d+-\d+\.json", rows=alpaca_davinci),
