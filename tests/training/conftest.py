@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from tests.training.sources.github import write_repositories
 from training.data import synthetic
+from training.data.cards import Card, read_card
 from training.data.records import PromptResponse
 
 
@@ -81,6 +84,25 @@ def make_card(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return make
+
+
+@pytest.fixture(scope="session")
+def commits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Folder of small public sources as git repositories, and the commit of each."""
+    folder = tmp_path_factory.mktemp("git")
+    return folder, write_repositories(folder)
+
+
+@pytest.fixture
+def git_host(commits: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Address of a git server whose commits the cards name as long as the fixture lives."""
+
+    def read(name: str) -> Card:
+        card = read_card(name)
+        return replace(card, commit=commits[1].get(card.source, card.commit))
+
+    monkeypatch.setattr("training.sources.fetching.read_card", read)
+    return f"file://{commits[0]}"
 
 
 @pytest.fixture(scope="module")

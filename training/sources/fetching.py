@@ -6,7 +6,7 @@ OUT/ID/card.yaml, which `load_data` prefers to the repository's card.
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from lengthwise.bundle import sha256_of
 from lengthwise.errors import ConfigError, DataError
 from training.data.cards import CARD, CARDS, Card, read_card, save_card
 from training.sources.layouts import LAYOUTS
-from training.sources.repositories import RemoteFile, Repository
+from training.sources.repositories import GITHUB, check_out
 
 _BATCH: Final = 1000
 """Texts tokenized together."""
@@ -41,7 +41,7 @@ def check_id(name: str) -> Card:
     return card
 
 
-def fetch(card: Card, out: Path, mirror: str | None = None) -> dict[str, Any]:
+def fetch(card: Card, out: Path, host: str = GITHUB) -> dict[str, Any]:
     """Download the files of a card's source, build its tables and write their card.
 
     A whole set in its folder is left as it is; an interrupted download continues. Returns the id,
@@ -54,12 +54,10 @@ def fetch(card: Card, out: Path, mirror: str | None = None) -> dict[str, Any]:
     logger.info("%s: licence %s", card.id, card.licence)
     if (there := _there(folder)) is not None:
         return there | {"was_there": True}
-    repository = Repository(source=card.source, commit=card.commit, mirror=mirror)
-    files = repository.files(layout.files)
     raw = folder / "source"
-    places = repository.download(files, raw)
+    hashes = check_out(card.source, card.commit, layout.files, raw, host)
     try:
-        tables = layout.tables(places, count_tokens)
+        tables = layout.tables({path: raw / path for path in hashes}, count_tokens)
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise DataError(
             f"{card.source} does not have the layout it had ({type(error).__name__}: {error}); "
@@ -68,7 +66,7 @@ def fetch(card: Card, out: Path, mirror: str | None = None) -> dict[str, Any]:
         ) from error
     for name, table in tables.items():
         table.to_parquet(folder / f"{name}.parquet", index=False)
-    _write_card(card, folder, len(tables["lengths"]), files)
+    _write_card(card, folder, len(tables["lengths"]), hashes)
     shutil.rmtree(raw)
     return (_there(folder) or {}) | {"was_there": False}
 
@@ -105,16 +103,17 @@ def _there(folder: Path) -> dict[str, Any] | None:
     return about | {"card": str(path)}
 
 
-def _write_card(card: Card, folder: Path, records: int, files: Sequence[RemoteFile]) -> None:
+def _write_card(card: Card, folder: Path, records: int, hashes: Mapping[str, str]) -> None:
     content = yaml.safe_load((CARDS / card.id / CARD).read_text())
     lengths, prompts = folder / "lengths.parquet", folder / "prompts.parquet"
-    came = sha256("".join(f"{file.path} {file.sha}\n" for file in files).encode()).hexdigest()
+    notes = content["notes"].strip()
+    digest = sha256("".join(f"{path} {sha}\n" for path, sha in hashes.items()).encode()).hexdigest()
     content |= {
         "path": lengths.name,
         "sha256": sha256_of(lengths),
         "records": records,
-        "notes": f"{content['notes'].strip()} Built from {len(files)} files of the source; SHA-256 "
-        f"over their paths and git hashes: {came}",
+        "notes": f"{notes} Built from {len(hashes)} files of the source; SHA-256 over their paths "
+        f"and git hashes: {digest}",
     }
     if card.prompts is not None:
         content["prompts"] |= {"path": prompts.name, "sha256": sha256_of(prompts)}

@@ -1,19 +1,14 @@
-"""A server that has small repositories at the addresses of a mirror, for as long as it is open."""
+"""Small git repositories in the layouts of the public sources."""
 
 from __future__ import annotations
 
 import io
 import json
-import threading
+import subprocess
 import zipfile
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
-
-from training.sources.repositories import blob_hash
 
 
 def _json(value: Any) -> bytes:
@@ -157,67 +152,24 @@ REPOSITORIES |= {
 }
 
 
-class Hub:
-    """The server's address, and how often each path was asked for."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.asked: Counter[str] = Counter()
-        self.files = {source: dict(files) for source, files in REPOSITORIES.items()}
-        """What the lists say of each repository."""
-        self.served: dict[str, bytes] = {}
-        """Other content for a path than its list says."""
-        self.cuts_lists = False
-        """Lists of whole repositories are cut, as GitHub cuts long ones."""
-        self.broken: set[str] = set()
-        """Paths that get an error."""
-
-    def answer(self, path: str) -> bytes | None:
-        """Return what is at a path; None for an error."""
-        path, _, recursive = path.partition("?")
-        kind, owner, name, commit, *rest = unquote(path).strip("/").split("/")
-        files, file = self.files[f"{owner}/{name}"], "/".join(rest)
-        self.asked[file] += 1
-        if kind == "trees" and self.cuts_lists and not commit.startswith("folder-"):
-            if recursive:
-                return _json({"tree": [], "truncated": True})
-            folders = sorted({file.partition("/")[0] for file in files if "/" in file})
-            trees = [{"path": f, "type": "tree", "sha": f"folder-{f}"} for f in folders]
-            return _json({"tree": trees})
-        if kind == "trees":
-            inside = f"{commit.removeprefix('folder-')}/" if commit.startswith("folder-") else ""
-            tree = [
-                {"path": key.removeprefix(inside), "type": "blob"}
-                | {"size": len(value), "sha": blob_hash(value)}
-                for key, value in files.items()
-                if key.startswith(inside)
-            ]
-            return _json({"tree": [*tree, {"path": "folder", "type": "tree", "sha": ""}]})
-        return None if file in self.broken else self.served.get(file, files.get(file))
+def write_repositories(folder: Path) -> dict[str, str]:
+    """Write the repositories as OWNER/NAME, as a git server has them; returns their commits."""
+    return {source: commit(folder / source, files) for source, files in REPOSITORIES.items()}
 
 
-@contextmanager
-def open_hub() -> Iterator[Hub]:
-    """Serve the repositories on loopback."""
+def commit(root: Path, files: Mapping[str, bytes]) -> str:
+    """Commit files to a repository that serves single files; returns the commit."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            content = hub.answer(self.path)
-            self.send_response(500 if content is None else 200)
-            self.send_header("Content-Length", str(len(content or b"")))
-            self.end_headers()
-            self.wfile.write(content or b"")
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(root), *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub = Hub(f"http://127.0.0.1:{server.server_address[1]}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content)
+    git("init", "--quiet")
+    for setting in ("allowFilter", "allowAnySHA1InWant"):
+        git("config", f"uploadpack.{setting}", "true")
+    git("add", ".")
+    git("commit", "--quiet", "--message=files")
+    return git("rev-parse", "HEAD")

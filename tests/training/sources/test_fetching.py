@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lengthwise.bundle import sha256_of
 from lengthwise.errors import ConfigError, DataError
-from tests.training.sources.github import Hub, open_hub
+from tests.training.sources.github import commit
 from training.data.cards import CARDS, load_data, read_card
 from training.sources.fetching import check_id, fetch, is_free
 from training.sources.layouts import LAYOUTS
 
 
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    with open_hub() as hub:
-        yield hub
-
-
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_every_set_is_built_and_loaded_by_its_id(name: str, hub: Hub, tmp_path: Path) -> None:
-    fetched = fetch(read_card(name), tmp_path, hub.address)
+def test_every_set_is_built_and_loaded_by_its_id(name: str, git_host: str, tmp_path: Path) -> None:
+    fetched = fetch(check_id(name), tmp_path, git_host)
     assert not fetched["was_there"]
     assert sorted(path.name for path in (tmp_path / name).iterdir()) in (
         ["card.yaml", "lengths.parquet"],
@@ -38,21 +32,23 @@ def test_every_set_is_built_and_loaded_by_its_id(name: str, hub: Hub, tmp_path: 
     assert all(record.prompt and record.output_tokens > 0 for record in data.records)
 
 
-def test_what_is_there_stays_and_what_is_damaged_is_built_again(hub: Hub, tmp_path: Path) -> None:
-    card = read_card("gpteacher-gpt4")
-    first = fetch(card, tmp_path, hub.address)
-    asked = hub.asked.total()
-    again = fetch(card, tmp_path, hub.address)
-    assert again["was_there"]
-    assert hub.asked.total() == asked
+def test_what_is_there_stays_and_what_is_damaged_is_built_again(
+    git_host: str, tmp_path: Path
+) -> None:
+    card = check_id("gpteacher-gpt4")
+    first = fetch(card, tmp_path, git_host)
+    again = fetch(card, tmp_path, "file:///nowhere")
+    assert again == first | {"was_there": True}
     (tmp_path / card.id / "lengths.parquet").write_bytes(b"")
-    assert fetch(card, tmp_path, hub.address) == first
+    assert fetch(card, tmp_path, git_host) == first
 
 
-def test_another_layout_is_one_line(hub: Hub, tmp_path: Path) -> None:
-    hub.files["teknium1/GPTeacher"]["Codegen/codegen-instruct.json"] = b'[{"question": "?"}]'
+def test_another_layout_is_one_line(tmp_path: Path) -> None:
+    card = read_card("gpteacher-gpt4")
+    files = {"Codegen/codegen-instruct.json": b'[{"question": "?"}]'}
+    card = replace(card, commit=commit(tmp_path / "host" / card.source, files))
     with pytest.raises(DataError, match=r"GPTeacher does not have the layout it had \(KeyError"):
-        fetch(read_card("gpteacher-gpt4"), tmp_path, hub.address)
+        fetch(card, tmp_path, f"file://{tmp_path}/host")
 
 
 def test_the_licence_decides_what_comes_unasked() -> None:

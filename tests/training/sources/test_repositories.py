@@ -1,79 +1,60 @@
-"""Files of a commit: only those that are missing come, and only as the commit has them."""
+"""Files of a commit: only those that match, as the commit has them; a download continues."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lengthwise.errors import DataError
-from tests.training.sources.github import Hub, open_hub
-from training.sources.repositories import RemoteFile, Repository, blob_hash
+from tests.training.sources.github import commit
+from training.sources import repositories
+from training.sources.repositories import check_out
 
+FILES = {f"results/{name}/out.json": b"a\r\n" + name.encode() for name in ("m", "[a] b", "z")}
 PATTERN = r"results/.*\.json"
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
-    with open_hub() as hub:
-        yield hub
+def source(tmp_path: Path) -> tuple[str, str]:
+    """The address of a git server, and the commit of its repository o/n."""
+    host = tmp_path / "host"
+    return f"file://{host}/", commit(host / "o/n", FILES | {"README.md": b"not fetched"})
 
 
-@pytest.fixture
-def repository(hub: Hub) -> Repository:
-    return Repository(source="tatsu-lab/alpaca_eval", commit="c0ffee", mirror=hub.address + "/")
-
-
-def test_the_hash_is_gits() -> None:
-    assert blob_hash(b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
-
-
-def test_an_interrupted_download_continues(
-    hub: Hub, repository: Repository, tmp_path: Path
+def test_an_interrupted_download_continues_and_a_damaged_file_is_mended(
+    source: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = repository.files(PATTERN)
-    assert [file.path.split("/")[1] for file in files] == ["NullModel", "a model", "m"]
-    hub.broken = {files[1].path}
-    with pytest.raises(DataError, match=r"a%20model/model_outputs.json cannot be had .*continues"):
-        repository.download(files, tmp_path)
-    assert hub.asked[files[1].path] == 3
-    hub.broken, before = set(), hub.asked.copy()
-    places = repository.download(files, tmp_path)
-    assert [hub.asked[file.path] - before[file.path] for file in files] == [0, 1, 0]
-    for file in files:
-        assert blob_hash(places[file.path].read_bytes()) == file.sha
-    assert not list(tmp_path.rglob(".part-*"))
+    (host, head), folder, git = source, tmp_path / "raw", repositories._git
+    monkeypatch.setattr(repositories, "_AT_ONCE", 1)
+
+    def fail_at_last(folder: Path, *words: str) -> str:
+        if words[-1].startswith("results/z"):
+            raise DataError("lost")
+        return git(folder, *words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(repositories, "_git", fail_at_last)
+        with pytest.raises(DataError, match="lost"):
+            check_out("o/n", head, PATTERN, folder, host)
+    assert len(list(folder.rglob("*.json"))) == 2
+    (folder / "results/m/out.json").write_bytes(b"torn")
+    hashes = check_out("o/n", head, PATTERN, folder, host)
+    assert {path: (folder / path).read_bytes() for path in hashes} == FILES
+    assert list(hashes) == sorted(FILES)
+    assert git(folder, "hash-object", "results/m/out.json").strip() == hashes["results/m/out.json"]
+    assert not (folder / "README.md").exists()
 
 
-def test_a_list_that_is_cut_is_read_by_folders(hub: Hub, repository: Repository) -> None:
-    whole = repository.files(PATTERN)
-    hub.cuts_lists = True
-    assert repository.files(PATTERN) == whole
-
-
-def test_a_damaged_file_is_fetched_again(hub: Hub, repository: Repository, tmp_path: Path) -> None:
-    (file, *_) = repository.files(PATTERN)
-    place = repository.download([file], tmp_path)[file.path]
-    place.write_bytes(b"x" * file.size)
-    repository.download([file], tmp_path)
-    assert blob_hash(place.read_bytes()) == file.sha
-
-
-def test_what_is_not_of_the_commit_is_refused(
-    hub: Hub, repository: Repository, tmp_path: Path
+def test_a_source_that_is_gone_or_has_changed_is_one_line(
+    source: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (file, *_) = repository.files(PATTERN)
-    hub.served = {file.path: b"changed"}
-    with pytest.raises(DataError, match="7 bytes that are not those of the commit"):
-        repository.download([file], tmp_path)
-    assert not (tmp_path / file.path).exists()
-
-
-def test_a_source_that_is_gone_or_has_changed_is_one_line(repository: Repository) -> None:
-    with pytest.raises(DataError, match=r"lists no file 'nothing'; the source has changed"):
-        repository.files("nothing")
-    away = Repository(source="a/b", commit="c", mirror="http://127.0.0.1:1")
-    with pytest.raises(DataError, match=r"trees/a/b/c\?recursive=1 cannot be read .*give --mirror"):
-        away.files(".*")
-    assert RemoteFile(path="p", size=1, sha="s") == RemoteFile(path="p", size=1, sha="s")
+    host, head = source
+    with pytest.raises(DataError, match=r"o/n has no file 'nothing' .*the source has changed"):
+        check_out("o/n", head, "nothing", tmp_path / "raw", host)
+    for where, what in (("a/b", head), ("o/n", "0" * 40)):
+        with pytest.raises(DataError, match=r"cannot be had \(.*give --mirror"):
+            check_out(where, what, PATTERN, tmp_path / "raw", host)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DataError, match="git is not installed"):
+        check_out("o/n", head, PATTERN, tmp_path / "raw", host)

@@ -12,6 +12,7 @@ from training.commands.options import OutputOptions, print_result
 from training.data.cards import Card
 from training.sources.fetching import check_id, fetch, is_free
 from training.sources.layouts import LAYOUTS
+from training.sources.repositories import GITHUB
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +27,8 @@ class FetchOptions:
     """Every set whose licence allows commercial use; the others must be named."""
     out: Path = Path("mlruns/data")
     """Folder of the data sets; each gets a folder of its own."""
-    mirror: str | None = None
-    """Address of a mirror of GitHub that serves /trees/OWNER/NAME/COMMIT (a tree in GitHub's form)
-    and /raw/OWNER/NAME/COMMIT/PATH."""
+    mirror: str = GITHUB
+    """Address of the git server that has the repositories as OWNER/NAME."""
 
     def __post_init__(self) -> None:
         if bool(self.ids) == self.all:
@@ -38,10 +38,10 @@ class FetchOptions:
 def main(options: FetchOptions, output: OutputOptions) -> None:
     """Build the table of a data card from its public repository at the pinned commit.
 
-    Every file is checked by its hash in git. A whole file on the disk is not fetched again, so the
-    same command continues an interrupted one. Lengths are counted with BERT's WordPiece, the
-    tokenizer on the card. OUT/ID gets the tables and a card of their own. The licence is shown;
-    sets for non-commercial use must be named.
+    git fetches the files that are needed and checks their hashes; the same command continues an
+    interrupted one. Lengths are counted with BERT's WordPiece, the tokenizer on the card. OUT/ID
+    gets the tables and a card of their own. The licence is shown; sets for non-commercial use must
+    be named.
 
     example:
       python -m training fetch gpteacher-gpt4 --out data

@@ -7,21 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.sources.github import open_hub
 from training.__main__ import main
 
 
 def test_all_leaves_out_what_must_be_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    git_host: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    place = ["--out", str(tmp_path), "--mirror"]
-    with open_hub() as hub:
-        assert main(["fetch", "--all", *place, hub.address, "--json"]) == 0
-        sets = json.loads(capsys.readouterr().out)["sets"]
-        free = "arena-hard gpteacher-gpt4 misguided-attention mmlu-pro-cot planbench planbench-o1"
-        assert [each["id"] for each in sets] == [*free.split(), "pm-llm-benchmark", "zeroeval"]
-        assert "alpaca-eval is left out: licence" in caplog.text
-        assert main(["fetch", "alpaca-eval", "zeroeval", *place, hub.address]) == 0
+    place = ["--out", str(tmp_path), "--mirror", git_host]
+    assert main(["fetch", "--all", *place, "--json"]) == 0
+    sets = json.loads(capsys.readouterr().out)["sets"]
+    free = "arena-hard gpteacher-gpt4 misguided-attention mmlu-pro-cot planbench planbench-o1"
+    assert [each["id"] for each in sets] == [*free.split(), "pm-llm-benchmark", "zeroeval"]
+    assert "alpaca-eval is left out: licence" in caplog.text
+    assert main(["fetch", "alpaca-eval", "zeroeval", *place]) == 0
     out = capsys.readouterr().out
     assert "alpaca-eval          built, 2 rows, licence repository Apache-2.0; data CC BY-NC" in out
     assert "zeroeval             was there, 3 rows" in out
@@ -34,7 +35,7 @@ def test_all_leaves_out_what_must_be_named(
         ([], "name data sets of alpaca-davinci003, "),
         (["gpteacher-gpt4", "--all"], "or give --all"),
         (["synthetic"], "cannot be read by this version"),
-        (["gpteacher-gpt4", "--mirror", "http://127.0.0.1:1"], "check the network"),
+        (["gpteacher-gpt4", "--mirror", "file:///nowhere"], "check the network"),
     ],
 )
 def test_what_cannot_be_fetched_is_one_line(
