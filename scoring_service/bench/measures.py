@@ -1,11 +1,9 @@
 """One function per figure. Ratios are of CPU time, peers in turn, the median over rounds."""
 
 import os
-import re
 import statistics
 import threading
 import time
-import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +17,6 @@ from typing import Final, Self
 from tokenizers import Tokenizer
 
 from lengthwise.bundle import ModelBundle
-from lengthwise.child_processes import free_port
 from scoring_service.bench.load import (
     Load,
     Outcomes,
@@ -214,16 +211,15 @@ def huge_prompt_ms(subject: Subject) -> float:
 
 
 def overload(subject: Subject) -> dict[str, float | None]:
-    """Twice the capacity for some seconds: goodput, refusals, and whether late work was done.
+    """Goodput and latencies under twice the capacity, for some seconds.
 
     Goodput is the median over the slices. The load generator takes a share of the cores: goodput on
     the cores left stands beside it, and the latency of `Info` calls beside that of refusals.
     """
     # Capacity is measured before and after each slice, since a machine's speed drifts.
-    metrics = f"127.0.0.1:{free_port()}"
     use_short_slices()  # For the load generator, which shares the machine.
     make, seconds = subject.make, subject.config.overload_s / _OVERLOADS
-    with ours(subject.folder, subject.config.precision, "--metrics_address", metrics) as peer:
+    with ours(subject.folder, subject.config.precision) as peer:
         clients = [peer.client() for _ in range(NUM_CLIENTS)]
         closed_loop(peer.pid, clients, make.lognormal(100))
         slices = list[Outcomes]()
@@ -237,8 +233,6 @@ def overload(subject: Subject) -> dict[str, float | None]:
                     open_loop(peer.target, prompts, per_s=per_s, timeout_s=DEADLINE_S, seed=number)
                 )
             capacities.append(closed_loop(peer.pid, clients, make.lognormal(_CAPACITY_PROMPTS)))
-        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as page:
-            (late,) = re.findall(rb"^scoring_begun_late_prompts_total (.*)$", page.read(), re.M)
     refused_s = [latency_s for result in slices for latency_s in result.refused_s]
     wall_s = sum(each.wall_s for each in slices)
     return {
@@ -246,7 +240,6 @@ def overload(subject: Subject) -> dict[str, float | None]:
         **_percentiles("reject_", refused_s),
         **_percentiles("info_", info_s),
         "client_cores": sum(each.client_cpu_s for each in slices) / wall_s,
-        "expired_computed": float(late),
     }
 
 

@@ -89,7 +89,6 @@ class _ServiceState(Collector):
             yield GaugeMetricFamily(f"scoring_{name}", text, value=gauge)
         for name, text, count in (
             ("expired_prompts", "Dropped uncomputed.", batcher.num_expired),
-            ("begun_late_prompts", "Run after their deadline.", batcher.num_begun_late),
             ("refused_prompts", "Refused at admission.", batcher.num_refused),
             ("model_runs", "Runs of the model.", batcher.num_runs),
             ("run_prompts", "Prompts in those runs.", batcher.num_run_prompts),

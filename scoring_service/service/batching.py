@@ -108,8 +108,6 @@ class MicroBatcher:
         """Time that recent runs held a permit / their time in the cost table."""
         self.num_expired = 0
         """Prompts dropped uncomputed: cancelled, or after their deadline."""
-        self.num_begun_late = 0
-        """Prompts whose run began after their deadline; 0 in a correct batcher."""
         self.num_refused = 0
         """Prompts refused at admission."""
         self.num_runs = 0
@@ -212,7 +210,8 @@ class MicroBatcher:
             ended: list[Job] = []
             with self._lock:
                 self._num_waking -= is_woken
-                self._note_pace(group)
+                if group:
+                    self._note_pace(group)
                 group = self._next_group(ended)
                 if not group:
                     self._free += 1
@@ -247,10 +246,8 @@ class MicroBatcher:
         # Leave one queued prompt for each thread that is waking up. While a permit is free, a
         # thread is waking up for every queued prompt.
         most = min(costs.max_batch - 1, self.num_queued - self._num_waking)
-        if most <= 0:
-            return []
         tokens, cost_s = len(job.ids), job.cost_s
-        if tokens > costs.max_batched_tokens:
+        if most <= 0 or tokens > costs.max_batched_tokens:
             return []
         companions: list[Job] = []
         # Similar lengths need little padding.
@@ -272,15 +269,13 @@ class MicroBatcher:
 
     def _execute(self, group: Sequence[Job]) -> Sequence[float | ScoringError]:
         """Score the jobs of a group whose deadline has not passed since they were taken."""
-        now_s = self._clock()
-        in_time = [job for job in group if now_s <= job.call.deadline_s]
         started_s = self._clock()
+        in_time = [job for job in group if started_s <= job.call.deadline_s]
         scores = _score(in_time) if in_time else ()
         infer_s = self._clock() - started_s
         for job in in_time:
             job.infer_s = infer_s
             job.queue_s = started_s - job.queued_at_s
-            self.num_begun_late += started_s > job.call.deadline_s
         if len(in_time) == len(group):
             return scores
         remaining = iter(scores)
@@ -306,8 +301,6 @@ class MicroBatcher:
 
     def _note_pace(self, group: Sequence[Job]) -> None:
         """Update `slowdown` by the time that a group held its permit, callbacks included."""
-        if not group:
-            return
         predicted_s = group[0].cost_s
         if len(group) > 1:
             longest = max(len(job.ids) for job in group)

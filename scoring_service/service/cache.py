@@ -10,9 +10,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from lengthwise.calibration import LengthEstimate
+from lengthwise.errors import ScoringError
 
 Key = tuple[str, bytes]
 """Revision and digest of a prompt."""
@@ -28,13 +29,16 @@ class Scored(NamedTuple):
     """Estimate for a target model, which is not cached."""
 
 
+Result: TypeAlias = Scored | ScoringError
+
+
 @dataclass(slots=True, eq=False)
 class Flight:
     """One computation, shared by the calls that need its result."""
 
     key: Key
-    result: Scored | None = None
-    """None before the end, and after a failure."""
+    result: Result | None = None
+    """None before the end."""
     waiting: list[Callable[[Flight], None]] = field(default_factory=list)
     """Callbacks for the end."""
 
@@ -55,32 +59,29 @@ class ScoreCache:
         """Return a key that is equal for equal prompts of one revision only."""
         return revision, hashlib.blake2b(prompt.encode(), digest_size=16).digest()
 
-    def begin(self, key: Key, on_landed: Callable[[Flight], None]) -> Scored | tuple[Flight, bool]:
-        """Return the result, or its computation and whether the caller must carry it out.
+    def begin(self, key: Key, on_landed: Callable[[Flight], None]) -> Scored | Flight | None:
+        """Return the result, or a computation that the caller must carry out and `end`.
 
-        That caller must also `end` it, even after a failure. `on_landed` is then called for the
-        other callers, on the same thread.
+        None: another caller computes it, and calls `on_landed` at the end.
         """
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None:
+            if (entry := self._entries.get(key)) is not None:
                 self._entries.move_to_end(key)
                 self.num_hits += 1
                 return entry
-            flight = self._flights.get(key)
-            if flight is not None:
+            if (flight := self._flights.get(key)) is not None:
                 flight.waiting.append(on_landed)
                 self.num_joins += 1
-                return flight, False
+                return None
             self._flights[key] = flight = Flight(key)
-            return flight, True
+            return flight
 
-    def end(self, flight: Flight, result: Scored | None) -> None:
-        """Publish a result, or None after a failure: the other callers must then compute it."""
+    def end(self, flight: Flight, result: Result) -> None:
+        """Publish a result; an error is not kept, and the other callers must then compute it."""
         with self._lock:
             del self._flights[flight.key]
             flight.result = result
-            if result is not None:
+            if isinstance(result, Scored):
                 self._entries[flight.key] = result
                 if len(self._entries) > self._max_entries:
                     self._entries.popitem(last=False)

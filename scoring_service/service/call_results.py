@@ -11,15 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
 
 from lengthwise.errors import ScoringError
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, Job, MicroBatcher, too_late
-from scoring_service.service.cache import Flight, Key, ScoreCache, Scored
+from scoring_service.service.cache import Flight, Key, Result, ScoreCache, Scored
 from scoring_service.tokenizing import TokenizedPrompt
 
-Result: TypeAlias = Scored | ScoringError
 _log = logging.getLogger(__name__)
 
 
@@ -49,48 +47,47 @@ class CallResults:
             found = self._cache.begin(key, self._landed)
             if isinstance(found, Scored):
                 self._put(key, found)
-            elif found[1]:
-                mine.append(found[0])
+            elif found is not None:
+                mine.append(found)
         if mine:
             self._compute(mine)
 
     def _compute(self, flights: Sequence[Flight]) -> None:
-        error: ScoringError | None
-        try:
-            # It costs less than tokenizing.
-            if (error := self._batcher.refuse_early(self._call)) is None:
-                started_s = time.monotonic()
-                tokenized = self._model.tokenizer.tokenize([self._prompts[f.key] for f in flights])
-                self.tokenize_s += time.monotonic() - started_s
-                jobs = [
-                    Job(
-                        self._model, prompt.ids, self._call, partial(self._computed, flight, prompt)
-                    )
-                    for flight, prompt in zip(flights, tokenized, strict=True)
-                ]
-        except Exception:
-            _log.exception("%d prompts could not be tokenized", len(flights))
-            error = ScoringError("the service failed; its log says how")
+        # It costs less than tokenizing.
+        error: ScoringError | None = self._batcher.refuse_early(self._call)
+        tokenized: Sequence[TokenizedPrompt] = ()
         if error is None:
-            self.jobs += jobs
-            self._batcher.submit(jobs, self._call)
+            started_s = time.monotonic()
+            try:
+                tokenized = self._model.tokenizer.tokenize([self._prompts[f.key] for f in flights])
+            except Exception:
+                _log.exception("%d prompts could not be tokenized", len(flights))
+                error = ScoringError("the service failed; its log says how")
+            self.tokenize_s += time.monotonic() - started_s
+        if error is not None:
+            for flight in flights:
+                self._end(flight, error)
             return
-        for flight in flights:
-            self._cache.end(flight, None)
-            self._put(flight.key, error)
+        jobs = [
+            Job(self._model, prompt.ids, self._call, partial(self._computed, flight, prompt))
+            for flight, prompt in zip(flights, tokenized, strict=True)
+        ]
+        self.jobs += jobs
+        self._batcher.submit(jobs, self._call)
 
     def _computed(self, flight: Flight, prompt: TokenizedPrompt, job: Job) -> None:
-        if isinstance(job.result, float):
-            scored = Scored(job.result, len(prompt.ids), prompt.truncated)
-            self._cache.end(flight, scored)
-            self._put(flight.key, scored)
-        else:
-            self._cache.end(flight, None)
-            self._put(flight.key, job.result)
+        result: Result | float = job.result
+        if isinstance(result, float):
+            result = Scored(result, len(prompt.ids), prompt.truncated)
+        self._end(flight, result)
+
+    def _end(self, flight: Flight, result: Result) -> None:
+        self._cache.end(flight, result)
+        self._put(flight.key, result)
 
     def _landed(self, flight: Flight) -> None:
         """Take the result of another call's computation; compute it here if that failed."""
-        if flight.result is not None:
+        if isinstance(flight.result, Scored):
             self._put(flight.key, flight.result)
         elif self._call.cancelled or time.monotonic() >= self._call.deadline_s:
             self._put(flight.key, too_late())

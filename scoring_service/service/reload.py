@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import BundleError, LengthwiseError
@@ -17,8 +17,6 @@ from scoring_service.ranker.model import RankerModel
 from scoring_service.service.scoring import ScoringService
 
 _log = logging.getLogger(__name__)
-LOADED: Final = "loaded"
-REFUSED: Final = "refused"
 Locate: TypeAlias = Callable[[], Path]
 """Returns the folder of the bundle to serve now; raises BundleError if there is none."""
 
@@ -32,8 +30,8 @@ class ModelReloader:
     locate: Locate
     poll_s: float
     """Interval between polls, seconds."""
-    count: Callable[[str], None] = lambda outcome: None
-    """Called with LOADED or REFUSED after each attempt."""
+    count: Callable[[str], object]
+    """Called with "loaded" or "refused" after each attempt."""
 
     def __post_init__(self) -> None:
         self._seen = _fingerprint(self.locate())
@@ -48,18 +46,17 @@ class ModelReloader:
     def stop(self, timeout_s: float) -> None:
         """Stop polling; wait at most `timeout_s` for a load under way."""
         self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
 
     def poll(self) -> None:
         """Poll once. A bundle that cannot be loaded leaves the old model in service."""
+        old = self.service.model
         try:
             folder = self.locate()
             fingerprint = _fingerprint(folder)
         except (LengthwiseError, OSError) as error:
             if str(error) != self._trouble:
-                old = self.service.model.revision
-                _log.warning("no bundle to reload, revision %s serves on: %s", old, error)
+                _log.warning("no bundle to reload, revision %s serves on: %s", old.revision, error)
             self._trouble = str(error)
             return
         if fingerprint == self._seen:
@@ -67,22 +64,17 @@ class ModelReloader:
         # Before the attempt: the same files would fail again.
         self._seen = fingerprint
         try:
-            self._replace(folder)
+            bundle = ModelBundle.load(folder)
+            if bundle.manifest.revision == old.revision:
+                return
+            _check_same_kind(bundle, old)
+            self.service.model = RankerModel.load(bundle, self.service.config.precision)
         except LengthwiseError as error:
-            self.count(REFUSED)
-            old = self.service.model.revision
-            _log.error("bundle refused, revision %s serves on: %s", old, error)
-
-    def _replace(self, folder: Path) -> None:
-        bundle = ModelBundle.load(folder)
-        present = self.service.model
-        if bundle.manifest.revision == present.revision:
+            self.count("refused")
+            _log.error("bundle refused, revision %s serves on: %s", old.revision, error)
             return
-        _check_same_kind(bundle, present)
-        candidate = RankerModel.load(bundle, self.service.config.precision)
-        self.service.model = candidate
-        self.count(LOADED)
-        _log.info("revision %s took over from %s", candidate.revision, present.revision)
+        self.count("loaded")
+        _log.info("revision %s took over from %s", bundle.manifest.revision, old.revision)
 
     def _watch(self) -> None:
         while not self._stopped.wait(self.poll_s):

@@ -6,9 +6,8 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from lengthwise.agreement import tau_b
 from lengthwise.calibration import LengthCurve
@@ -29,8 +28,7 @@ class Observation(NamedTuple):
     prompt: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveQuality:
+class LiveQuality(NamedTuple):
     """Rolling quality of the served revision's predictions for one target model."""
 
     num_observed: int
@@ -124,9 +122,19 @@ class ReportBook:
             for name in {seen.target_model for seen in current}:
                 self._quality[name] = _quality(self._windows[name], curves[name])
         # A line without a prompt is useless for training.
-        rows = [_json_line(seen) for seen in observations if seen.prompt]
+        rows = [
+            {
+                "prompt": seen.prompt,
+                "model": seen.target_model,
+                "output_tokens": seen.output_tokens,
+                "score": seen.score,
+                "revision": seen.revision,
+            }
+            for seen in observations
+            if seen.prompt
+        ]
         if self._log is not None and rows:
-            self._log.append("".join(rows))
+            self._log.append("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         return len(current)
 
     def quality(self) -> dict[str, LiveQuality]:
@@ -147,14 +155,3 @@ def _quality(window: Sequence[tuple[float, int, bool]], curve: LengthCurve) -> L
     tau = tau_b(scores, lengths)
     coverage = sum(inside) / len(window) if len(curve.quantiles) > 1 else None
     return LiveQuality(len(window), None if math.isnan(tau) else tau, coverage)
-
-
-def _json_line(seen: Observation) -> str:
-    row: dict[str, Any] = {
-        "prompt": seen.prompt,
-        "model": seen.target_model,
-        "output_tokens": seen.output_tokens,
-        "score": seen.score,
-        "revision": seen.revision,
-    }
-    return json.dumps(row, ensure_ascii=False) + "\n"

@@ -11,8 +11,8 @@ from lengthwise.calibration import LengthCurve
 from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, MicroBatcher
-from scoring_service.service.cache import Key, ScoreCache, Scored
-from scoring_service.service.call_results import CallResults, Result
+from scoring_service.service.cache import Key, Result, ScoreCache
+from scoring_service.service.call_results import CallResults
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reports import Observation, ReportBook, ReportLog
 
@@ -38,7 +38,7 @@ class CallAnswer:
     """Results of one call in the order of its prompts, all from one revision."""
 
     revision: str
-    items: list[Scored | ScoringError]
+    items: list[Result]
     timings: Timings
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from scoring_service.service.cache import ScoreCache, Scored
+from lengthwise.errors import ScoringError
+from scoring_service.service.cache import Flight, ScoreCache, Scored
 
 ONE, TWO, THREE = (Scored(float(n), n, False) for n in (1, 2, 3))
 
 
 def put(cache, key, score):
-    flight, is_mine = cache.begin(key, lambda flight: None)
-    assert is_mine
-    cache.end(flight, score)
+    cache.end(cache.begin(key, print), score)
 
 
 def known(cache, *keys):
@@ -30,11 +29,8 @@ def test_the_least_recently_used_goes_first():
 
 def test_a_cache_of_no_entries_still_joins_equal_prompts():
     cache, landed = ScoreCache(0), []
-    flight, is_mine = cache.begin("a", landed.append)
-    assert is_mine
-    same, is_mine = cache.begin("a", landed.append)
-    assert same is flight
-    assert not is_mine
+    flight = cache.begin("a", print)
+    assert cache.begin("a", landed.append) is None
     assert cache.num_joins == 1
     assert landed == []
     cache.end(flight, ONE)
@@ -45,11 +41,11 @@ def test_a_cache_of_no_entries_still_joins_equal_prompts():
 
 def test_a_failure_is_told_and_not_kept():
     cache, landed = ScoreCache(8), []
-    flight, _ = cache.begin("a", print)
+    flight = cache.begin("a", print)
     cache.begin("a", landed.append)
-    cache.end(flight, None)
-    assert landed[0].result is None
-    assert cache.begin("a", print)[1]
+    cache.end(flight, error := ScoringError("failed"))
+    assert landed[0].result is error
+    assert isinstance(cache.begin("a", print), Flight)
 
 
 def test_keys_are_equal_for_equal_prompts_of_one_revision_only():

@@ -17,7 +17,7 @@ from scoring_service.client import Score, ScoringClient
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
-from scoring_service.service.reload import LOADED, REFUSED, ModelReloader
+from scoring_service.service.reload import ModelReloader
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_new_version_takes_over(write_bundle, service, reloader, folder, outco
     reloader.poll()
     assert service.model.score([[5]])[0] == pytest.approx(before.score([[5]])[0] + 1)
     assert service.model.revision != before.revision
-    assert outcomes == [LOADED]
+    assert outcomes == ["loaded"]
 
 
 def test_the_same_files_again_change_nothing(write_bundle, service, reloader, folder, outcomes):
@@ -59,7 +59,7 @@ def test_a_new_calibration_takes_over(service, reloader, folder, outcomes):
     curve = {"scores": [0.0], "quantiles": {"0.5": [7.0]}}
     rewrite(folder, calibration={"another-llm": curve})
     reloader.poll()
-    assert outcomes == [LOADED]
+    assert outcomes == ["loaded"]
     assert set(service.model.length_curves) == {"another-llm"}
 
 
@@ -90,7 +90,7 @@ def test_a_bad_bundle_is_refused_and_the_old_one_serves_on(
     reloader.poll()
     reloader.poll()
     assert service.model is before
-    assert outcomes == [REFUSED]  # once: the same files would fail again
+    assert outcomes == ["refused"]  # once: the same files would fail again
     assert "serves on" in caplog.text
 
 
@@ -101,7 +101,7 @@ def test_a_good_bundle_after_a_bad_one_takes_over(
     reloader.poll()
     write_bundle(folder, shift=2.0)
     reloader.poll()
-    assert outcomes == [REFUSED, LOADED]
+    assert outcomes == ["refused", "loaded"]
 
 
 def test_a_bundle_that_is_copied_slowly_takes_over_when_it_is_whole(
@@ -113,7 +113,7 @@ def test_a_bundle_that_is_copied_slowly_takes_over_when_it_is_whole(
         shutil.copy(new.path / name, folder / name)
         reloader.poll()
     assert service.model.revision == new.manifest.revision
-    assert outcomes[-1] == LOADED
+    assert outcomes[-1] == "loaded"
 
 
 def test_a_folder_that_is_gone_is_waited_for(
@@ -125,7 +125,7 @@ def test_a_folder_that_is_gone_is_waited_for(
     assert caplog.text.count("no bundle to reload") == 1
     write_bundle(folder, shift=1.0)
     reloader.poll()
-    assert outcomes == [LOADED]
+    assert outcomes == ["loaded"]
 
 
 def test_golden_prompts_that_are_met_are_accepted(folder):
