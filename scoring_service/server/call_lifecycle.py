@@ -5,12 +5,13 @@ these define only how messages are read and written.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
@@ -20,11 +21,9 @@ from scoring_service.server.metrics import Metrics
 from scoring_service.server.security import BearerTokens
 from scoring_service.service.batching import Call
 from scoring_service.service.scoring import CallAnswer, ScoringService
-from scoring_service.transport.direct import DirectCall, Handle
+from scoring_service.transport.direct import Admit, DirectCall, Handle
 from scoring_service.transport.workers import Workers
 
-_ON_WORKER: Final = ("ScoreBatch", "Report", "ModelInfer")
-"""Methods whose requests may be large."""
 _log = logging.getLogger(__name__)
 
 
@@ -35,6 +34,16 @@ class PromptRequest(NamedTuple):
     target_model: str
     write: Callable[[CallAnswer], Message]
     """Returns the response of an answer, or raises the call's error."""
+
+
+class Method(NamedTuple):
+    """A method of a gRPC service."""
+
+    request_type: type[Message]
+    read: Callable[[Any], PromptRequest | Message]
+    """Returns the prompts of a request, or the response if it needs no model run."""
+    max_inline_bytes: float = math.inf
+    """Size up to which requests are read on the thread of all calls; 0: all are read by workers."""
 
 
 @dataclass(eq=False)
@@ -56,14 +65,11 @@ class CallLifecycle:
         limit = self.service.config.max_token_calls
         self._token_places = [threading.BoundedSemaphore(limit) for _ in range(num_tokens)]
 
-    def admission(self, method: str) -> Callable[[DirectCall], bool] | None:
-        """Return the check before a call's request is read: its token, and room at the workers.
-
-        Where the check returns False, it has failed the call. None: there is nothing to check.
-        """
-        tokens = self.report_tokens if method == "Report" else self.tokens
-        is_limited = method != "Report" and bool(self._token_places)
-        needs_worker = method in _ON_WORKER
+    def admission(self, name: str, method: Method) -> Admit | None:
+        """Return the check of a call's token and of room at the workers; None without a check."""
+        tokens = self.report_tokens if name == "Report" else self.tokens
+        is_limited = name != "Report" and bool(self._token_places)
+        needs_worker = method.max_inline_bytes == 0
         if tokens is None and not needs_worker:
             return None
 
@@ -76,7 +82,7 @@ class CallLifecycle:
                 if needs_worker and self.workers.is_full:
                     raise self._too_much()
             except ScoringError as error:
-                self._fail(direct, method, error)
+                self._fail(direct, name, error)
                 return False
             return True
 
@@ -92,87 +98,67 @@ class CallLifecycle:
             )
         direct.on_answered = places.release
 
-    def on_worker(self, method: str, handle: Handle, max_inline_bytes: int = 0) -> Handle:
-        """Return `handle` on a worker for requests that would block the thread of all calls."""
+    def handler(self, name: str, method: Method) -> Handle:
+        """Return the handler of a method's calls."""
+        handle = partial(self.handle, name, method)
 
         def take(direct: DirectCall, serialized: bytes) -> None:
-            if len(serialized) <= max_inline_bytes:
+            if len(serialized) <= method.max_inline_bytes:
                 handle(direct, serialized)
             elif not self.workers.submit(len(serialized), partial(handle, direct, serialized)):
-                self._fail(direct, method, self._too_much())
+                self._fail(direct, name, self._too_much())
 
         return take
 
-    def answer(
-        self,
-        direct: DirectCall,
-        serialized: bytes,
-        request_type: type[Message],
-        answer: Callable[[Any], Message],
-    ) -> None:
-        """Answer a call whose response needs no model run."""
-        self._respond(
-            direct, _method(request_type), lambda: answer(parse(request_type, serialized))
-        )
-
-    def score(
-        self,
-        direct: DirectCall,
-        serialized: bytes,
-        request_type: type[Message],
-        read: Callable[[Any], PromptRequest],
-    ) -> None:
-        """Start to score the prompts of a call, and answer it when they are scored."""
-        method = _method(request_type)
+    def handle(self, name: str, method: Method, direct: DirectCall, serialized: bytes) -> None:
+        """Answer a call, or start to score its prompts and answer it when they are scored."""
         try:
-            request = read(parse(request_type, serialized))
+            request = method.read(parse(method.request_type, serialized))
+            if isinstance(request, Message):
+                self._respond(direct, name, request.SerializeToString())
+                return
             default_s = self.service.config.default_deadline_s
             call = Call(direct.deadline_s or time.monotonic() + default_s)
             direct.on_cancel = call.cancel
-            end = partial(self._end, direct, method, request.write)
+            end = partial(self._end, direct, name, request.write)
             self.service.begin(request.prompts, request.target_model, call, end)
         except Exception as error:
-            self._fail(direct, method, error)
+            self._fail(direct, name, error)
 
     def _end(
         self,
         direct: DirectCall,
-        method: str,
+        name: str,
         write: Callable[[CallAnswer], Message],
         answer: CallAnswer,
     ) -> None:
-        if self._respond(direct, method, lambda: write(answer)):
+        try:
+            response = write(answer).SerializeToString()
+        except Exception as error:
+            self._fail(direct, name, error)
+        else:
+            self._respond(direct, name, response)
             self.metrics.observe(answer)
 
-    def _respond(self, direct: DirectCall, method: str, make: Callable[[], Message]) -> bool:
-        try:
-            response = make().SerializeToString()
-        except Exception as error:
-            self._fail(direct, method, error)
-            return False
+    def _respond(self, direct: DirectCall, name: str, response: bytes) -> None:
         direct.respond(response)
-        self.metrics.count_call(method, "OK")
-        return True
+        self.metrics.count_call(name, "OK")
 
-    def _fail(self, direct: DirectCall, method: str, error: Exception) -> None:
-        public = public_error(method, error)
+    def _fail(self, direct: DirectCall, name: str, error: Exception) -> None:
+        public = public_error(name, error)
         code, status = CODE_OF[type(public)], to_status(public)
-        self.metrics.count_call(method, code.name)
+        self.metrics.count_call(name, code.name)
         direct.fail(code, status.message, trailing_metadata(status))
 
     def _too_much(self) -> ServiceOverloaded:
         return self.service.overloaded("too many or too large requests wait to be read", 0.01)
 
 
-def _method(request_type: type[Message]) -> str:
-    return str(request_type.DESCRIPTOR.name).removesuffix("Request")
-
-
-def public_error(method: str, error: Exception) -> ScoringError:
+def public_error(name: str, error: Exception) -> ScoringError:
     """Return the error that the client gets; a defect of the service is logged and hidden."""
     if isinstance(error, ScoringError):
         return error
-    _log.error("%s failed", method, exc_info=error)
+    _log.error("%s failed", name, exc_info=error)
     return ScoringError("the service failed; its log says how")
 
 

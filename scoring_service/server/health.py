@@ -5,9 +5,8 @@ watchers then block the whole service. Here a watcher is an entry in a table.
 """
 
 import threading
-from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -24,11 +23,14 @@ MAX_WATCHERS: Final = 1024
 
 @dataclass(eq=False, slots=True)
 class _Watcher:
-    """A Watch call and its unsent messages; the last message may be the status of its end."""
+    """A Watch call. gRPC sends one message at a time: a later state is sent after this one."""
 
     call: DirectCall
     service: str
-    outbox: deque[bytes | tuple[grpc.StatusCode, str]] = field(default_factory=deque)
+    last_sent: bytes = b""
+    end: tuple[grpc.StatusCode, str] | None = None
+    """Status to end the call with."""
+    is_sending: bool = False
 
 
 class Health:
@@ -48,10 +50,9 @@ class Health:
     def set_serving(self, serving: bool) -> None:
         """Set SERVING or NOT_SERVING, and send it to all watchers."""
         with self._lock:
-            has_changed, self._is_serving = serving != self._is_serving, serving
-            for watcher in self._watchers if has_changed else ():
-                if watcher.service in self._services:
-                    self._put(watcher, self._response(watcher.service))
+            self._is_serving = serving
+            for watcher in self._watchers:
+                self._update(watcher)
 
     def close(self) -> None:
         """End every watch: the server's own end waits for open calls."""
@@ -76,12 +77,12 @@ class Health:
             self._watchers[watcher] = None
             if len(self._watchers) > self._max_watchers:
                 self._end_oldest(f"{self._max_watchers} newer watches are open; watch again")
-            self._put(watcher, self._response(service))
+            self._update(watcher)
 
     def _leave(self, watcher: _Watcher) -> None:
         with self._lock:
             self._watchers.pop(watcher, None)
-            self._put(watcher, (grpc.StatusCode.CANCELLED, "the client has left"))
+            self._update(watcher, (grpc.StatusCode.CANCELLED, "the client has left"))
 
     def _response(self, service: str) -> bytes:
         kinds = health_pb2.HealthCheckResponse
@@ -90,31 +91,28 @@ class Health:
             status = kinds.SERVICE_UNKNOWN
         return bytes(kinds(status=status).SerializeToString())
 
-    # The next three are called with the lock held. gRPC sends one message at a time; a status of
-    # the end stays in the outbox, so that nothing follows it.
+    # The next three are called with the lock held.
 
     def _end_oldest(self, text: str) -> None:
         watcher = next(iter(self._watchers))
         del self._watchers[watcher]
-        self._put(watcher, (grpc.StatusCode.UNAVAILABLE, text))
+        self._update(watcher, (grpc.StatusCode.UNAVAILABLE, text))
 
-    def _put(self, watcher: _Watcher, message: bytes | tuple[grpc.StatusCode, str]) -> None:
-        watcher.outbox.append(message)
-        if len(watcher.outbox) == 1:
-            self._send(watcher)
-
-    def _send(self, watcher: _Watcher) -> None:
-        message = watcher.outbox[0]
-        if isinstance(message, bytes):
+    def _update(self, watcher: _Watcher, end: tuple[grpc.StatusCode, str] | None = None) -> None:
+        """Send the present state unless it was sent; end the call where it has an `end`."""
+        watcher.end = watcher.end or end
+        if watcher.is_sending:
+            return
+        if watcher.end is not None:
+            watcher.call.fail(*watcher.end)
+        elif (message := self._response(watcher.service)) != watcher.last_sent:
+            watcher.last_sent, watcher.is_sending = message, True
             watcher.call.send(message, partial(self._sent, watcher))
-        else:
-            watcher.call.fail(*message)
 
     def _sent(self, watcher: _Watcher) -> None:
         with self._lock:
-            watcher.outbox.popleft()
-            if watcher.outbox:
-                self._send(watcher)
+            watcher.is_sending = False
+            self._update(watcher)
 
 
 def _service_of(call: DirectCall, serialized: bytes) -> str | None:

@@ -15,9 +15,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 from lengthwise.errors import InvalidPrompt, ScoringError
-from scoring_service.server.call_lifecycle import CallLifecycle, PromptRequest
-from scoring_service.service.scoring import CallAnswer
-from scoring_service.transport.direct import Handle
+from scoring_service.server.call_lifecycle import Method, PromptRequest
+from scoring_service.service.scoring import CallAnswer, ScoringService
 
 SERVICE: Final = "inference.GRPCInferenceService"
 INPUT: Final = "text"
@@ -38,15 +37,14 @@ MESSAGES: Final = _load_messages()
 
 
 class OpenInference:
-    """Handlers of `inference.GRPCInferenceService`."""
+    """Methods of `inference.GRPCInferenceService`."""
 
-    def __init__(self, calls: CallLifecycle) -> None:
-        self._calls = calls
-        self._service = calls.service
+    def __init__(self, service: ScoringService) -> None:
+        self._service = service
 
-    def methods(self) -> dict[str, Handle]:
-        """Return the handler of each method by its name."""
-        answers = {
+    def methods(self) -> dict[str, Method]:
+        """Return the methods by name."""
+        readers = {
             "ServerLive": lambda _: MESSAGES["ServerLiveResponse"](live=True),
             "ServerReady": lambda _: MESSAGES["ServerReadyResponse"](ready=True),
             "ServerMetadata": lambda _: MESSAGES["ServerMetadataResponse"](
@@ -57,12 +55,8 @@ class OpenInference:
             ),
             "ModelMetadata": self._model_metadata,
         }
-        calls = self._calls
-        infer = partial(calls.score, request_type=MESSAGES["ModelInferRequest"], read=self._read)
-        return {
-            name: partial(calls.answer, request_type=MESSAGES[f"{name}Request"], answer=function)
-            for name, function in answers.items()
-        } | {"ModelInfer": calls.on_worker("ModelInfer", infer)}
+        methods = {name: Method(MESSAGES[f"{name}Request"], f) for name, f in readers.items()}
+        return methods | {"ModelInfer": Method(MESSAGES["ModelInferRequest"], self._read, 0)}
 
     def _model_metadata(self, request: Any) -> Message:
         self._check_model(request.name, request.version)

@@ -8,28 +8,23 @@ from google.protobuf.message import Message
 from lengthwise.errors import ScoringError
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.status import to_status
-from scoring_service.server.call_lifecycle import CallLifecycle, PromptRequest
+from scoring_service.server.call_lifecycle import Method, PromptRequest
 from scoring_service.service.cache import Scored
 from scoring_service.service.reports import Observation
 from scoring_service.service.scoring import CallAnswer, ScoringService
-from scoring_service.transport.direct import Handle
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ScoringService"].full_name
 _MAX_INLINE_BYTES: Final = 2048
 """Size up to which any prompt is read in less than a millisecond."""
 
 
-def scoring_methods(calls: CallLifecycle) -> dict[str, Handle]:
-    """Return the handlers of `lengthwise.scoring.v1.ScoringService` by method name."""
-    score = partial(calls.score, request_type=pb.ScoreRequest, read=_read)
-    batch = partial(calls.score, request_type=pb.ScoreBatchRequest, read=_read_batch)
-    report, info = partial(_report, calls.service), partial(_info, calls.service)
-    report = partial(calls.answer, request_type=pb.ReportRequest, answer=report)
+def scoring_methods(service: ScoringService) -> dict[str, Method]:
+    """Return the methods of `lengthwise.scoring.v1.ScoringService` by name."""
     return {
-        "Score": calls.on_worker("Score", score, _MAX_INLINE_BYTES),
-        "ScoreBatch": calls.on_worker("ScoreBatch", batch),
-        "Report": calls.on_worker("Report", report),
-        "Info": partial(calls.answer, request_type=pb.InfoRequest, answer=info),
+        "Score": Method(pb.ScoreRequest, _read, _MAX_INLINE_BYTES),
+        "ScoreBatch": Method(pb.ScoreBatchRequest, _read_batch, 0),
+        "Report": Method(pb.ReportRequest, partial(_report, service), 0),
+        "Info": Method(pb.InfoRequest, partial(_info, service)),
     }
 
 
@@ -66,11 +61,13 @@ def _read_batch(request: pb.ScoreBatchRequest) -> PromptRequest:
 
 
 def _batch_response(answer: CallAnswer) -> Message:
-    return pb.ScoreBatchResponse(
-        items=[_item(item) for item in answer.items],
-        revision=answer.revision,
-        timings=_timings(answer),
-    )
+    items = [
+        pb.ItemResult(error=to_status(item))
+        if isinstance(item, ScoringError)
+        else pb.ItemResult(scored=_scored(item))
+        for item in answer.items
+    ]
+    return pb.ScoreBatchResponse(items=items, revision=answer.revision, timings=_timings(answer))
 
 
 def _score_response(answer: CallAnswer) -> Message:
@@ -80,12 +77,6 @@ def _score_response(answer: CallAnswer) -> Message:
     return pb.ScoreResponse(
         scored=_scored(item), revision=answer.revision, timings=_timings(answer)
     )
-
-
-def _item(item: Scored | ScoringError) -> pb.ItemResult:
-    if isinstance(item, ScoringError):
-        return pb.ItemResult(error=to_status(item))
-    return pb.ItemResult(scored=_scored(item))
 
 
 def _scored(item: Scored) -> pb.ScoredPrompt:
@@ -100,10 +91,10 @@ def _scored(item: Scored) -> pb.ScoredPrompt:
 
 
 def _timings(answer: CallAnswer) -> pb.StageTimings:
-    timings = answer.timings
+    tokenize_s, queue_s, infer_s, total_s = answer.timings
     return pb.StageTimings(
-        tokenize_us=int(timings.tokenize_s * 1e6),
-        queue_us=int(timings.queue_s * 1e6),
-        infer_us=int(timings.infer_s * 1e6),
-        total_us=int(timings.total_s * 1e6),
+        tokenize_us=int(tokenize_s * 1e6),
+        queue_us=int(queue_s * 1e6),
+        infer_us=int(infer_s * 1e6),
+        total_us=int(total_s * 1e6),
     )

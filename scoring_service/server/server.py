@@ -19,7 +19,7 @@ from scoring_service.server.rpc import SERVICE, scoring_methods
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reload import Locate, ModelReloader
 from scoring_service.service.scoring import ScoringService
-from scoring_service.transport.direct import ClientBlocked, DirectMethod, supports
+from scoring_service.transport.direct import Admit, ClientBlocked, DirectMethod, Handle, supports
 from scoring_service.transport.workers import Workers
 
 _log = logging.getLogger(__name__)
@@ -51,7 +51,6 @@ class ScoringServer:
             max_tasks=config.max_concurrent_calls,
             max_bytes=config.max_waiting_bytes,
         )
-        self._direct: list[DirectMethod] = []
         self._reflection: reflection.Reflection | None = None
         # grpcio's own threads: only reflection uses them, half of them to end silent calls.
         self._threads = ThreadPoolExecutor(2 * reflection.MAX_CALLS, "call")
@@ -119,13 +118,20 @@ class ScoringServer:
         calls = CallLifecycle(
             self.service, self.metrics, self._workers, tokens, security.report_access(config)
         )
-        guarded = {SERVICE: scoring_methods(calls), oip.SERVICE: oip.OpenInference(calls).methods()}
+        ours = scoring_methods(self.service)
+        theirs = oip.OpenInference(self.service).methods()
+        handlers: list[tuple[str, Handle, Admit | None]] = [
+            (f"/{service}/{name}", calls.handler(name, method), calls.admission(name, method))
+            for service, methods in ((SERVICE, ours), (oip.SERVICE, theirs))
+            for name, method in methods.items()
+        ]
         # Health without a token: load balancers carry none, and health is no secret.
-        for service, methods in (guarded | {HEALTH: self.health.methods()}).items():
-            for name, handle in methods.items():
-                admit = calls.admission(name) if service in guarded else None
-                path = f"/{service}/{name}"
-                self._direct.append(DirectMethod(server, path, handle, self._blocked, admit))
+        for name, handle in self.health.methods().items():
+            handlers.append((f"/{HEALTH}/{name}", handle, None))
+        self._direct = [
+            DirectMethod(server, path, handle, self._blocked, admit)
+            for path, handle, admit in handlers
+        ]
         if config.reflection:
             self._reflection = reflection.Reflection((SERVICE, oip.SERVICE, HEALTH), tokens)
             server.add_generic_rpc_handlers([self._reflection.handlers()])

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from lengthwise.calibration import LengthCurve
 from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
@@ -21,8 +21,7 @@ _MAX_LOGGED: Final = 65_536
 _MAX_REVISION: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(NamedTuple):
     """Time of a call by stage, seconds."""
 
     tokenize_s: float = 0.0

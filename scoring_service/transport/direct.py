@@ -15,13 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import grpc
+from grpc._cython import cygrpc
 
 from scoring_service.transport.blocked_calls import BlockedCalls
-
-try:
-    from grpc._cython import cygrpc
-except ImportError:  # pragma: no cover
-    cygrpc = None
 
 _NEEDED: Final = (
     "ReceiveCloseOnServerOperation",
@@ -39,8 +35,6 @@ _log = logging.getLogger(__name__)
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 Handled: TypeAlias = tuple[object | None, tuple[()]]
 """Result of an event handler for grpcio's loop: the call that has ended, and callbacks."""
-Handle: TypeAlias = "Callable[[DirectCall, bytes], None]"
-"""Called with a call and its serialized request; must not block the thread of all calls."""
 
 
 def supports(server: grpc.Server) -> bool:
@@ -159,6 +153,12 @@ class DirectCall:
         return (None if self._num_pending else self._method.end(self)), ()
 
 
+Handle: TypeAlias = Callable[[DirectCall, bytes], None]
+"""Called with a call and its serialized request; must not block the thread of all calls."""
+Admit: TypeAlias = Callable[[DirectCall], bool]
+"""Check before a call's request is read; where it returns False, it has failed the call."""
+
+
 class ClientBlocked(NamedTuple):
     """Calls of a server that are blocked on their client."""
 
@@ -193,8 +193,8 @@ class DirectMethod:
     handle: Handle
     """Called with each call whose request has arrived."""
     blocked: ClientBlocked
-    admit: Callable[[DirectCall], bool] | None = None
-    """Check before a call's request is read, which fails the call if False; None admits all."""
+    admit: Admit | None = None
+    """None admits all calls."""
     num_open: int = 0
     """Calls that have not ended."""
 

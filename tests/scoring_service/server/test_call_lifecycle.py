@@ -13,9 +13,9 @@ from lengthwise.errors import AccessDenied, InvalidPrompt, ScoringError
 from scoring_service.client import ScoringClient
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.proto import scoring_pb2 as pb
-from scoring_service.server.call_lifecycle import CallLifecycle, parse, public_error
+from scoring_service.server.call_lifecycle import CallLifecycle, Method, parse, public_error
 from scoring_service.server.metrics import Metrics
-from scoring_service.server.rpc import _read
+from scoring_service.server.rpc import scoring_methods
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.scoring import ScoringService
 from scoring_service.transport.workers import Workers
@@ -47,12 +47,12 @@ class Direct:
 
 
 def test_a_large_request_is_read_by_a_worker_and_refused_where_too_many_wait(calls):
-    def score(direct, serialized):
+    def read(request):
         threads.append(threading.current_thread().name)
-        calls.score(direct, serialized, pb.ScoreRequest, _read)
+        return methods["Score"].read(request)
 
-    threads: list[str] = []
-    take = calls.on_worker("Score", score, max_inline_bytes=10)
+    threads, methods = [], scoring_methods(calls.service)
+    take = calls.handler("Score", Method(pb.ScoreRequest, read, max_inline_bytes=10))
     small, large = Direct(), Direct()
     take(small, pb.ScoreRequest(prompt="yes").SerializeToString())
     take(large, pb.ScoreRequest(prompt="yes " * 100).SerializeToString())
@@ -66,8 +66,8 @@ def test_a_large_request_is_read_by_a_worker_and_refused_where_too_many_wait(cal
     assert begun.wait(60)
     take(refused, pb.ScoreRequest(prompt="yes " * 100).SerializeToString())
     assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert not calls.admission("ScoreBatch")(Direct())
-    assert calls.admission("Score") is None
+    assert not calls.admission("ScoreBatch", methods["ScoreBatch"])(Direct())
+    assert calls.admission("Score", methods["Score"]) is None
     gate.set()
 
 
@@ -77,7 +77,8 @@ def test_a_call_without_a_deadline_has_the_services(calls, monkeypatch, given_s,
     monkeypatch.setattr(calls.service, "begin", lambda *arguments: begun.append(arguments[2]))
     direct, before_s = Direct(), time.monotonic()
     direct.deadline_s = None if given_s is None else before_s + given_s
-    calls.score(direct, pb.ScoreRequest(prompt="yes").SerializeToString(), pb.ScoreRequest, _read)
+    method = scoring_methods(calls.service)["Score"]
+    calls.handle("Score", method, direct, pb.ScoreRequest(prompt="yes").SerializeToString())
     assert before_s + expected_s <= begun[0].deadline_s <= time.monotonic() + expected_s
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from lengthwise.calibration import LengthEstimate
 from lengthwise.errors import InvalidPrompt, ServiceOverloaded
-from scoring_service.proto import scoring_pb2 as pb
-from scoring_service.server.rpc import _item, _score_response
+from scoring_service.server.rpc import _batch_response, _score_response
 from scoring_service.service.cache import Scored
 from scoring_service.service.scoring import CallAnswer, Timings
 
@@ -33,8 +32,8 @@ def test_a_single_prompt_without_a_score_is_an_error():
 
 
 def test_an_item_is_a_score_or_a_status():
-    assert not _item(Scored(0.5, 7, False, None)).scored.HasField("length")
-    item = _item(ServiceOverloaded("full"))
-    assert isinstance(item, pb.ItemResult)
-    assert item.HasField("error")
-    assert item.error.message == "full"
+    items = [Scored(0.5, 7, False, None), ServiceOverloaded("full")]
+    scored, refused = _batch_response(CallAnswer("r", items, Timings())).items
+    assert not scored.scored.HasField("length")
+    assert refused.HasField("error")
+    assert refused.error.message == "full"
