@@ -19,13 +19,10 @@ bench --bundle mlruns/demo/bundle""",
     commands={
         "serve": ("serve:serve", "serve a ranker over gRPC"),
         "score": ("score:score", "score prompts with a running service"),
-        "loadtest": (
-            "loadtest:loadtest",
-            "load a running service at a fixed rate",
-        ),
+        "loadtest": ("loadtest:loadtest", "load a running service at a fixed rate"),
         "bench": (
             "bench:bench",
-            "measure the service beside the bare model, a naive service and any other",
+            "measure the service beside the bare model and any other service",
         ),
     },
     extra="serve",

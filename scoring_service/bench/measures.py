@@ -61,7 +61,7 @@ class BenchConfig:
     """Prompts of random lengths over which memory may grow."""
     peer: str | None = None
     """Command that starts another server of the Open Inference Protocol, to compare with; e.g.
-    "python tests/peers/mlserver.py BUNDLE"."""
+    "python tests/peers/naive.py BUNDLE"."""
     seed: int = 0
     """Of the prompts and arrival times."""
     json: bool = False
@@ -75,7 +75,6 @@ class Subject:
     config: BenchConfig
     folder: Path
     model: RankerModel
-    tokenizer: Tokenizer
     make: PromptMaker
     cores: int
 
@@ -88,7 +87,6 @@ class Subject:
             config=config,
             folder=bundle.path,
             model=RankerModel.load(bundle, config.precision),
-            tokenizer=tokenizer,
             make=PromptMaker(tokenizer, bundle.manifest.max_prompt_tokens, config.seed),
             cores=len(os.sched_getaffinity(0)),
         )
@@ -197,17 +195,6 @@ def batching_gain(subject: Subject) -> dict[str, float]:
         "mixed": statistics.median(gain(make.lognormal(BATCH)) for _ in rounds),
         "short": statistics.median(gain(make.uniform(BATCH, 6, 16)) for _ in rounds),
     }
-
-
-def huge_prompt_ms(subject: Subject) -> float:
-    """CPU to tokenize 20,000 characters, milliseconds. Raises AssertionError if an id differs."""
-    prompts = [subject.make.of_characters(20_000)]
-    full, fast = subject.tokenizer, subject.model.tokenizer
-    full.no_padding()
-    full.enable_truncation(fast.max_tokens)
-    assert list(fast.tokenize(prompts)[0].ids) == full.encode(prompts[0]).ids, "the ids differ"
-    tokenize = partial(fast.tokenize, prompts)
-    return statistics.median(took_s(time.process_time, tokenize) for _ in range(51)) * 1e3
 
 
 def overload(subject: Subject) -> dict[str, float | None]:

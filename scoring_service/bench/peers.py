@@ -1,6 +1,4 @@
-"""Servers to compare: ours, a naive one, and any other of the Open Inference Protocol."""
-
-from __future__ import annotations
+"""Servers to compare: ours, and any other of the Open Inference Protocol."""
 
 import shlex
 import sys
@@ -34,23 +32,6 @@ class Peer:
         return ScoringClient(self.target, timeout_s=60.0).score
 
 
-@contextmanager
-def ours(bundle: Path, precision: str, *options: str) -> Iterator[Peer]:
-    """Our service, without its cache: every prompt is computed."""
-    command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle)]
-    command += ["--address", "127.0.0.1:0", "--precision", precision, "--cache_entries", "0"]
-    with started([*command, *options], ready="serving ") as (process, line):
-        yield Peer("ours", process.pid, line.split()[-1])
-
-
-@contextmanager
-def naive(bundle: Path) -> Iterator[Peer]:
-    """The naive service, FP32."""
-    command = [sys.executable, "-m", "scoring_service.bench.naive", str(bundle)]
-    with started(command, ready="naive on ") as (process, line):
-        yield Peer("naive", process.pid, line.split()[-1])
-
-
 class OpenInferencePeer(Peer):
     """A server that speaks the Open Inference Protocol."""
 
@@ -70,6 +51,15 @@ class OpenInferencePeer(Peer):
             return call(request, timeout=60.0)
 
         return ask
+
+
+@contextmanager
+def ours(bundle: Path, precision: str) -> Iterator[Peer]:
+    """Our service, without its cache: every prompt is computed."""
+    command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle)]
+    command += ["--address", "127.0.0.1:0", "--precision", precision, "--cache_entries", "0"]
+    with started(command, ready="serving ") as (process, line):
+        yield Peer("ours", process.pid, line.split()[-1])
 
 
 @contextmanager

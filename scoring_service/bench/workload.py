@@ -37,7 +37,3 @@ class PromptMaker:
     def of_length(self, num_tokens: int) -> str:
         """One prompt of that many tokens, special ones included."""
         return " ".join(self._random.choice(self._words, max(num_tokens - 2, 1)))
-
-    def of_characters(self, num_chars: int) -> str:
-        """One prompt of exactly that many characters."""
-        return " ".join(self._random.choice(self._words, num_chars))[:num_chars]

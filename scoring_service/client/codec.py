@@ -70,17 +70,18 @@ def write_batch(prompts: Sequence[str], target_model: str) -> pb.ScoreBatchReque
 
 def write_report(observed: Sequence[Observed]) -> pb.ReportRequest:
     """Return the request that reports observed lengths."""
-    observations = [
-        pb.Observation(
-            target_model=seen.target_model,
-            output_tokens=seen.output_tokens,
-            score=seen.score.value,
-            revision=seen.score.revision,
-            prompt=seen.prompt,
-        )
-        for seen in observed
-    ]
-    return pb.ReportRequest(observations=observations)
+    return pb.ReportRequest(
+        observations=[
+            pb.Observation(
+                target_model=seen.target_model,
+                output_tokens=seen.output_tokens,
+                score=seen.score.value,
+                revision=seen.score.revision,
+                prompt=seen.prompt,
+            )
+            for seen in observed
+        ]
+    )
 
 
 def read_score(response: pb.ScoreResponse) -> Score:

@@ -6,9 +6,9 @@ from scoring_service.bench.run import format_table, run_bench
 
 
 def bench(config: BenchConfig) -> None:
-    """Measure the service beside the bare model, a naive service and any other.
+    """Measure the service beside the bare model and any other service.
 
-    Starts everything it needs, lets the peers take turns and compares CPU times; about 4 minutes.
+    Starts everything it needs, lets the peers take turns and compares CPU times; about 3 minutes.
 
     Example:
       python -m scoring_service bench --bundle mlruns/demo/bundle --json

@@ -29,42 +29,39 @@ def server_credentials(config: ServerConfig) -> grpc.ServerCredentials | None:
                 "tls_certificate_file and tls_key_file, or allow_plaintext if a mesh encrypts"
             )
         return None
-    files = _CertificateFiles(config)
-    requires_client = config.tls_client_ca_file is not None
-    return grpc.dynamic_ssl_server_credentials(files.read(), files.read_if_changed, requires_client)
+    given = (config.tls_key_file, config.tls_certificate_file, config.tls_client_ca_file)
+    paths = [path for path in given if path is not None]
+    stamp = _stamp(paths)
 
-
-class _CertificateFiles:
-    def __init__(self, config: ServerConfig) -> None:
-        given = (config.tls_key_file, config.tls_certificate_file, config.tls_client_ca_file)
-        self._paths = [path for path in given if path is not None]
-        self._stamp = self._stamp_now()
-
-    def read(self) -> grpc.ServerCertificateConfiguration:
-        """Return the present certificates. Raises ConfigError."""
-        key, certificate, *client_ca = map(read_pem, self._paths)
+    def read() -> grpc.ServerCertificateConfiguration:
+        key, certificate, *client_ca = map(read_pem, paths)
         return grpc.ssl_server_certificate_configuration([(key, certificate)], *client_ca)
 
-    def read_if_changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return changed certificates, or None. gRPC calls this before each handshake."""
+    def read_if_changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal stamp
         try:
-            stamp = self._stamp_now()
-            if stamp == self._stamp:
+            if (present := _stamp(paths)) == stamp:
                 return None
-            configuration = self.read()
-        except (ConfigError, OSError) as error:
+            configuration = read()
+        except ConfigError as error:
             _log.error("the certificate cannot be renewed, the old one stays: %s", error)
             return None
-        self._stamp = stamp
-        _log.info("read the renewed certificate %s", self._paths[1])
+        stamp = present
+        _log.info("read the renewed certificate %s", config.tls_certificate_file)
         return configuration
 
-    def _stamp_now(self) -> list[tuple[int, int, int]]:
-        try:
-            stats = [Path(path).stat() for path in self._paths]
-        except OSError as error:
-            raise ConfigError(f"{error.filename} cannot be read; give a PEM file") from error
-        return [(stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats]
+    # gRPC calls the function before each handshake.
+    requires_client = config.tls_client_ca_file is not None
+    return grpc.dynamic_ssl_server_credentials(read(), read_if_changed, requires_client)
+
+
+def _stamp(paths: Sequence[str]) -> list[tuple[int, int, int]]:
+    """Return a value that changes with any of the files. Raises ConfigError."""
+    try:
+        stats = [Path(path).stat() for path in paths]
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read; give a PEM file") from error
+    return [(stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats]
 
 
 class BearerTokens:
@@ -81,8 +78,8 @@ class BearerTokens:
 
     def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> int:
         """Return the number of the token in a call's metadata. Raises AccessDenied without one."""
-        found = self.find(next((value for key, value in metadata if key == "authorization"), ""))
-        if found is None:
+        sent = next((value for key, value in metadata if key == "authorization"), "")
+        if (found := self.find(sent)) is None:
             raise AccessDenied(self._refusal)
         return found
 

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -19,7 +19,9 @@ from scoring_service.server.rpc import SERVICE, scoring_methods
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reload import Locate, ModelReloader
 from scoring_service.service.scoring import ScoringService
+from scoring_service.transport.blocked_calls import BlockedCalls
 from scoring_service.transport.direct import Admit, ClientBlocked, DirectMethod, Handle, supports
+from scoring_service.transport.scrapes import ScrapeEndpoint
 from scoring_service.transport.workers import Workers
 
 _log = logging.getLogger(__name__)
@@ -51,16 +53,17 @@ class ScoringServer:
             max_tasks=config.max_concurrent_calls,
             max_bytes=config.max_waiting_bytes,
         )
-        self._reflection: reflection.Reflection | None = None
+        self._swept: list[BlockedCalls[Any]] = list(self._blocked)
         # grpcio's own threads: only reflection uses them, half of them to end silent calls.
         self._threads = ThreadPoolExecutor(2 * reflection.MAX_CALLS, "call")
         self._server = self._build()
         self.port = _bind(self._server, config.address, security.server_credentials(config))
-        address = config.metrics_address
-        may_read, timeout_s = security.scrape_access(config), config.arrival_timeout_s
-        self._scrapes = (
-            None if address is None else self.metrics.serve(address, timeout_s, may_read)
-        )
+        self._scrapes: ScrapeEndpoint | None = None
+        if config.metrics_address is not None:
+            may_read = security.scrape_access(config)
+            self._scrapes = self.metrics.serve(
+                config.metrics_address, config.arrival_timeout_s, may_read
+            )
         self._stopped = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="sweeper", daemon=True)
 
@@ -133,16 +136,15 @@ class ScoringServer:
             for path, handle, admit in handlers
         ]
         if config.reflection:
-            self._reflection = reflection.Reflection((SERVICE, oip.SERVICE, HEALTH), tokens)
-            server.add_generic_rpc_handlers([self._reflection.handlers()])
+            described = reflection.Reflection((SERVICE, oip.SERVICE, HEALTH), tokens)
+            server.add_generic_rpc_handlers([described.handlers()])
+            self._swept.append(described.silent)
         return server
 
     def _sweep(self) -> None:
         while not self._stopped.wait(_SWEEP_S):
-            for blocked in self._blocked:
+            for blocked in self._swept:
                 blocked.cancel_overdue()
-            if self._reflection is not None:
-                self._reflection.silent.cancel_overdue()
 
 
 def _options(config: ServerConfig) -> list[tuple[str, int]]:

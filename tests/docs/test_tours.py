@@ -158,7 +158,7 @@ def test_a_prompt_takes_the_way_of_its_tour(tiny_bundle: ModelBundle) -> None:
     # Nor is what a thread of its own does all the time.
     aside = ("__create_fn__", "BlockedCalls.cancel_overdue", "BlockedCalls._cancel_while")
     names = [call.name for call in trace.calls if not any(name in call.name for name in aside)]
-    asked = names.index("scoring_service.client.sync:ScoringClient.score")
+    asked = names.index("scoring_service.client.scoring_client:ScoringClient.score")
     answered = names.index("scoring_service.transport.direct:DirectCall.respond")
     rooms = rooms_passed(room_of(name) for name in names[asked : answered + 1])
     inward = ["client", "transport", "server", "service", "ranker"]

@@ -18,8 +18,7 @@ from lengthwise.errors import (
     ServiceOverloaded,
     ServiceUnavailable,
 )
-from scoring_service.client import Score, ScoringClient, fail_open
-from scoring_service.client.async_client import AsyncScoringClient
+from scoring_service.client import AsyncScoringClient, Score, ScoringClient, fail_open
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.fail_open import FailOpenScorer
 from tests.scoring_service.waiting import wait_until

@@ -1,14 +1,14 @@
-"""The plain client against a server in this process, with the tiny ranker."""
+"""The plain client and its asyncio twin against a server in this process, with the tiny ranker."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
 from lengthwise.errors import ConfigError, InvalidPrompt, ScoringTimeout, ServiceUnavailable
-from scoring_service.client import Score, ScoringClient
-from scoring_service.client.async_client import AsyncScoringClient
+from scoring_service.client import AsyncScoringClient, Score, ScoringClient
 from scoring_service.client.fail_open import FailOpenScorer
 
 
@@ -105,3 +105,27 @@ def test_no_service_is_unavailable_with_the_command_that_starts_one():
         client.score("yes")
     with ScoringClient("127.0.0.1:1", timeout_s=60) as client:
         assert {type(error) for error in client.score_batch(["a", "b"])} == {ServiceUnavailable}
+
+
+def test_the_asyncio_client_equals_the_plain_one(server, client):
+    prompts = ["yes", "", "long essay"] * 5
+
+    async def main():
+        async with AsyncScoringClient(server.target, timeout_s=60) as asynchronous:
+            with pytest.raises(InvalidPrompt):
+                await asynchronous.score("")
+            return await asynchronous.score_batch(prompts), await asynchronous.score("yes")
+
+    batch, one = asyncio.run(main())
+    assert one == client.score("yes")
+    for ours, theirs in zip(batch, client.score_batch(prompts), strict=True):
+        assert type(ours) is type(theirs)
+        assert isinstance(ours, InvalidPrompt) or ours == theirs
+
+
+def test_the_asyncio_client_says_unavailable():
+    async def main():
+        async with AsyncScoringClient("127.0.0.1:1", timeout_s=60) as client:
+            assert {type(e) for e in await client.score_batch(["a", "b"])} == {ServiceUnavailable}
+
+    asyncio.run(main())

@@ -1,0 +1,32 @@
+"""The committed stubs are what the .proto files generate; `--regen-golden` writes them anew.
+
+Generated code refuses an older protobuf or grpcio than its generator's. So pyproject.toml requires
+at least the versions of both that belong to the grpcio-tools in use.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from google.rpc import status_pb2
+
+FOLDER = Path("scoring_service/proto")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_stubs_match_the_proto(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    protoc = pytest.importorskip("grpc_tools.protoc")
+    out = ROOT if request.config.getoption("--regen-golden") else tmp_path
+    (out / FOLDER).mkdir(parents=True, exist_ok=True)
+    includes = [ROOT, files("grpc_tools") / "_proto", Path(status_pb2.__file__).parents[2]]
+    stubs = [f"--{plugin}_out={out}" for plugin in ("python", "pyi", "grpc_python")]
+    descriptors = [f"--descriptor_set_out={out / FOLDER / 'open_inference.desc'}"]
+    for name, outputs in (("scoring.proto", stubs), ("open_inference.proto", descriptors)):
+        arguments = ["protoc", *(f"-I{path}" for path in includes), *outputs, f"{FOLDER}/{name}"]
+        assert protoc.main(arguments) == 0
+    made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.*"))
+    assert len(made) == 4 or out == ROOT
+    for path in made:
+        assert (tmp_path / path).read_bytes() == (ROOT / path).read_bytes(), f"regenerate {path}"
