@@ -41,6 +41,8 @@ class Policy(ABC):
     name: str
     """Name in tables and messages; by default that of the class."""
     traits: Traits = Traits()
+    rule: StepRule = UNLIMITED
+    """Limits of every step; override `step_rule` for limits that change."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -62,8 +64,8 @@ class Policy(ABC):
         """
 
     def step_rule(self, load: LoadView) -> StepRule:
-        """Return the limits of the next step; called exactly once per engine step."""
-        return UNLIMITED
+        """Return the limits of the next step; an override is called once per engine step."""
+        return self.rule
 
 
 class PolicyWrapper(Policy):
@@ -177,7 +179,7 @@ def no_rule(policy: Policy, load: LoadView, instead: object) -> InvalidDecision:
 
 
 POLICIES: dict[str, str] = {
-    "fcfs": "scheduler_adapters.policies.fcfs:fcfs",
+    "fcfs": "scheduler_adapters.policies.fcfs:FCFS",
     "pars": "scheduler_adapters.policies.shortest_predicted:pars",
     "pointwise": "scheduler_adapters.policies.shortest_predicted:pars",
     "listwise": "scheduler_adapters.policies.shortest_predicted:pars",

@@ -11,7 +11,7 @@ from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, SeedValu
 from scheduler_adapters.placement import Placement
 from scheduler_adapters.placements.least_kv import LeastKv
 from scheduler_adapters.placements.pascal import PascalPlacement
-from scheduler_adapters.policies.fcfs import OffloadingFCFS
+from scheduler_adapters.policies import fcfs
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import Policy
@@ -47,7 +47,7 @@ _SHOWN_S: Final = 60.0
 FCFS, RR, PASCAL = "fcfs", "round-robin", "pascal"
 STAYS, FOLLOWS = "pascal, NoMigration", "pascal, NonAdaptive"
 SYSTEMS: Final[dict[str, tuple[Callable[[], Placement], Callable[[], Policy]]]] = {
-    FCFS: (LeastKv, OffloadingFCFS),
+    FCFS: (LeastKv, partial(fcfs.FCFS, offload=True)),
     RR: (LeastKv, partial(RoundRobin, offload=True)),
     PASCAL: (PascalPlacement, partial(Pascal, offload=True)),
     STAYS: (partial(PascalPlacement, migration="never"), partial(Pascal, offload=True)),
@@ -370,7 +370,7 @@ class OnePhase(Experiment):
         recorder = LoadRecorder()
         unlimited = replace(self.instance, kv_blocks=UNLIMITED_BLOCKS)
         oracle = simulate(
-            requests, OffloadingFCFS(), unlimited, loop="python", observers=[recorder]
+            requests, fcfs.FCFS(offload=True), unlimited, loop="python", observers=[recorder]
         )
         half = replace(self.instance, kv_blocks=int(recorder.curve().used_blocks.max()) // 2)
         limited = {name: simulate(requests, SYSTEMS[name][1](), half) for name in (FCFS, RR)}

@@ -63,9 +63,6 @@ class Pascal(Policy):
         key = (quanta, request.enqueued_s((phase, quanta), load.now_s))
         return new_rank(Rank, (key, lane, inf, left, None, (lane, *key), None, False))
 
-    def step_rule(self, load: LoadView) -> StepRule:
-        return self.rule
-
     def _phase(self, request: RequestView, generated: int) -> tuple[int, int, float]:
         """Return the phase and the numbers of generated tokens at which it begins and ends."""
         # After an eviction the phase is WAITING or PREFILL; the last queue tells the real one.

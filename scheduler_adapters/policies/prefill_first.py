@@ -34,9 +34,6 @@ class PrefillFirst(Policy):
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return _PREFILL if request.phase <= Phase.PREFILL else _DECODE
 
-    def step_rule(self, load: LoadView) -> StepRule:
-        return self.rule
-
 
 class Orca(Policy):
     """Iteration-level batching: whole prompts share steps with decodes, up to `max_batch` requests.

@@ -36,6 +36,3 @@ class RoundRobin(Policy):
         quanta, used = divmod(request.generated_tokens, self.quantum_tokens)
         key = (quanta, request.enqueued_s((quanta,), load.now_s))
         return Rank(key, valid_tokens=self.quantum_tokens - used, evict_key=key)
-
-    def step_rule(self, load: LoadView) -> StepRule:
-        return self.rule

@@ -35,6 +35,3 @@ class Sarathi(Policy):
         if self.order == "fcfs":
             return _BY_ARRIVAL
         return Rank((request.prompt_tokens,)) if request.phase is Phase.WAITING else _RUNNING
-
-    def step_rule(self, load: LoadView) -> StepRule:
-        return self.rule

@@ -79,9 +79,6 @@ class SLAI(Policy):
         place = (float(request.admission_number or 0),)
         return Rank(place, _PREFILL, evict_key=place)
 
-    def step_rule(self, load: LoadView) -> StepRule:
-        return self.rule
-
     def _decode_rank(self, request: RequestView, load: LoadView) -> Rank:
         tbt_s = self.default_tbt_s if request.tbt_s is None else request.tbt_s
         is_full = load.used_blocks >= self.memory_limit * load.total_blocks

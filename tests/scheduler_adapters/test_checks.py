@@ -11,7 +11,6 @@ from lengthwise.errors import ConfigError, InvalidDecision
 from scheduler_adapters.checks import LAWS, check_placement, check_policy
 from scheduler_adapters.placement import PLACEMENTS, Move, Placement
 from scheduler_adapters.policies.class_priority import ClassPriority
-from scheduler_adapters.policies.fcfs import OffloadingFCFS
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import POLICIES, Policy, ask_rank, load_policy
 from scheduler_adapters.views import LoadView, Rank, RequestView, StepRule
@@ -31,10 +30,9 @@ def test_every_policy_keeps_every_law_inside_a_wrapper(name, wrapper):
     assert check_policy(lambda: WRAPPERS[wrapper](load_policy(name)))
 
 
-@pytest.mark.parametrize("name", ["round-robin", "pascal"])
+@pytest.mark.parametrize("name", ["fcfs", "round-robin", "pascal"])
 def test_so_does_every_policy_that_offloads(name):
     assert check_policy(lambda: load_policy(name, offload=True))
-    assert check_policy(OffloadingFCFS)
 
 
 class ShortestPrompt(Policy):

@@ -9,9 +9,9 @@ import numpy as np
 from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
 from scheduler_adapters.simulator.compiled.residents import STATIC, CompiledPolicy
+from scheduler_adapters.simulator.engine.simulated_request import request_views
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.timeline.columns import none_for_nan
-from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
+from scheduler_adapters.views import LoadView, Phase, Rank
 from scheduler_adapters.workload.requests import Requests
 
 
@@ -73,37 +73,12 @@ def _lasts(rank: Rank) -> bool:
     return lasts and rank.evict_key == () and rank.group is None
 
 
-def waiting_views(requests: Requests) -> Iterator[RequestView]:
-    """Yield each request as it arrives: one view, changed from one to the next."""
-    view = RequestView(request_id="", number=0, arrival_s=0.0, prompt_tokens=1)
-    columns = zip(
-        requests.request_id.tolist(),
-        requests.arrival_s.tolist(),
-        requests.prompt_tokens.tolist(),
-        none_for_nan(requests.score),
-        requests.user_class.tolist(),
-        none_for_nan(requests.tbt_s),
-        strict=True,
-    )
-    for view.number, fields in enumerate(columns):
-        (
-            view.request_id,
-            view.arrival_s,
-            view.prompt_tokens,
-            view.score,
-            view.user_class,
-            view.tbt_s,
-        ) = fields
-        view.phase = Phase.WAITING
-        yield view
-
-
 def _ranks(
     requests: Requests, policy: Policy, rejected: list[bool]
 ) -> Iterator[tuple[Rank, Rank, Rank]]:
     """Yield each request's rank while waiting, in prefill and in decode."""
     load, median = LoadView(), RecentMedian()
-    for view, is_rejected in zip(waiting_views(requests), rejected, strict=True):
+    for view, is_rejected in zip(request_views(requests), rejected, strict=True):
         if not is_rejected:
             median.arrived(view)
         load.now_s = view.arrival_s

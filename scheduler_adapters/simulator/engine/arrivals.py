@@ -15,8 +15,6 @@ class Arrivals:
     step after the next one.
     """
 
-    __slots__ = ("async_scheduling", "busy_since_s", "next_s", "pending")
-
     def __init__(self, *, async_scheduling: bool) -> None:
         self.async_scheduling = async_scheduling
         self.pending: deque[RequestState] = deque()

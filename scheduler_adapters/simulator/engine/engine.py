@@ -20,13 +20,16 @@ from scheduler_adapters.simulator.engine.arrivals import Arrivals
 from scheduler_adapters.simulator.engine.memory import KvMemory
 from scheduler_adapters.simulator.engine.observed_events import ObservedEvents
 from scheduler_adapters.simulator.engine.ranked_requests import RankedRequests
-from scheduler_adapters.simulator.engine.request_state import GONE, PriorityLevel, RequestState
-from scheduler_adapters.simulator.engine.simulated_request import Carried, SimulatedRequest
+from scheduler_adapters.simulator.engine.request_state import GONE, RequestState
+from scheduler_adapters.simulator.engine.simulated_request import (
+    Carried,
+    SimulatedRequest,
+    request_views,
+)
 from scheduler_adapters.simulator.engine.step_contents import StepContents
 from scheduler_adapters.simulator.engine.step_execution import StepExecutor
-from scheduler_adapters.simulator.engine.step_scheduling import StepScheduler
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.timeline.columns import TimelineRecord, none_for_nan
+from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import InstanceView, LoadView, RequestView
@@ -45,11 +48,6 @@ class Engine:
         instance_id: of the views that placements read.
     """
 
-    __slots__ = (
-        "arrivals", "earlier_tokens", "events", "executor", "instance", "is_stalled", "load",
-        "memory", "own_view", "ranked", "record", "scheduler", "step",
-    )  # fmt: skip
-
     def __init__(
         self,
         policy: Policy,
@@ -66,12 +64,13 @@ class Engine:
         self.events = ObservedEvents.of(observers)
         self.arrivals = Arrivals(async_scheduling=vllm)
         self.ranked = RankedRequests(policy, self.load, self.record, instance.block_tokens)
+        self.requests = self.ranked.requests
+        self.levels = self.ranked.levels
         self.step = StepContents(instance)
         self.memory = KvMemory(
             instance, self.load, self.ranked, self.step, self.events, keeps_prefixes=vllm
         )
-        self.scheduler = StepScheduler(policy, self.memory)
-        self.executor = StepExecutor(self.scheduler, self.arrivals)
+        self.executor = StepExecutor(policy, self.memory, self.arrivals)
         self.own_view = InstanceView(
             instance_id=instance_id,
             now_s=0.0,
@@ -85,16 +84,6 @@ class Engine:
         self.is_stalled = False
         """True while nothing can run before the next arrival or landing."""
 
-    @property
-    def requests(self) -> list[RequestState]:
-        """All requests by row, future ones included; `GONE` for those that have left."""
-        return self.ranked.requests
-
-    @property
-    def levels(self) -> list[PriorityLevel]:
-        """The priority levels in the order in which they are served."""
-        return self.ranked.levels
-
     def observe(self, observer: EngineObserver) -> None:
         """Report events to an observer from now on."""
         self.step.repeats = False
@@ -102,7 +91,18 @@ class Engine:
 
     def submit_all(self, requests: Requests) -> None:
         """Submit requests in order of arrival; each has the next row of the timeline."""
-        states = _states(requests, first_row=len(self.requests))
+        row = len(self.requests)
+        states = list(
+            map(
+                RequestState,
+                count(row),
+                request_views(requests, row),
+                requests.output_tokens.tolist(),
+                requests.reasoning_tokens.tolist(),
+                requests.arrival_s.tolist(),
+                requests.prompt_tokens.tolist(),
+            )
+        )
         self.requests.extend(states)
         self.record.add_rows(len(states))
         rejected = self.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
@@ -275,7 +275,7 @@ class Engine:
             if step.repeats and executor.repeat():
                 continue
             evictions = memory.evictions_without_token
-            self.scheduler.fill()
+            executor.fill()
             if step.batches or step.chunks:
                 executor.run()
                 continue
@@ -377,20 +377,3 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _states(requests: Requests, *, first_row: int) -> list[RequestState]:
-    """Return the requests as the engine keeps them, by row."""
-    arrival_s, prompt_tokens = requests.arrival_s.tolist(), requests.prompt_tokens.tolist()
-    views = map(
-        RequestView,
-        requests.request_id.tolist(),
-        count(first_row),
-        arrival_s,
-        prompt_tokens,
-        none_for_nan(requests.score),
-        requests.user_class.tolist(),
-        none_for_nan(requests.tbt_s),
-    )
-    lengths = requests.output_tokens.tolist(), requests.reasoning_tokens.tolist()
-    return list(map(RequestState, count(first_row), views, *lengths, arrival_s, prompt_tokens))

@@ -16,11 +16,6 @@ class StoredBlocks:
     are on the device at the next step.
     """
 
-    __slots__ = (
-        "brought", "brought_blocks", "copies", "copying", "load", "max_host_blocks",
-        "next_landing_s", "prompt_tokens", "used_host_blocks",
-    )  # fmt: skip
-
     def __init__(self, instance: Instance, load: LoadView) -> None:
         host = instance.host
         self.load = load

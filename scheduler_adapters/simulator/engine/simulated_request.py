@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
+from scheduler_adapters.timeline.columns import none_for_nan
 from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import Requests
 
@@ -48,6 +50,20 @@ def simulated_request(requests: Requests, row: int) -> SimulatedRequest:
 def simulated_requests(requests: Requests) -> Iterator[SimulatedRequest]:
     """Return the requests one by one."""
     return (simulated_request(requests, row) for row in range(len(requests)))
+
+
+def request_views(requests: Requests, first_number: int = 0) -> Iterator[RequestView]:
+    """Return the views of waiting requests, numbered from `first_number` on."""
+    return map(
+        RequestView,
+        requests.request_id.tolist(),
+        count(first_number),
+        requests.arrival_s.tolist(),
+        requests.prompt_tokens.tolist(),
+        none_for_nan(requests.score),
+        requests.user_class.tolist(),
+        none_for_nan(requests.tbt_s),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,11 +9,6 @@ from scheduler_adapters.views import UNLIMITED, StepRule
 class StepContents:
     """One step of an instance under a rule of the policy."""
 
-    __slots__ = (
-        "batches", "budget", "chunks", "instance", "is_steady", "offloads", "repeats", "rule",
-        "walked",
-    )  # fmt: skip
-
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.repeats = False

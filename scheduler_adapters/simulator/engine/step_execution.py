@@ -3,29 +3,22 @@
 from math import inf
 
 from lengthwise.errors import SchedulingError
+from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.engine.arrivals import Arrivals
+from scheduler_adapters.simulator.engine.memory import KvMemory
 from scheduler_adapters.simulator.engine.request_state import GONE, DecodeBatch, RequestState
 from scheduler_adapters.simulator.engine.step_scheduling import StepScheduler
 
 
-class StepExecutor:
-    """Advances virtual time by steps."""
+class StepExecutor(StepScheduler):
+    """Fills and runs steps, and so advances virtual time."""
 
-    __slots__ = (
-        "arrivals", "events", "latency", "load", "memory", "ranked", "record", "scheduler", "step",
-        "until_s",
-    )  # fmt: skip
-
-    def __init__(self, scheduler: StepScheduler, arrivals: Arrivals) -> None:
-        self.scheduler = scheduler
+    def __init__(self, policy: Policy, memory: KvMemory, arrivals: Arrivals) -> None:
+        super().__init__(policy, memory)
         self.arrivals = arrivals
-        self.memory = scheduler.memory
-        self.ranked = scheduler.ranked
-        self.step = scheduler.step
-        self.load = scheduler.load
-        self.events = scheduler.memory.events
-        self.record = scheduler.ranked.record
-        self.latency = scheduler.memory.instance.latency
+        self.events = memory.events
+        self.record = memory.ranked.record
+        self.latency = memory.instance.latency
         self.until_s = inf
         """No step starts from here on; -inf stops the run."""
 
@@ -78,8 +71,8 @@ class StepExecutor:
             self.ranked.rank_changed(changed, stale)
         if stale or (has_changed and step.repeats):
             step.repeats = not stale and self._has_all()
-        if self.scheduler.split_levels:
-            self.scheduler.rejoin_split_levels()
+        if self.split_levels:
+            self.rejoin_split_levels()
 
     def _has_all(self) -> bool:
         """Return whether the step that ran has all requests, so that their order is the same."""
@@ -174,7 +167,7 @@ class StepExecutor:
         that ends with an event is run in full, and is the last.
         """
         load, step, memory, latency = self.load, self.step, self.memory, self.latency
-        scheduler, batches = self.scheduler, step.batches
+        batches = step.batches
         size, until_s, quiet_steps = memory.instance.block_tokens, self.until_s, inf
         most_blocks = memory.decode_blocks
         if step.rule.displace:
@@ -191,7 +184,7 @@ class StepExecutor:
             for batch in batches:
                 growth += batch.growth[(batch.counter + steps) % size]
             step.repeats = load.used_blocks + growth <= most_blocks and (
-                not scheduler.has_rule or scheduler.rule_stays()
+                step.rule is self.fixed_rule or self.rule_stays()
             )
             if not step.repeats:
                 break
@@ -239,7 +232,7 @@ class StepExecutor:
                 context += batch.context
             if load.used_blocks + growth > memory.decode_blocks:
                 return
-            if self.scheduler.has_rule and not self.scheduler.rule_stays():
+            if not (self.step.rule is self.fixed_rule or self.rule_stays()):
                 return
             load.used_blocks += growth
             self._pass(self.latency.step_s(count, context, ()))

@@ -2,7 +2,7 @@
 
 from heapq import heappop
 
-from scheduler_adapters.policy import Policy, PolicyWrapper, no_rule
+from scheduler_adapters.policy import Policy, PolicyWrapper, ask_rule
 from scheduler_adapters.simulator.engine.memory import KvMemory
 from scheduler_adapters.simulator.engine.request_state import (
     DecodeBatch,
@@ -15,11 +15,6 @@ from scheduler_adapters.views import UNLIMITED, StepRule
 class StepScheduler:
     """Puts into the next step what ranks, rule, seats and blocks allow."""
 
-    __slots__ = (
-        "has_rule", "load", "memory", "pending_rule", "policy", "ranked", "split_levels", "step",
-        "step_rule",
-    )  # fmt: skip
-
     def __init__(self, policy: Policy, memory: KvMemory) -> None:
         self.policy = policy
         self.load = memory.load
@@ -29,8 +24,9 @@ class StepScheduler:
         wrapped = policy
         while isinstance(wrapped, PolicyWrapper) and type(wrapped).step_rule is _PASSED_ON:
             wrapped = wrapped.policy
-        self.step_rule = wrapped.step_rule
-        self.has_rule = type(wrapped).step_rule is not Policy.step_rule
+        is_fixed = type(wrapped).step_rule is Policy.step_rule
+        self.fixed_rule = ask_rule(policy, self.load) if is_fixed else None
+        """The rule of all steps; None if the policy computes one for each step."""
         self.pending_rule: StepRule | None = None
         """The rule of a step that is not filled yet."""
         self.split_levels: list[PriorityLevel] = []
@@ -42,17 +38,9 @@ class StepScheduler:
         One function with the loop over the levels, as it runs at every step.
         """
         step = self.step
-        rule, self.pending_rule = instead or self.pending_rule, None
-        if rule is None:
-            rule = UNLIMITED
-            if self.has_rule:
-                try:  # not a method: this runs at every step
-                    rule = self.step_rule(self.load)
-                except Exception as error:
-                    raise no_rule(self.policy, self.load, error) from error
+        rule = instead or self.pending_rule or self.fixed_rule or ask_rule(self.policy, self.load)
+        self.pending_rule = None
         if rule is not step.rule:
-            if not isinstance(rule, StepRule):
-                raise no_rule(self.policy, self.load, rule)
             step.set_rule(rule)
         budget = step.budget
         budget.begin()
@@ -86,10 +74,7 @@ class StepScheduler:
 
         To be called between two equal steps, where the counts that the policy sees do not change.
         """
-        try:
-            rule = self.step_rule(self.load)
-        except Exception as error:
-            raise no_rule(self.policy, self.load, error) from error
+        rule = self.fixed_rule or ask_rule(self.policy, self.load)
         if rule is self.step.rule or rule == self.step.rule:
             return True
         self.pending_rule = rule

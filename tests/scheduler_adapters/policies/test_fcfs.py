@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
-from scheduler_adapters.policy import load_policy
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policy import Traits, load_policy
 from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.views import Capability, LoadView, RequestView
 from tests.scheduler_adapters.policies.small_runs import mixed_requests, run
@@ -19,18 +19,13 @@ def test_a_rank_is_asked_for_once():
     assert (rank.key, rank.sticky) == ((), True)
 
 
-def test_it_is_had_by_name_with_host_memory_and_without():
-    assert type(load_policy("fcfs")) is FCFS
-    assert type(load_policy("fcfs", offload=True)) is OffloadingFCFS
-
-
 def test_what_is_evicted_goes_to_the_host_and_is_not_computed_again():
-    assert OffloadingFCFS().traits.requires == {Capability.OFFLOAD}
-    assert OffloadingFCFS().traits.is_static
+    offloading = load_policy("fcfs", offload=True)
+    assert offloading.traits == Traits(requires=frozenset({Capability.OFFLOAD}), is_static=True)
     requests = mixed_requests(40, rate_per_s=60)
     host = HostLink(kv_bytes_per_token=1, bytes_per_s=1e18)
     scarce = {"kv_blocks": 120, "host": host, "watermark_fraction": 0.0}
-    kept, steps = run(OffloadingFCFS(), requests, **scarce)
+    kept, steps = run(offloading, requests, **scarce)
     assert kept.preemptions.sum() > 0
     needed = int((requests.prompt_tokens + requests.output_tokens - 1).sum())
     assert sum(step.tokens for step in steps) == needed

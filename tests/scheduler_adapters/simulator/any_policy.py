@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 from hypothesis import strategies as st
 
-from scheduler_adapters.policies.fcfs import OffloadingFCFS
+from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import Policy
@@ -123,7 +123,7 @@ SMALL: dict[str, Callable[[], Policy]] = {
 }
 """Policies whose quanta end often."""
 OFFLOADING: dict[str, Callable[[], Policy]] = {
-    "fcfs-offload": OffloadingFCFS,
+    "fcfs-offload": lambda: FCFS(offload=True),
     "round-robin-offload": lambda: RoundRobin(quantum_tokens=5, offload=True),
     "pascal-offload": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40, offload=True),
 }

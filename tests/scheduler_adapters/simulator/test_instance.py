@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lengthwise.errors import ConfigError, UnsupportedByEngine
-from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
+from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import POLICIES, Policy, Traits, load_policy
@@ -27,7 +27,7 @@ def test_an_instance_can_run_every_policy_of_ours(name):
 
 
 @pytest.mark.parametrize(
-    "policy", [OffloadingFCFS(), RoundRobin(offload=True), Pascal(offload=True)]
+    "policy", [FCFS(offload=True), RoundRobin(offload=True), Pascal(offload=True)]
 )
 def test_offloading_wants_host_memory_and_the_message_says_how_to_give_it(policy: Policy):
     with pytest.raises(UnsupportedByEngine, match=r"HostLink.*--host-gb-per-s 50"):

@@ -24,9 +24,6 @@ class FewDecodes(FCFS):
     def __init__(self, max_decodes: int) -> None:
         self.rule = StepRule(max_decodes=max_decodes)
 
-    def step_rule(self, load):
-        return self.rule
-
 
 def telemetry(*requests: SimulatedRequest, watch: Watch | None = WATCH, **changes) -> Telemetry:
     engine = Engine(FCFS(), replace(SECONDS, **changes), instance_id=4)

@@ -10,7 +10,7 @@ from threading import active_count
 import numpy as np
 import pytest
 
-from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
+from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.rad import RAD
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.slai import SLAI
@@ -51,7 +51,7 @@ def test_large_runs_take_the_compiled_loop_and_give_the_same_bytes():
 def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python():
     requests = make_requests(prompt_tokens=[5] * 3, output_tokens=[3] * 3)
     host = HostLink(kv_bytes_per_token=1)
-    assert run_compiled(requests, OffloadingFCFS(), replace(INSTANCE, host=host)) is None
+    assert run_compiled(requests, FCFS(offload=True), replace(INSTANCE, host=host)) is None
     assert run_compiled(requests, FCFS(), replace(INSTANCE, latency=NotCompiled())) is None
     short = TableLatency(*(np.ones(size) for size in (4, 4, (4, 4), (4, 4))))
     assert run_compiled(requests, FCFS(), replace(INSTANCE, latency=short)) is None

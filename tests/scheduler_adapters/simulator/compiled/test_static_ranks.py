@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.policies.class_priority import ClassPriority
-from scheduler_adapters.policies.fcfs import FCFS, OffloadingFCFS
+from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.simulator.compiled.static_ranks import static_policy, waiting_views
+from scheduler_adapters.simulator.compiled.static_ranks import static_policy
+from scheduler_adapters.simulator.engine.simulated_request import request_views
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.workload.requests import make_requests
@@ -52,7 +53,7 @@ def test_decodes_in_a_later_lane_than_prefills_are_noticed(policy, first):
     assert part.decode_lane == first
 
 
-@pytest.mark.parametrize("policy", [SLAI(), RoundRobin(), OffloadingFCFS()])
+@pytest.mark.parametrize("policy", [SLAI(), RoundRobin(), FCFS(offload=True)])
 def test_what_changes_its_ranks_or_moves_blocks_has_no_columns(policy):
     assert static_policy(REQUESTS, policy, INSTANCE) is None
 
@@ -67,5 +68,5 @@ def test_a_request_without_a_score_has_the_median_and_one_that_is_rejected_does_
 
 
 def test_views_are_those_of_arriving_requests():
-    seen = [(view.number, view.arrival_s, view.score) for view in waiting_views(REQUESTS)]
+    seen = [(view.number, view.arrival_s, view.score) for view in request_views(REQUESTS)]
     assert seen == [(0, 0.0, 7.0), (1, 1.0, None), (2, 2.0, 2.0)]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_adapters.policies.fcfs import OffloadingFCFS
+from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.simulator.engine.engine import Engine
@@ -33,7 +33,7 @@ INSTANCE = Instance(
 
 def engine_at(seconds: float, host: HostLink = HOST) -> Engine:
     """Two requests of 16 + 20 tokens: at 17 tokens the second has to go."""
-    engine = Engine(OffloadingFCFS(), replace(INSTANCE, host=host))
+    engine = Engine(FCFS(offload=True), replace(INSTANCE, host=host))
     engine.submit_all(make_requests(prompt_tokens=[16, 16], output_tokens=[20, 20]))
     engine.advance(seconds)
     return engine
@@ -66,7 +66,7 @@ def test_a_withdrawn_request_gives_its_place_on_the_host_back():
 def test_brought_blocks_take_no_place_on_the_host_and_run_at_the_next_step():
     engine = engine_at(19.0)
     carried = engine.withdraw(state_of(engine, "1"))
-    other = Engine(OffloadingFCFS(), INSTANCE)
+    other = Engine(FCFS(offload=True), INSTANCE)
     other.submit(SimulatedRequest("1", 0.0, 16, 20), carried=carried)
     other.advance(carried.available_s + 1e-9)
     assert other.memory.stored.used_host_blocks == 0
@@ -76,7 +76,7 @@ def test_brought_blocks_take_no_place_on_the_host_and_run_at_the_next_step():
 
 def test_an_arrival_while_all_others_are_copied_is_seen_by_an_engine_that_plans_ahead():
     slow = replace(INSTANCE, host=replace(HOST, bytes_per_s=0.32))  # 50 s for a block
-    engine = Engine(OffloadingFCFS(), slow, vllm=True)
+    engine = Engine(FCFS(offload=True), slow, vllm=True)
     arrival_s = [0.0, 0.0, 30.0]
     engine.submit_all(
         make_requests(prompt_tokens=[16] * 3, output_tokens=[20, 20, 2], arrival_s=arrival_s)
@@ -95,7 +95,7 @@ def test_an_offloaded_request_goes_on_where_it_was():
     """Two requests of 16 + 20 tokens, 4 blocks: at 17 tokens the second has to go."""
     requests = make_requests(prompt_tokens=[16, 16], output_tokens=[20, 20])
     instance = replace(INSTANCE, latency=AffineLatency(base_s=1.0))
-    timeline = simulate(requests, OffloadingFCFS(), instance)
+    timeline = simulate(requests, FCFS(offload=True), instance)
     assert timeline.preemptions.tolist() == [0, 1]
     assert timeline.finished_s.tolist() == [20.0, 24.0]
     tokens_s = timeline.token_s(1)
@@ -139,7 +139,7 @@ class BlockCounter(EngineObserver):
     workloads(),
     st.sampled_from(
         [
-            OffloadingFCFS(),
+            FCFS(offload=True),
             RoundRobin(quantum_tokens=9, offload=True),
             Pascal(quantum_tokens=9, demote_above_tokens=60, offload=True),
         ]
