@@ -2,7 +2,7 @@
 
 import ipaddress
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -131,15 +131,10 @@ def check_seconds(name: str, seconds: float) -> None:
 
 def is_loopback(address: str) -> bool:
     """Return whether HOST:PORT or unix:PATH is on this machine."""
-    if address.startswith("unix:"):
-        return True
     host = address.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
+    with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost" or address.startswith("unix:")
 
 
 def read_secrets(path: str) -> list[str]:

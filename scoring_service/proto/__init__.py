@@ -1,1 +1,1 @@
-"""The wire format: `scoring.proto` and the stubs generated from it by `generate.py`."""
+"""The wire format: `scoring.proto` and its generated stubs, which a test compares and writes."""

@@ -74,18 +74,14 @@ def has_gpu_runtime() -> bool:
 def _providers(device: Device) -> list[Any]:
     if device == "cpu":
         return ["CPUExecutionProvider"]
-    _load_cuda_libraries()
+    # CUDA of the nvidia packages beside onnxruntime-gpu, which it does not search itself.
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        ort.preload_dlls()
+    if printed.getvalue():
+        logger.info("CUDA's libraries: %s", printed.getvalue().strip())
     # TF32 keeps 10 bits of each factor: a score would depend on its batch.
     return [(_CUDA, {"use_tf32": "0"}), "CPUExecutionProvider"]
-
-
-def _load_cuda_libraries() -> None:
-    """Load CUDA from the nvidia packages beside onnxruntime-gpu, which it does not search."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        ort.preload_dlls()
-    if said.getvalue():
-        logger.info("CUDA's libraries: %s", said.getvalue().strip())
 
 
 def _session_options() -> ort.SessionOptions:

@@ -4,6 +4,7 @@ grpcio's own servicer gives each Watch a thread and holds its lock while that th
 watchers then block the whole service. Here a watcher is an entry in a table.
 """
 
+import math
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,11 +15,16 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
+from scoring_service.transport.blocked_calls import BlockedCalls
 from scoring_service.transport.direct import DirectCall, Handle
 
 SERVICE: Final = "grpc.health.v1.Health"
 MAX_WATCHERS: Final = 1024
 """Number of watches beyond which the oldest one ends; its client may watch again."""
+_NO_MORE: Final = (
+    grpc.StatusCode.UNAVAILABLE,
+    "the service stops, or too many newer watches are open; watch again",
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -36,12 +42,13 @@ class _Watcher:
 class Health:
     """Health of a server, the same for all of its services, given by their full names."""
 
-    def __init__(self, services: Iterable[str], *, max_watchers: int = MAX_WATCHERS) -> None:
+    def __init__(self, services: Iterable[str]) -> None:
         self._services = frozenset(("", *services))
         self._is_serving = False
-        self._max_watchers = max_watchers
         self._lock = threading.Lock()
-        self._watchers: dict[_Watcher, None] = {}
+        self._watchers: BlockedCalls[_Watcher] = BlockedCalls(
+            partial(self._end, end=_NO_MORE), timeout_s=math.inf, max_calls=MAX_WATCHERS
+        )
 
     def methods(self) -> Mapping[str, Handle]:
         """Return the handler of each method by its name."""
@@ -51,14 +58,12 @@ class Health:
         """Set SERVING or NOT_SERVING, and send it to all watchers."""
         with self._lock:
             self._is_serving = serving
-            for watcher in self._watchers:
-                self._update(watcher)
+        for watcher in self._watchers:
+            self._update(watcher)
 
     def close(self) -> None:
         """End every watch: the server's own end waits for open calls."""
-        with self._lock:
-            while self._watchers:
-                self._end_oldest("the service stops")
+        self._watchers.cancel_all()
 
     def _check(self, call: DirectCall, serialized: bytes) -> None:
         service = _service_of(call, serialized)
@@ -73,16 +78,16 @@ class Health:
             return
         watcher = _Watcher(call, service)
         call.on_cancel = partial(self._leave, watcher)
-        with self._lock:
-            self._watchers[watcher] = None
-            if len(self._watchers) > self._max_watchers:
-                self._end_oldest(f"{self._max_watchers} newer watches are open; watch again")
-            self._update(watcher)
+        self._watchers.add(watcher)
+        self._update(watcher)
 
     def _leave(self, watcher: _Watcher) -> None:
-        with self._lock:
-            self._watchers.pop(watcher, None)
-            self._update(watcher, (grpc.StatusCode.CANCELLED, "the client has left"))
+        self._watchers.remove(watcher)
+        self._end(watcher, (grpc.StatusCode.CANCELLED, "the client has left"))
+
+    def _end(self, watcher: _Watcher, end: tuple[grpc.StatusCode, str]) -> None:
+        watcher.end = watcher.end or end
+        self._update(watcher)
 
     def _response(self, service: str) -> bytes:
         kinds = health_pb2.HealthCheckResponse
@@ -91,28 +96,17 @@ class Health:
             status = kinds.SERVICE_UNKNOWN
         return bytes(kinds(status=status).SerializeToString())
 
-    # The next three are called with the lock held.
-
-    def _end_oldest(self, text: str) -> None:
-        watcher = next(iter(self._watchers))
-        del self._watchers[watcher]
-        self._update(watcher, (grpc.StatusCode.UNAVAILABLE, text))
-
-    def _update(self, watcher: _Watcher, end: tuple[grpc.StatusCode, str] | None = None) -> None:
+    def _update(self, watcher: _Watcher, *, has_sent: bool = False) -> None:
         """Send the present state unless it was sent; end the call where it has an `end`."""
-        watcher.end = watcher.end or end
-        if watcher.is_sending:
-            return
-        if watcher.end is not None:
-            watcher.call.fail(*watcher.end)
-        elif (message := self._response(watcher.service)) != watcher.last_sent:
-            watcher.last_sent, watcher.is_sending = message, True
-            watcher.call.send(message, partial(self._sent, watcher))
-
-    def _sent(self, watcher: _Watcher) -> None:
         with self._lock:
-            watcher.is_sending = False
-            self._update(watcher)
+            watcher.is_sending = watcher.is_sending and not has_sent
+            if watcher.is_sending:
+                return
+            if watcher.end is not None:
+                watcher.call.fail(*watcher.end)
+            elif (message := self._response(watcher.service)) != watcher.last_sent:
+                watcher.last_sent, watcher.is_sending = message, True
+                watcher.call.send(message, partial(self._update, watcher, has_sent=True))
 
 
 def _service_of(call: DirectCall, serialized: bytes) -> str | None:

@@ -57,21 +57,19 @@ class EndRequest:
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Let the parent's end, of any kind, send SIGTERM; only on Linux, elsewhere see `wait`."""
-    if platform.system() == "Linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    """Let the parent's end, of any kind, send SIGTERM to this process."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent_pid:  # It ended before the call above.
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def use_short_slices() -> None:
-    """Shorten the time slices of this thread and of the threads that it starts; only on Linux."""
+    """Shorten the time slices of this thread and of the threads that it starts."""
     # A running thread finishes its slice, by default some milliseconds, before a woken thread takes
     # its core. With every core busy in the model, a call through five threads waits five times.
     # From Linux 6.12 on this needs no privilege.
     number = _SCHED_SETATTR.get(platform.machine())
-    is_linux = platform.system() == "Linux" and number is not None
-    if not is_linux or os.sched_getscheduler(0) != os.SCHED_OTHER:
+    if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
     # size, policy, flags, nice, priority, runtime, deadline, period.
     nice = os.getpriority(os.PRIO_PROCESS, 0)
@@ -82,22 +80,16 @@ def use_short_slices() -> None:
 def return_free_memory() -> None:
     """Make the C library return large blocks, e.g. of messages, to the system on release."""
     # glibc raises the size of such blocks with each of them, up to 32 MiB.
-    if platform.system() == "Linux" and platform.libc_ver()[0] == "glibc":
+    if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def wait(end: EndRequest, parent_pid: int | None) -> None:
-    """Wait until `end` is made, or until the parent, if there is one, has ended."""
-    if parent_pid is None:
-        end.wait()
-        return
-    while not end.wait(BEAT_S):
-        try:
+    """Wait until `end` is made; under a supervisor, print signs of life meanwhile."""
+    while not end.wait(None if parent_pid is None else BEAT_S):
+        # A supervisor that is gone reads nothing; its end has sent SIGTERM.
+        with suppress(OSError):
             print(BEAT, flush=True)
-        except OSError:
-            break
-        if os.getppid() != parent_pid:
-            break
 
 
 def end_for_sure(after_s: float) -> None:

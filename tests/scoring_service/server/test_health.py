@@ -105,7 +105,7 @@ def test_a_thousand_watchers_that_come_and_go_cost_nobody_a_place(server, client
 
 
 def test_of_too_many_watchers_the_oldest_watches_again(server, stub, monkeypatch):
-    monkeypatch.setattr(server.health, "_max_watchers", 3)
+    monkeypatch.setattr(server.health._watchers, "max_calls", 3)
     watches = []
     for _ in range(5):
         watches.append(Watch(stub))

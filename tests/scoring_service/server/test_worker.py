@@ -17,10 +17,8 @@ from scoring_service.server.worker import BEAT, EndRequest, use_short_slices, wa
 PYTHON = [sys.executable, "-c"]
 
 
-def test_a_worker_goes_on_until_it_is_stopped_or_its_parent_is_gone(monkeypatch, capsys):
+def test_a_worker_shows_signs_of_life_until_it_is_stopped(monkeypatch, capsys):
     monkeypatch.setattr("scoring_service.server.worker.BEAT_S", 0.001)
-    wait(EndRequest(), os.getppid() + 1)
-    assert capsys.readouterr().out.splitlines() == [BEAT]
     end = EndRequest()
     threading.Timer(0.05, end.make).start()
     wait(end, os.getppid())
