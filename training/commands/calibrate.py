@@ -110,7 +110,6 @@ def _print(samples: PrefillSamples, cost: PrefillCost, result: Mapping[str, Any]
     print(f"peak  {cost.peak_flop_per_s:.4g} FLOP/s, R^2 {cost.r2:.4f}")
     print(
         f"error on lengths left out: median {cost.held_out_error:.1%}, "
-        f"worst {cost.worst_held_out_error:.1%}; with {cost.fixed_s * 1e3:.3g} ms for each batch "
-        f"(no part of the model) median {cost.held_out_error_with_fixed:.1%}"
+        f"worst {cost.worst_held_out_error:.1%}"
     )
     print(f"figure in {result['figure']}; cost in {result['out']}")

@@ -41,10 +41,6 @@ class PrefillCost:
     """Median over lengths of |predicted / measured - 1|, each predicted by a fit without it."""
     worst_held_out_error: float
     """The largest of them, usually of the shortest prompts: the model has no fixed cost."""
-    fixed_s: float
-    """Cost of a batch beside its tokens, by a fit with a third term; not part of the model."""
-    held_out_error_with_fixed: float
-    """`held_out_error` of that fit: the difference is due to the form of the model."""
     points: pd.DataFrame
     """By batch_size and prompt_tokens: measured_s (median), fitted_s, held_out_s."""
 
@@ -84,12 +80,13 @@ def fit_cost(samples: PrefillSamples) -> PrefillCost:
         )
     _warn_of_falls(points)
     sizes, measured_s = points["batch_size"].to_numpy(), points["measured_s"].to_numpy()
-    work_N3 = np.column_stack([sizes * lengths**2, sizes * lengths, np.ones_like(lengths)])
-    seconds_2, fixed_s = _fit(work_N3[:, :2], measured_s), _fit(work_N3, measured_s)[2]
-    fitted_s = work_N3[:, :2] @ seconds_2
-    held_out_s = _predict_left_out(work_N3[:, :2], measured_s, lengths)
+    work_N2 = np.column_stack([sizes * lengths**2, sizes * lengths])
+    seconds_2 = _fit(work_N2, measured_s)
+    fitted_s, held_out_s = work_N2 @ seconds_2, np.empty_like(measured_s)
+    for length in np.unique(lengths):
+        left_out = lengths == length
+        held_out_s[left_out] = work_N2[left_out] @ _fit(work_N2[~left_out], measured_s[~left_out])
     errors = np.abs(held_out_s / measured_s - 1)
-    with_fixed = np.abs(_predict_left_out(work_N3, measured_s, lengths) / measured_s - 1)
     missed = ((measured_s - fitted_s) ** 2).sum() / ((measured_s - measured_s.mean()) ** 2).sum()
     if missed > 1 - MIN_R2:
         logger.warning("R^2 is %.4f, below %.2f: do not route by this fit", 1 - missed, MIN_R2)
@@ -101,41 +98,28 @@ def fit_cost(samples: PrefillSamples) -> PrefillCost:
         r2=float(1 - missed),
         held_out_error=float(np.median(errors)),
         worst_held_out_error=float(errors.max()),
-        fixed_s=float(fixed_s),
-        held_out_error_with_fixed=float(np.median(with_fixed)),
         points=points.assign(fitted_s=fitted_s, held_out_s=held_out_s),
     )
 
 
-def _predict_left_out(
-    work_NK: NDArray[np.float64], measured_s: NDArray[np.float64], lengths: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    predicted_s = np.empty_like(measured_s)
-    for length in np.unique(lengths):
-        left_out = lengths == length
-        found_K = _fit(work_NK[~left_out], measured_s[~left_out])
-        predicted_s[left_out] = work_NK[left_out] @ found_K
-    return predicted_s
-
-
-def _fit(work_NK: NDArray[np.float64], measured_s: NDArray[np.float64]) -> NDArray[np.float64]:
+def _fit(work_N2: NDArray[np.float64], measured_s: NDArray[np.float64]) -> NDArray[np.float64]:
     from scipy.optimize import least_squares, nnls
 
     # Columns of similar size: l^2 is thousands of times l.
-    scale_K = work_NK.max(axis=0)
-    scaled_NK, unit_s = work_NK / scale_K, measured_s.max()
-    start, _ = nnls(scaled_NK, measured_s / unit_s)
-    misses = measured_s / unit_s - scaled_NK @ start
+    scale_2 = work_N2.max(axis=0)
+    scaled_N2, unit_s = work_N2 / scale_2, measured_s.max()
+    start, _ = nnls(scaled_N2, measured_s / unit_s)
+    misses = measured_s / unit_s - scaled_N2 @ start
     noise = max(1.4826 * float(np.median(np.abs(misses))), 1e-9)  # standard deviation, robustly
     found = least_squares(
-        lambda x: scaled_NK @ x - measured_s / unit_s,
+        lambda x: scaled_N2 @ x - measured_s / unit_s,
         start,
-        jac=lambda _: scaled_NK,
+        jac=lambda _: scaled_N2,
         bounds=(0, np.inf),
         loss="huber",
         f_scale=1.345 * noise,  # Huber's: 95% as efficient as least squares on normal noise
     )
-    return np.asarray(found.x * unit_s / scale_K)
+    return np.asarray(found.x * unit_s / scale_2)
 
 
 def _warn_of_falls(points: pd.DataFrame) -> None:

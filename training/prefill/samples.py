@@ -68,7 +68,13 @@ def read_samples(
                 raise ConfigError(f"{path} has no {column} {chosen!r}; it has {listed}")
             frame = frame[values == names[column]]
     frame = frame.assign(batch_size=frame.get("batch_size", 1))
-    _check_numbers(frame, path)
+    for name in frame.columns.intersection(list(NUMBERS)):
+        numbers = pd.to_numeric(frame[name], errors="coerce").to_numpy(float)
+        wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers > 0)))
+        if len(wrong):
+            value, row = frame[name].tolist()[wrong[0]], int(frame.index[wrong[0]])
+            text = f"{name} is {value!r}; give a number above 0 or drop the row"
+            raise DataError(text, path=path, row=row)
     if peak_flop_per_s is None:
         if "peak_flop_per_s" not in frame:
             raise ConfigError(f"{path} holds no peak rate; give --peak-flop-per-s")
@@ -108,16 +114,6 @@ def published_samples(name: str, data_dir: str | None) -> PrefillSamples:
         device=f"{gpus}x-{hardware.removesuffix('b')}",
         source=(_origin(path), _origin(gemm)),
     )
-
-
-def _check_numbers(frame: pd.DataFrame, path: Path) -> None:
-    for name in frame.columns.intersection(list(NUMBERS)):
-        values = pd.to_numeric(frame[name], errors="coerce").to_numpy(float)
-        wrong = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
-        if len(wrong):
-            value, row = frame[name].tolist()[wrong[0]], int(frame.index[wrong[0]])
-            text = f"{name} is {value!r}; give a number above 0 or drop the row"
-            raise DataError(text, path=path, row=row)
 
 
 def _origin(path: Path) -> dict[str, str]:

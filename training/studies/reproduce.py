@@ -1,9 +1,16 @@
-"""`python -m training reproduce`: the paper's tables, and its cost, on the data at hand."""
+"""`python -m training reproduce`: the paper's tables, and its cost, on the data at hand.
+
+Each row is a ranker, trained with each seed as an MLflow run of its own and tested.
+"""
 
 import logging
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from lengthwise.agreement import tau_b
 from lengthwise.command_line.options import POSITIONAL
@@ -12,11 +19,10 @@ from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.config import LossConfig, TrainConfig
 from training.data.cards import load_data
 from training.data.labelled_splits import LabelledSplits, load_splits
-from training.data.labels import observed
+from training.data.labels import observed, texts
 from training.evaluation.baselines import tfidf_ridge
-from training.evaluation.ranking_metrics import ceiling
+from training.evaluation.ranking_metrics import ceiling, tau_b_ci
 from training.recipes import recipe
-from training.studies.table_rows import PAPER_MODELS, Row, cpu_to_reach, train_seeds
 
 METHODS: Final[Mapping[str, str]] = {
     "pointwise L1": "l1",
@@ -26,8 +32,18 @@ METHODS: Final[Mapping[str, str]] = {
     "explicit pairs (PARS)": "pairs",
     "in-batch all pairs (ours)": "all-pairs",
 }
+PAPER_MODELS: Final = "GPT-4, Llama 3.1, DeepSeek-R1"
+PAPER_METHODS: Final[Mapping[str, tuple[float, float, float]]] = {
+    "pairs": (0.96, 0.75, 0.61),
+    "listmle": (0.69, 0.67, 0.50),
+    "l1": (0.70, 0.64, 0.30),
+}
+"""The paper's tau_b on its three models."""
+PAPER_UNFILTERED: Final = (0.93, 0.71, 0.57)
+"""Its tau_b of pairs without the delta filter."""
 
 logger = logging.getLogger(__name__)
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +64,8 @@ class ReproduceOptions:
     """Trainings per row, from seed 0."""
     threads: int | None = None
     """CPU threads of torch."""
-    backbones: tuple[str, ...] = ("auto",)
-    """Explicit pairs are trained on each; the first one is used for the other tables."""
+    backbone: str = "auto"
+    """Encoder of every row."""
 
     def __post_init__(self) -> None:
         if self.what not in ("tables", "cost"):
@@ -74,78 +90,139 @@ def main(options: ReproduceOptions, store: StoreOptions, output: OutputOptions) 
       python -m training reproduce tables --data-dir DIR --prompts 3000 --epochs 2 --seeds 3
       python -m training reproduce cost --data-dir DIR --prompts 3000 --epochs 2
     """
+    labelled = load_splits(_protocol(options), options.data_dir)
     study, show = {"tables": (_tables, _print), "cost": (_cost, _print_cost)}[options.what]
-    protocol = _protocol(options)
-    labelled = load_splits(protocol, options.data_dir)
-    result = study(options, protocol, labelled, store.mlruns_dir) | {
-        "protocol": asdict(protocol),
+    result = study(options, labelled, store.mlruns_dir) | {
+        "protocol": asdict(labelled.config),
         "dataset": labelled.describe(),
         "banner": labelled.banner,
     }
     print_result(result, output, lambda: show(result))
 
 
-def _tables(
-    options: ReproduceOptions, protocol: TrainConfig, labelled: LabelledSplits, mlruns_dir: str
-) -> dict[str, Any]:
-    first, *others = options.backbones
+def _protocol(options: ReproduceOptions) -> TrainConfig:
+    base = recipe("demo")
+    return replace(
+        base,
+        data=replace(base.data, dataset=options.dataset),
+        split=replace(base.split, train_prompts=options.prompts, test_prompts=options.test_prompts),
+        encoder=replace(base.encoder, backbone=options.backbone),
+        loss=LossConfig(log_length_weight=0),
+        epochs=options.epochs,
+        threads=options.threads,
+    )
 
-    def train(method: str, backbone: str = first, **changes: Any) -> Row:
+
+def _tables(options: ReproduceOptions, labelled: LabelledSplits, mlruns_dir: str) -> dict[str, Any]:
+    protocol, test = labelled.config, labelled.splits.test
+
+    def train(method: str, **changes: Any) -> Row:
         loss = replace(protocol.loss, **changes)
-        encoder = replace(protocol.encoder, backbone=backbone)
-        config = replace(protocol, loss=loss, encoder=encoder, name=f"table: {method}")
+        config = replace(protocol, loss=loss, name=f"table: {method}")
         return train_seeds(method, config, labelled, mlruns_dir, options.seeds)
 
     methods = [train(method, objective=objective) for method, objective in METHODS.items()]
+    *_, pairs, ours = methods
     unfiltered = [
         train(f"{row['method']}, delta 0", objective=row["objective"], delta=0.0)
-        for row in methods[-2:]
+        for row in (pairs, ours)
     ]
-    backbones = [methods[-2]] + [
-        train(f"explicit pairs on {name}", backbone=name, objective="pairs") for name in others
-    ]
-    test = labelled.splits.test
     ridge = tfidf_ridge(labelled.splits.train, protocol.data.repeats, test)
     return {
         "methods": methods,
-        "delta": [*methods[-2:], *unfiltered],
-        "backbones": backbones,
+        "delta": [pairs, ours, *unfiltered],
         "tau_b_tfidf_ridge": tau_b(ridge, observed(test)),
         "ceiling": ceiling([item.lengths[:2] for item in test]),
         "gpt4_twice": gpt4_twice(options.data_dir),
-        "cpu_s_to_pairs_tau_b": cpu_to_reach(methods[-1], methods[-2]),
-        "gain_of_all_pairs": methods[-1]["tau_b"] - methods[-2]["tau_b"],
+        "cpu_s_to_pairs_tau_b": cpu_to_reach(ours, pairs),
+        "gain_of_all_pairs": ours["tau_b"] - pairs["tau_b"],
     }
 
 
-def _cost(
-    options: ReproduceOptions, protocol: TrainConfig, labelled: LabelledSplits, mlruns_dir: str
-) -> dict[str, Any]:
-    backbone = options.backbones[0]
-    config = replace(protocol, encoder=replace(protocol.encoder, backbone=backbone))
-    where = labelled, mlruns_dir, options.seeds
-    ours = train_seeds("in-batch all pairs (ours)", config, *where)
-    paper = train_seeds("the paper's protocol", paper_protocol(protocol, backbone), *where)
-    return {
-        "rows": [ours, paper],
-        "cpu_s_to_paper_tau_b": cpu_to_reach(ours, paper),
-    }
-
-
-def paper_protocol(protocol: TrainConfig, backbone: str) -> TrainConfig:
-    """Return the recipe `pars` with the prompts, backbone and encoder passes of the tables."""
-    pars = recipe("pars")
-    return replace(
+def _cost(options: ReproduceOptions, labelled: LabelledSplits, mlruns_dir: str) -> dict[str, Any]:
+    """Train by our settings and by the recipe `pars`, with equal prompts and encoder passes."""
+    protocol, pars = labelled.config, recipe("pars")
+    paper = replace(
         pars,
         name="table: the paper's protocol",
         data=replace(pars.data, dataset=protocol.data.dataset),
         split=protocol.split,
-        encoder=replace(pars.encoder, backbone=backbone),
+        encoder=replace(pars.encoder, backbone=options.backbone),
         loss=replace(pars.loss, pairs_per_prompt=0.5),
         epochs=protocol.epochs,
-        seed=protocol.seed,
         threads=protocol.threads,
     )
+    configs = {"in-batch all pairs (ours)": protocol, "the paper's protocol": paper}
+    ours, theirs = (
+        train_seeds(name, config, labelled, mlruns_dir, options.seeds)
+        for name, config in configs.items()
+    )
+    return {"rows": [ours, theirs], "cpu_s_to_paper_tau_b": cpu_to_reach(ours, theirs)}
+
+
+def train_seeds(
+    method: str, config: TrainConfig, labelled: LabelledSplits, mlruns_dir: str, seeds: int
+) -> Row:
+    """Return one row: the same training with the seeds from 0 to `seeds` - 1.
+
+    tau_b and cpu_s are means over the seeds; everything else is of the first seed.
+    """
+    rows = [
+        train_row(method, replace(config, seed=seed), labelled, mlruns_dir) for seed in range(seeds)
+    ]
+    means = {name: float(np.mean([row[name] for row in rows])) for name in ("tau_b", "cpu_s")}
+    return rows[0] | means | {"tau_b_by_seed": [row["tau_b"] for row in rows]}
+
+
+def train_row(method: str, config: TrainConfig, labelled: LabelledSplits, mlruns_dir: str) -> Row:
+    """Train one ranker as its own MLflow run and test it."""
+    from training.ranker.data_module import tokenize
+    from training.ranker.encoder import in_buckets
+    from training.ranker.training_loop import load_encoder, train
+    from training.release.tracking import Tracker
+
+    logger.info("training %s", method)
+    encoder = load_encoder(config, 1)
+    with Tracker(mlruns_dir, run_name=config.name) as tracker:
+        tracker.log_params(asdict(config))
+        tracker.log_data(labelled)
+        with tempfile.TemporaryDirectory(prefix="lengthwise-row-") as folder:
+            logger_of_run = tracker.lightning_logger()
+            trained = train(config, encoder, [labelled.splits], Path(folder), logger_of_run)
+        ids = tokenize(trained.tokenizer, texts(labelled.splits.test)).ids
+        scores, lengths = in_buckets(trained.scorer, ids), observed(labelled.splits.test)
+        value, cpu_s = tau_b(scores, lengths), round(trained.train_cpu_s, 3)
+        tracker.log_metrics({"tau_b": value, "train_cpu_s": cpu_s})
+    return {
+        "method": method,
+        "objective": config.loss.objective,
+        "delta": config.loss.delta,
+        "backbone": config.encoder.backbone,
+        "tau_b": value,
+        "tau_b_ci": tau_b_ci(scores, lengths),
+        "paper": paper_figures(config.loss),
+        "encoder_passes": trained.num_encoded,
+        "cpu_s": cpu_s,
+        "history": trained.history,
+        "mlflow_run_id": tracker.run_id,
+    }
+
+
+def cpu_to_reach(ours: Row, theirs: Row) -> dict[str, float]:
+    """Return CPU seconds of each to the best validation tau_b of `theirs`; NaN if not reached."""
+    goal = max(point["val/tau_b"] for point in theirs["history"])
+    ours_s, theirs_s = (
+        next((p["cpu_s"] for p in row["history"] if p["val/tau_b"] >= goal), float("nan"))
+        for row in (ours, theirs)
+    )
+    return {"val_tau_b": goal, "ours": ours_s, "theirs": theirs_s}
+
+
+def paper_figures(loss: LossConfig) -> Sequence[float] | None:
+    """Return the paper's tau_b on its three models; None if it has no such row."""
+    if loss.objective == "pairs" and loss.delta == 0:
+        return PAPER_UNFILTERED
+    return PAPER_METHODS.get(loss.objective)
 
 
 def gpt4_twice(data_dir: str | None) -> float | None:
@@ -163,30 +240,12 @@ def gpt4_twice(data_dir: str | None) -> float | None:
     return tau_b([first[p] for p in shared], [second[p] for p in shared]) if shared else None
 
 
-def _protocol(options: ReproduceOptions) -> TrainConfig:
-    base = recipe("demo")
-    return replace(
-        base,
-        data=replace(base.data, dataset=options.dataset),
-        split=replace(base.split, train_prompts=options.prompts, test_prompts=options.test_prompts),
-        loss=LossConfig(log_length_weight=0),
-        epochs=options.epochs,
-        threads=options.threads,
-    )
-
-
 def _print(result: Mapping[str, Any]) -> None:
-    titles = {
-        "methods": "Table II: ranking methods",
-        "backbones": "Table III: backbones, trained with explicit pairs",
-        "delta": "Table IV: the delta filter",
-    }
-    for name, title in titles.items():
-        _print_table(title, result[name], "backbone" if name == "backbones" else "method")
-    _print_data(result)
+    _print_rows("Table II: ranking methods", result["methods"])
+    _print_rows("Table IV: the delta filter", result["delta"])
+    _print_costs("explicit pairs", result, result["cpu_s_to_pairs_tau_b"])
     print(f"TF-IDF + ridge on the same prompts      {result['tau_b_tfidf_ridge']:.3f}")
     print(f"all pairs over explicit pairs          {result['gain_of_all_pairs']:+.3f}")
-    _print_reach("explicit pairs", result["cpu_s_to_pairs_tau_b"])
     print(f"noise ceiling, another sample           {result['ceiling']:.3f}")
     if result["gpt4_twice"] is not None:
         print(
@@ -195,13 +254,20 @@ def _print(result: Mapping[str, Any]) -> None:
         )
 
 
-def _print_table(title: str, rows: Sequence[Mapping[str, Any]], label: str) -> None:
+def _print_cost(result: Mapping[str, Any]) -> None:
+    _print_rows("Cost of training", result["rows"])
+    reach = result["cpu_s_to_paper_tau_b"]
+    _print_costs("the paper's protocol", result, reach)
+    print(f"the paper's protocol takes {reach['theirs'] / reach['ours']:.1f} times the CPU")
+
+
+def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     print(f"{title}: tau_b\n{'':34}{'ours':>7}  95% interval   passes   CPU-s  paper, by model")
     for row in rows:
         low, high = row["tau_b_ci"]
         paper = " ".join(f"{value:.2f}" for value in row["paper"] or ()) or "-"
         print(
-            f"{row[label]:34}{row['tau_b']:7.3f}  {low:.3f} to {high:.3f}"
+            f"{row['method']:34}{row['tau_b']:7.3f}  {low:.3f} to {high:.3f}"
             f"{row['encoder_passes']:9}{row['cpu_s']:8.0f}  {paper}"
         )
         if len(row["tau_b_by_seed"]) > 1:
@@ -209,25 +275,12 @@ def _print_table(title: str, rows: Sequence[Mapping[str, Any]], label: str) -> N
     print()
 
 
-def _print_cost(result: Mapping[str, Any]) -> None:
-    _print_table("Cost of training", result["rows"], "method")
-    _print_data(result)
-    reach = result["cpu_s_to_paper_tau_b"]
-    _print_reach("the paper's protocol", reach)
-    print(f"the paper's protocol takes {reach['theirs'] / reach['ours']:.1f} times the CPU")
-
-
-def _print_data(result: Mapping[str, Any]) -> None:
+def _print_costs(other: str, result: Mapping[str, Any], reach: Mapping[str, float]) -> None:
     dataset, protocol = result["dataset"], result["protocol"]
     print(
         f"ours: {dataset['id']}, {dataset['train_prompts']} training prompts, "
         f"{protocol['epochs']} epochs, {dataset['test_prompts']} test prompts, seeds from "
-        f"{protocol['seed']}; the paper: Alpaca answered by {', '.join(PAPER_MODELS)}"
-    )
-
-
-def _print_reach(name: str, reach: Mapping[str, float]) -> None:
-    print(
+        f"{protocol['seed']}; the paper: Alpaca answered by {PAPER_MODELS}\n"
         f"CPU seconds to validation tau_b {reach['val_tau_b']:.3f}   "
-        f"all pairs {reach['ours']:.0f}, {name} {reach['theirs']:.0f}"
+        f"all pairs {reach['ours']:.0f}, {other} {reach['theirs']:.0f}"
     )

@@ -130,7 +130,7 @@ def test_a_trace_without_prompts_says_which_columns_it_has(tiny_bundle, tmp_path
     path = tmp_path / "trace.csv"
     path.write_text("text,prompt_tokens,output_tokens\nyes,3,4\n")
     with pytest.raises(
-        DataError, match=r"no column 'prompt'; .*text, prompt_t.*give --prompt-column text"
+        DataError, match=r"no column 'prompt'; .*text, prompt_t.*give --prompt-column COLUMN"
     ):
         read_trace(path, scorer=open_prompt_scorer(f"bundle:{tiny_bundle.path}"))
 

@@ -143,5 +143,5 @@ def test_columns_may_be_named_and_bad_rows_left_out(tmp_path, caplog):
     assert requests.prompt_tokens.tolist() == [7, 8]
     assert requests.arrival_s.tolist() == [0, 1]
     assert "1 of 3 rows left out: 1 because out is no whole number" in caplog.text
-    with pytest.raises(DataError, match=r"no column 'no'; .* give --length-column in\.n"):
+    with pytest.raises(DataError, match=r"no column 'no'; .* give --length-column COLUMN"):
         read_trace(path, columns=columns | {"output_tokens": "no"})

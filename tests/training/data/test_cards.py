@@ -109,7 +109,7 @@ def test_columns_of_a_table_without_a_card_are_named_by_settings(
     rows.append({"chat": [], "n": {"out": 5}})
     path = str(write_lines(tmp_path / "chats", rows))
     with pytest.raises(
-        DataError, match=r"give --prompt-column chat --length-column n\.out \(of fit"
+        DataError, match=r"give --prompt-column COLUMN --length-column COLUMN \(of fit"
     ):
         load_data(path)
     named = DataConfig(prompt_column="chat", length_column=("n.out",))

@@ -184,5 +184,5 @@ def test_a_log_names_the_model_of_each_row(tmp_path: Path) -> None:
     assert [record.prompt for record in records] == ["two"]
     path = tmp_path / "logs.csv"
     table(llm=["x", "y", "x"]).to_csv(path, index=False)
-    with pytest.raises(DataError, match=r"no column 'model'; .*give --model-column llm"):
+    with pytest.raises(DataError, match=r"no column 'model'; .*give --model-column COLUMN"):
         read_records(path, FieldMap(), model="x")

@@ -6,12 +6,33 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from training.__main__ import main
+from training.config import LossConfig, TrainConfig
 from training.data.synthetic import generate
 from training.studies import reproduce
+from training.studies.reproduce import cpu_to_reach, paper_figures, train_seeds
+
+CURVE = [{"val/tau_b": 0.3, "cpu_s": 1.0}, {"val/tau_b": 0.5, "cpu_s": 2.0}]
+
+
+def run(
+    what: str,
+    backbone: Path,
+    card: Path,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    *more: str,
+) -> dict[str, Any]:
+    """The result of a study on a tiny backbone."""
+    own = ["--data-dir", str(folder), "--mlruns-dir", str(folder / "mlruns"), "--threads", "1"]
+    fixed = ["--dataset", str(card), "--backbone", str(backbone), "--epochs", "1", "--json"]
+    assert main(["reproduce", what, *own, *fixed, *more]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
 
 
 @pytest.mark.slow
@@ -22,13 +43,7 @@ def test_every_row_sees_as_many_prompts_and_says_what_it_cost(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     card = make_card(generate(300, seed=5)[0])
-    status = main(
-        ["reproduce", "tables", "--dataset", str(card), "--mlruns-dir", str(tmp_path / "mlruns"),
-         "--data-dir", str(tmp_path), "--backbones", str(tiny_bert), "--prompts", "128",
-         "--epochs", "1", "--threads", "1", "--json"]
-    )  # fmt: skip
-    assert status == 0
-    result = json.loads(capsys.readouterr().out)
+    result = run("tables", tiny_bert, card, tmp_path, capsys, "--prompts", "128")
     rows = result["methods"]
     assert len({row["objective"] for row in rows}) == 6
     assert {row["encoder_passes"] for row in rows} == {128}
@@ -52,13 +67,8 @@ def test_the_papers_protocol_sees_as_many_prompts_and_costs_more(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     card = make_card(generate(900, seed=5)[0])
-    status = main(
-        ["reproduce", "cost", "--dataset", str(card), "--mlruns-dir", str(tmp_path / "mlruns"),
-         "--data-dir", str(tmp_path), "--backbones", str(tiny_bert), "--prompts", "512",
-         "--epochs", "1", "--threads", "1", "--seeds", "2", "--json"]
-    )  # fmt: skip
-    assert status == 0
-    result = json.loads(capsys.readouterr().out)
+    words = ["--prompts", "512", "--seeds", "2"]
+    result = run("cost", tiny_bert, card, tmp_path, capsys, *words)
     ours, paper = result["rows"]
     assert ours["encoder_passes"] == paper["encoder_passes"] == 512
     assert len(set(ours["tau_b_by_seed"])) == 2
@@ -70,3 +80,35 @@ def test_the_papers_protocol_sees_as_many_prompts_and_costs_more(
 def test_only_tables_and_cost_can_be_reproduced(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "figures"]) == 2
     assert "use tables or cost" in capsys.readouterr().err
+
+
+def test_a_row_is_the_mean_over_its_seeds_with_the_curve_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def train(method: str, config: TrainConfig, *_: Any) -> dict[str, Any]:
+        seed = config.seed
+        return {"tau_b": 0.5 + seed / 10, "cpu_s": 2.0 + seed, "mlflow_run_id": f"run {seed}"}
+
+    monkeypatch.setattr(reproduce, "train_row", train)
+    row = train_seeds("m", TrainConfig(seed=9), None, "mlruns", 3)  # type: ignore[arg-type]
+    assert row["tau_b"] == pytest.approx(0.6)
+    assert row["tau_b_by_seed"] == pytest.approx([0.5, 0.6, 0.7])
+    assert (row["cpu_s"], row["mlflow_run_id"]) == (3.0, "run 0")
+
+
+def test_the_goal_is_the_others_best_and_may_never_be_reached() -> None:
+    fast = {"history": CURVE}
+    slow = {"history": [{"val/tau_b": 0.4, "cpu_s": 7.0}, {"val/tau_b": 0.2, "cpu_s": 9.0}]}
+    assert cpu_to_reach(fast, slow) == {"val_tau_b": 0.4, "ours": 2.0, "theirs": 7.0}
+    assert math.isnan(cpu_to_reach(slow, fast)["ours"])
+
+
+@pytest.mark.parametrize(
+    ("objective", "delta", "paper"),
+    [("pairs", 0.2, 0.96), ("pairs", 0.0, 0.93), ("l1", 0.2, 0.70), ("ranknet", 0.2, None)],
+)
+def test_the_papers_figure_stands_beside_its_own_methods_only(
+    objective: str, delta: float, paper: float | None
+) -> None:
+    found = paper_figures(LossConfig(objective=objective, delta=delta))
+    assert (found[0] if found else None) == paper
