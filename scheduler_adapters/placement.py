@@ -116,15 +116,21 @@ def fewest_requests(instances: Iterable[InstanceView]) -> InstanceId:
     return min(instances, key=lambda view: (view.num_requests, view.instance_id)).instance_id
 
 
+def with_room(request: RequestView, instances: Iterable[InstanceView]) -> list[InstanceView]:
+    """Return the instances whose unclaimed blocks hold the context of a request."""
+    context = request.context_tokens
+    return [view for view in instances if view.unclaimed_blocks >= view.blocks_of(context)]
+
+
 PLACEMENTS: dict[str, str] = {
-    "round-robin": "scheduler_adapters.placements.round_robin:RoundRobinPlacement",
-    "random": "scheduler_adapters.placements.random_choice:RandomPlacement",
-    "shortest-queue": "scheduler_adapters.placements.shortest_queue:ShortestQueue",
-    "least-kv": "scheduler_adapters.placements.least_kv:LeastKv",
-    "memory-aware": "scheduler_adapters.placements.memory_aware:MemoryAware",
+    "round-robin": "scheduler_adapters.placements.baselines:RoundRobinPlacement",
+    "random": "scheduler_adapters.placements.baselines:RandomPlacement",
+    "shortest-queue": "scheduler_adapters.placements.baselines:ShortestQueue",
+    "least-kv": "scheduler_adapters.placements.baselines:LeastKv",
+    "memory-aware": "scheduler_adapters.placements.baselines:MemoryAware",
     "distserve": "scheduler_adapters.placements.distserve:DistServe",
     "pascal": "scheduler_adapters.placements.pascal:PascalPlacement",
-    "memory-aware-pools": "scheduler_adapters.placements.memory_aware:MemoryAwarePools",
+    "memory-aware-pools": "scheduler_adapters.placements.baselines:MemoryAwarePools",
     "splitwise": "scheduler_adapters.placements.splitwise:Splitwise",
     "phasor": "scheduler_adapters.placements.phasor:Phasor",
 }

@@ -17,7 +17,7 @@ from lengthwise.errors import ConfigError, at_least
 from lengthwise.strict_json import to_json
 from scheduler_adapters.benchmarks.check_golden import TABLES_FILE
 from scheduler_adapters.benchmarks.clusters import run_pascal, usage
-from scheduler_adapters.placements.round_robin import RoundRobinPlacement
+from scheduler_adapters.placements.baselines import RoundRobinPlacement
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi

@@ -9,7 +9,7 @@ import numpy as np
 
 from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, SeedValues, seed_values
 from scheduler_adapters.placement import Placement
-from scheduler_adapters.placements.least_kv import LeastKv
+from scheduler_adapters.placements.baselines import LeastKv
 from scheduler_adapters.placements.pascal import PascalPlacement
 from scheduler_adapters.policies import fcfs
 from scheduler_adapters.policies.pascal import Pascal

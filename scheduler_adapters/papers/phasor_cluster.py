@@ -10,9 +10,9 @@ import pandas as pd
 
 from scheduler_adapters.papers.phasor_measures import ContiguousRuns
 from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole
+from scheduler_adapters.placements.baselines import MemoryAwarePools
 from scheduler_adapters.placements.distserve import DistServe
 from scheduler_adapters.placements.freeness import PrefillCost
-from scheduler_adapters.placements.memory_aware import MemoryAwarePools
 from scheduler_adapters.placements.phasor import Phasor
 from scheduler_adapters.placements.splitwise import Splitwise
 from scheduler_adapters.policies.prefill_first import PrefillFirst

@@ -1,4 +1,4 @@
-"""One file per placement: views of the instances as input, the number of one as output.
+"""Placements: views of the instances as input, the number of one as output.
 
-Start with `round_robin.py`.
+Start with `baselines.py`.
 """

@@ -20,7 +20,7 @@ class PrefillCost:
     alpha: float
     """FLOP per token^2."""
     beta: float
-    """FLOP per token, of the reference model."""
+    """FLOP per token."""
     peak_flop_per_s: float
     model: str
     device: str
@@ -71,27 +71,30 @@ class Freeness:
     hundred. The paper only describes fragments as free blocks that a large request cannot use.
 
     Args:
-        parameter_ratio: parameters of the served model / those of the model of `cost` (P_m).
+        cost: prefill cost of the served model, so that P_m of the paper is 1.
         output_tokens: expected output of a request without a prediction.
 
     Source: Phasor, section on virtual freeness.
     """
 
-    def __init__(
-        self, cost: PrefillCost, *, ttft_slo_s: float, parameter_ratio: float, output_tokens: int
-    ) -> None:
+    def __init__(self, cost: PrefillCost, *, ttft_slo_s: float, output_tokens: int) -> None:
         self.per_square = cost.alpha / (cost.peak_flop_per_s * ttft_slo_s)
-        self.per_token = parameter_ratio * cost.beta / (cost.peak_flop_per_s * ttft_slo_s)
+        self.per_token = cost.beta / (cost.peak_flop_per_s * ttft_slo_s)
         self.output_tokens = output_tokens
         self.recent: deque[int] = deque(maxlen=100)
         self.waiting_tokens: int | None = None
-        self._large: dict[int, int] = {}
-        """Blocks of the large request, by the size of a block."""
+        self.large_tokens = 1
+        """Tokens of the large request."""
 
     def note(self, request: RequestView) -> None:
         """Add an arrived request to the last hundred."""
         self.recent.append(request.prompt_tokens + request.expected_tokens(self.output_tokens))
-        self._large.clear()
+        self.waits(self.waiting_tokens)
+
+    def waits(self, tokens: int | None) -> None:
+        """Set the tokens of the first request without a decode instance."""
+        self.waiting_tokens, recent = tokens, sorted(self.recent) or [1]
+        self.large_tokens = tokens or recent[int(0.9 * (len(recent) - 1))]
 
     def prefill(self, view: InstanceView) -> float:
         """Return Phi of a prefill instance."""
@@ -108,13 +111,4 @@ class Freeness:
 
     def large_blocks(self, view: InstanceView) -> int:
         """Return the blocks of the large request (b)."""
-        if view.block_tokens not in self._large:
-            recent = sorted(self.recent) or [1]
-            tokens = self.waiting_tokens or recent[int(0.9 * (len(recent) - 1))]
-            self._large[view.block_tokens] = view.blocks_of(tokens)
-        return self._large[view.block_tokens]
-
-    def waits(self, tokens: int | None) -> None:
-        """Set the tokens of the first request without a decode instance."""
-        self.waiting_tokens = tokens
-        self._large.clear()
+        return view.blocks_of(self.large_tokens)

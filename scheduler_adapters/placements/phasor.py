@@ -9,13 +9,11 @@ from statistics import fmean
 from typing import Any, Literal
 
 from lengthwise.errors import require
-from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole, of_role
+from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole, of_role, with_room
 from scheduler_adapters.placements.freeness import PAPER, Freeness, PrefillCost, read_prefill_cost
 from scheduler_adapters.views import InstanceView, RequestView, require_at_least
 
 Serving = Literal["prefill", "decode"]
-
-
 _HIGH_FRAGMENT = 0.25
 """Share of a large request's blocks from which fragments are high."""
 _CHOICES = {"idle": ("standby", "mixed"), "routing": ("freeness", "queue-length")}
@@ -30,9 +28,6 @@ class PhasorSettings:
     constants, whose unit is a guess."""
     force_cost: bool = False
     """Accept a file with a poor fit."""
-    parameter_ratio: float | None = None
-    """P_m, parameters of the served model / those of the file's. None: the file is of the served
-    model, which is checked."""
     ttft_slo_s: float = 0.4
     """Budget of a prefill queue."""
     theta_frag: float = 0.168
@@ -53,8 +48,6 @@ class PhasorSettings:
         require("ttft_slo_s", self.ttft_slo_s, self.ttft_slo_s > 0, "seconds above 0")
         require("theta_flow", self.theta_flow, 0 < self.theta_flow < 1, "a share in (0, 1)")
         require("theta_frag", self.theta_frag, self.theta_frag < 1, "a number below 1")
-        ratio = self.parameter_ratio
-        require("parameter_ratio", ratio, ratio is None or 0 < ratio < inf, "a number above 0")
         for name, known in _CHOICES.items():
             chosen = getattr(self, name)
             require(name, repr(chosen), chosen in known, "one of " + ", ".join(known))
@@ -83,14 +76,9 @@ class Phasor(Placement):
         cost = PAPER if own.cost == "paper" else own.cost
         if not isinstance(cost, PrefillCost):
             cost = read_prefill_cost(cost, force=own.force_cost)
-            self.made_for = (None if own.parameter_ratio else cost.model, cost.device)
+            self.made_for = cost.model, cost.device
         self.tick_s = tick_s
-        self.freeness = Freeness(
-            cost,
-            ttft_slo_s=own.ttft_slo_s,
-            parameter_ratio=own.parameter_ratio or 1.0,
-            output_tokens=own.output_tokens,
-        )
+        self.freeness = Freeness(cost, ttft_slo_s=own.ttft_slo_s, output_tokens=own.output_tokens)
         self.promoted: dict[InstanceId, float] = {}
         """Elastic instances that serve a pool, with the times of their promotions."""
         self.leaving: set[InstanceId] = set()
@@ -107,11 +95,11 @@ class Phasor(Placement):
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
     ) -> InstanceId | None:
         """The decode instance with the highest Phi among those with blocks for the context."""
-        context, freeness = request.context_tokens, self.freeness
-        pool = self._serving("decode", instances)
-        fitting = [view for view in pool if view.unclaimed_blocks >= view.blocks_of(context)]
+        freeness = self.freeness
+        fitting = with_room(request, self._serving("decode", instances))
         if not fitting:
-            freeness.waits(context + request.expected_tokens(freeness.output_tokens))
+            output_tokens = request.expected_tokens(freeness.output_tokens)
+            freeness.waits(request.context_tokens + output_tokens)
             return None
         freeness.waits(None)
         return min(fitting, key=partial(self._order, "decode")).instance_id
@@ -200,12 +188,11 @@ class Phasor(Placement):
 
         The paper leaves open which requests move, and how many at a time.
         """
-        theta, phi = self.settings.theta_frag, self.freeness.decode
+        theta, freeness = self.settings.theta_frag, self.freeness
         pool = self._pool("decode", instances)
-        for view in sorted(pool, key=phi):
-            least = _HIGH_FRAGMENT * self.freeness.large_blocks(view)
-            is_high = self.freeness.fragment(view) >= least
-            if phi(view) < theta and is_high:
+        for view in sorted(pool, key=freeness.decode):
+            high = _HIGH_FRAGMENT * freeness.large_blocks(view)
+            if freeness.decode(view) < theta and freeness.fragment(view) >= high:
                 yield from self._move_out(view, pool, theta, busy)
 
     def _move_out(

@@ -54,13 +54,13 @@ class Splitwise(Placement):
         self, request: RequestView, views: Sequence[InstanceView]
     ) -> InstanceView | None:
         """Return an instance that accepts the prompt; else a token instance becomes mixed."""
-        for pool in (self._at_home("prefill", views), self._mixed(views)):
+        for pool in (self._pool("prefill", views), self._pool("both", views)):
             view = min(pool, key=_pending, default=None)
             if view is not None:
                 tokens = view.prefill_tokens + request.prompt_tokens
                 if not view.prefill_tokens or tokens <= self.max_pending_tokens:
                     return view
-        view = min(self._at_home("decode", views), key=_pending, default=None)
+        view = min(self._pool("decode", views), key=_pending, default=None)
         if view is not None:
             self.mixed.add(view.instance_id)
         return view
@@ -71,13 +71,13 @@ class Splitwise(Placement):
         """Return an instance with room; else a prompt instance becomes mixed."""
         view = self._holding(request, views)
         if view is None:
-            view = max(self._at_home("prefill", views), key=self._free_blocks, default=None)
+            view = max(self._pool("prefill", views), key=self._free_blocks, default=None)
             if view is not None:
                 self.mixed.add(view.instance_id)
         return view
 
     def _holding(self, request: RequestView, views: Sequence[InstanceView]) -> InstanceView | None:
-        for pool in (self._at_home("decode", views), self._mixed(views)):
+        for pool in (self._pool("decode", views), self._pool("both", views)):
             fits = [v for v in pool if self._free_blocks(v) >= self._blocks(request, v)]
             if fits:
                 return max(fits, key=self._free_blocks)
@@ -89,11 +89,10 @@ class Splitwise(Placement):
         """The token instance; if it is full by now, another one with room for the request."""
         views = self._views(instances)
         by_number = {view.instance_id: view for view in views}
-        hands_over = by_number[instance].role == "prefill" if instance in by_number else False
+        hands_over = instance in by_number and by_number[instance].role == "prefill"
         assigned = self._forget(request.request_id)
         # Unassigned requests lost their KV while decoding, or were placed by the shortest queue.
-        stays = not hands_over if assigned is None else assigned[1] == instance
-        if stays:
+        if not hands_over if assigned is None else assigned[1] == instance:
             return instance
         chosen = None if assigned is None else by_number.get(assigned[1])
         if chosen is None or (assigned and self._free_blocks(chosen) < assigned[2]):
@@ -105,6 +104,7 @@ class Splitwise(Placement):
         return instance if chosen is None else chosen.instance_id
 
     def _views(self, instances: Sequence[InstanceView]) -> list[InstanceView]:
+        """Return the instances; the first role of each is its home pool."""
         views = list(instances)
         for view in views:
             self.home.setdefault(view.instance_id, view.role)
@@ -113,26 +113,23 @@ class Splitwise(Placement):
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> list[SetRole]:
         """Set the role of mixed instances; an empty one returns to its home pool."""
         changes = []
-        for view in instances:
-            number, home = view.instance_id, self.home.get(view.instance_id, view.role)
+        for view in self._views(instances):
+            number = view.instance_id
             is_empty = not (view.num_requests or view.used_blocks or view.booked_blocks)
             if is_empty:  # requests still assigned here have ended with their first token
                 for request_id in [r for r, own in self.assigned.items() if own[0] == number]:
                     self._forget(request_id)
             if is_empty and not self.assigned_blocks[number]:
                 self.mixed.discard(number)
-            role: Role = "both" if number in self.mixed else home
-            if role != view.role:
+            if (role := self._role(number)) != view.role:
                 changes.append(SetRole(instance=number, role=role))
         return changes
 
-    def _at_home(self, role: Role, views: Sequence[InstanceView]) -> list[InstanceView]:
-        home, mixed = self.home, self.mixed
-        return [v for v in views if home[v.instance_id] == role and v.instance_id not in mixed]
+    def _pool(self, role: Role, views: Sequence[InstanceView]) -> list[InstanceView]:
+        return [view for view in views if self._role(view.instance_id) == role]
 
-    def _mixed(self, views: Sequence[InstanceView]) -> list[InstanceView]:
-        home, mixed = self.home, self.mixed
-        return [v for v in views if home[v.instance_id] == "both" or v.instance_id in mixed]
+    def _role(self, number: InstanceId) -> Role:
+        return "both" if number in self.mixed else self.home[number]
 
     def _blocks(self, request: RequestView, view: InstanceView) -> int:
         output_tokens = request.expected_tokens(self.output_tokens)

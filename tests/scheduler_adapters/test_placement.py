@@ -37,7 +37,7 @@ def test_placements_are_made_by_name_or_by_import_path():
     for name in PLACEMENTS:
         assert load_placement(name).name == name
     assert load_placement("random", seed=3).name == "random"
-    path = "scheduler_adapters.placements.least_kv:LeastKv"
+    path = "scheduler_adapters.placements.baselines:LeastKv"
     assert load_placement(path).name == "least-kv"
 
 

@@ -207,15 +207,15 @@ def _instance(config: AdviseConfig) -> tuple[Instance, str]:
         endpoint.ask, most_tokens=config.max_tokens, most_seqs=config.max_num_seqs
     )
     path = save_table(table, config.out / "steps.csv")
-    fit, kv_text = read_affine(path), f"computed for {config.profile}"
-    instance = replace(instance, latency=fit.latency)
+    (latency, error), kv_text = read_affine(path), f"computed for {config.profile}"
+    instance = replace(instance, latency=latency)
     if (memory := endpoint.kv_memory()) is not None:
         blocks, tokens = memory
         instance = replace(instance, kv_blocks=blocks, block_tokens=tokens)
         kv_text = f"the engine's, {blocks * tokens:,} tokens"
     return instance, (
         f"Step times of {endpoint.model} were measured at {endpoint.url}, and the fit to them is "
-        f"{fit.mape_fraction:.0%} off in the mean; KV memory is {kv_text}."
+        f"{error:.0%} off in the mean; KV memory is {kv_text}."
     )
 
 

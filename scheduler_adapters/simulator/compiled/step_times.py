@@ -6,7 +6,7 @@
 import numpy as np
 
 from scheduler_adapters.simulator.compiled.residents import ceil_div, jit
-from scheduler_adapters.simulator.latency.models import AFFINE, ROOFLINE, TABLES
+from scheduler_adapters.simulator.latency.models import TABLES
 
 
 @jit
@@ -23,12 +23,8 @@ def step_s(kind, numbers, dense, decode, prefill, count, context, chunks, num_ch
     pairs = 0.0
     for i in range(num_chunks):
         pairs += chunks[i, 1] * (chunks[i, 0] + chunks[i, 1] / 2)
-    if kind == AFFINE:
-        return numbers[0] + tokens * numbers[1] + context * numbers[2] + pairs * numbers[3]
-    if kind == ROOFLINE:
-        base_s = numbers[0] + max(numbers[1], tokens * numbers[2])
-        return base_s + context * numbers[3] + pairs * numbers[4]
-    return -1.0
+    base_s = numbers[0] + max(numbers[1], tokens * numbers[2])
+    return base_s + context * numbers[3] + pairs * numbers[4]
 
 
 @jit

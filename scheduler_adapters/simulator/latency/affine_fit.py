@@ -1,9 +1,8 @@
 """Fit of an `AffineLatency` to measured engine steps.
 
-fit = read_affine("steps.csv")      # num_decodes, decode_context, prefill_tokens, seconds
+latency, error = read_affine("steps.csv")  # num_decodes, decode_context, prefill_tokens, seconds
 """
 
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
@@ -20,18 +19,7 @@ _COLUMNS = ("num_decodes", "decode_context", "prefill_tokens", "seconds")
 _OPTIONAL = "attention_pairs"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AffineFit:
-    """A fitted model, and its error on the steps it was fitted to."""
-
-    latency: AffineLatency
-    num_steps: int
-    mape_fraction: float
-    """Mean of |predicted - measured| / measured."""
-    r_squared: float
-
-
-def read_affine(path: str | PathLike[str]) -> AffineFit:
+def read_affine(path: str | PathLike[str]) -> tuple[AffineLatency, float]:
     """Fit the steps of a .csv or .parquet file with the arguments of `fit_affine` as columns.
 
     Raises DataError: the file cannot be read, lacks a column, or holds an impossible step.
@@ -52,11 +40,12 @@ def fit_affine(
     prefill_tokens: ArrayLike,
     seconds: ArrayLike,
     attention_pairs: ArrayLike | None = None,
-) -> AffineFit:
-    """Return the least-squares fit in relative error with coefficients >= 0.
+) -> tuple[AffineLatency, float]:
+    """Return the least-squares fit in relative error, and the mean of that error.
 
-    Columns (N,) of N >= 4 steps are those of `StepRecord`. Without `attention_pairs`, prefill
-    attention has no term of its own. Raises DataError for impossible steps.
+    Coefficients are >= 0; the error is |predicted - measured| / measured. Columns (N,) of N >= 4
+    steps are those of `StepRecord`. Without `attention_pairs`, prefill attention has no term of its
+    own. Raises DataError for impossible steps.
     """
     columns = [num_decodes, decode_context, prefill_tokens, seconds]
     columns.append(np.zeros(np.shape(seconds)) if attention_pairs is None else attention_pairs)
@@ -64,13 +53,8 @@ def fit_affine(
     features = np.column_stack([np.ones(len(measured_s)), decodes + prefill, context, pairs])
     coefficients = non_negative(features / measured_s[:, None], np.ones(len(measured_s)))
     predicted_s = features @ coefficients
-    spread = ((measured_s - measured_s.mean()) ** 2).sum()
-    return AffineFit(
-        latency=AffineLatency(**dict(zip(_COEFFICIENTS, coefficients.tolist(), strict=True))),
-        num_steps=len(measured_s),
-        mape_fraction=float(np.mean(np.abs(predicted_s - measured_s) / measured_s)),
-        r_squared=float(1 - ((predicted_s - measured_s) ** 2).sum() / spread) if spread else 1.0,
-    )
+    latency = AffineLatency(**dict(zip(_COEFFICIENTS, coefficients.tolist(), strict=True)))
+    return latency, float(np.mean(np.abs(predicted_s - measured_s) / measured_s))
 
 
 def non_negative(features: NDArray[np.float64], goal: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -90,12 +74,12 @@ def _checked(columns: list[ArrayLike]) -> list[NDArray[np.float64]]:
         raise DataError(
             f"{len(arrays[0])} steps cannot fix {len(_COEFFICIENTS)} coefficients; measure more"
         )
-    bad = ~np.all([np.isfinite(array) & (array >= 0) for array in arrays], axis=0)
-    bad |= ~(arrays[3] > 0)
+    table = np.stack(arrays)
+    bad = ~(np.isfinite(table) & (table >= 0)).all(axis=0) | (table[3] == 0)
     if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        values = [float(array[row]) for array in arrays]
+        row = bad.argmax()
         raise DataError(
-            f"step {row} has counts and seconds {values}; counts must be >= 0, seconds above 0"
+            f"step {row} has counts and seconds {table[:, row].tolist()}; counts must be >= 0, "
+            "seconds above 0"
         )
     return arrays

@@ -1,4 +1,4 @@
-"""Latency models: the interface of all, and two of linear terms.
+"""Latency models: the interface of all, and one of linear terms.
 
 The arguments of a step are its number of decodes, the sum of their contexts (tokens whose KV is
 read), and its prefill chunks. A chunk is (tokens already processed, tokens in this chunk).
@@ -6,7 +6,7 @@ read), and its prefill chunks. A chunk is (tokens already processed, tokens in t
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from scheduler_adapters.timeline.steps import Chunk as Chunk
 from scheduler_adapters.timeline.steps import chunk_sizes
 from scheduler_adapters.workload.requests import Floats
 
-AFFINE, ROOFLINE, TABLES = range(3)
+AFFINE, TABLES = range(2)
 """Kinds of latency models that compiled loops support."""
 CompiledLatency = tuple[int, Floats, Floats, Floats, Floats]
 """Kind, numbers, and three tables: by tokens, for decodes, and for prefills."""
@@ -42,9 +42,16 @@ class LatencyModel(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AffineLatency(LatencyModel):
-    """A sum of linear terms, as fitted to measured engine steps."""
+    """A sum of linear terms, as fitted to measured steps; with `weights_s` it is a roofline.
+
+    Then all weights are read once per step while they are multiplied with every token, and the
+    longer of the two counts. Attention comes on top.
+    """
 
     base_s: float
+    """Per step: launching kernels, scheduling, sampling."""
+    weights_s: float = 0.0
+    """Reading all weights once."""
     per_token_s: float = 0.0
     """Per token in the batch, decodes and prefill alike."""
     per_context_token_s: float = 0.0
@@ -53,48 +60,16 @@ class AffineLatency(LatencyModel):
     """Per (prefill token, token before it) pair."""
 
     def __post_init__(self) -> None:
-        for name in ("base_s", "per_token_s", "per_context_token_s", "per_attention_pair_s"):
-            require(name, getattr(self, name), getattr(self, name) >= 0, "seconds >= 0")
-        if self.base_s + self.per_token_s == 0:
+        for field in fields(self):
+            seconds = getattr(self, field.name)
+            require(field.name, seconds, seconds >= 0, "seconds >= 0")
+        if self.shortest_step_s == 0:
             raise ConfigError("base_s and per_token_s are both 0; a step must take time")
 
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
         tokens, pairs = chunk_sizes(prefills)
         return (
             self.base_s
-            + (num_decodes + tokens) * self.per_token_s
-            + decode_context * self.per_context_token_s
-            + pairs * self.per_attention_pair_s
-        )
-
-    @property
-    def shortest_step_s(self) -> float:
-        return self.base_s + self.per_token_s
-
-    def compiled(self) -> CompiledLatency:
-        return AFFINE, np.array(astuple(self)), _NO_TABLE, _NO_GRID, _NO_GRID
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RooflineLatency(LatencyModel):
-    """The longer of reading all weights once per step and multiplying them with every token.
-
-    Attention comes on top: decode reads its KV context, prefill multiplies chunk by context.
-    """
-
-    overhead_s: float
-    """Per step: launching kernels, scheduling, sampling."""
-    weights_s: float
-    """Reading all weights once."""
-    per_token_s: float
-    """Multiplying one token with all weights."""
-    per_context_token_s: float
-    per_attention_pair_s: float
-
-    def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
-        tokens, pairs = chunk_sizes(prefills)
-        return (
-            self.overhead_s
             + max(self.weights_s, (num_decodes + tokens) * self.per_token_s)
             + decode_context * self.per_context_token_s
             + pairs * self.per_attention_pair_s
@@ -102,7 +77,7 @@ class RooflineLatency(LatencyModel):
 
     @property
     def shortest_step_s(self) -> float:
-        return self.overhead_s + max(self.weights_s, self.per_token_s)
+        return self.base_s + max(self.weights_s, self.per_token_s)
 
     def compiled(self) -> CompiledLatency:
-        return ROOFLINE, np.array(astuple(self)), _NO_TABLE, _NO_GRID, _NO_GRID
+        return AFFINE, np.array(astuple(self)), _NO_TABLE, _NO_GRID, _NO_GRID

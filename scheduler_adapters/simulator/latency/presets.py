@@ -74,7 +74,7 @@ def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
     known = presets()
     instance, is_affine, path = name.partition(_AFFINE)
     if is_affine and instance in known:
-        return read_affine(path).latency, preset(instance)[1]
+        return read_affine(path)[0], preset(instance)[1]
     if name not in known:
         raise ConfigError(
             f"no preset named {name!r}; use MODEL@GPU with a model of "

@@ -11,8 +11,11 @@ from math import lcm
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lengthwise.errors import ConfigError, at_least, require
+from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
+
+TILE_ROWS, TILE_COLUMNS, TILE_REDUCTION = 256, 128, 32
+"""Tiles of an A100 in the RAD paper."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,9 +30,7 @@ class StaircaseLatency(LatencyModel):
     layers: int
     width: int
     """d: query heads x head dimension."""
-    tile_rows: int = 256
-    tile_columns: int = 128
-    tile_reduction: int = 32
+    tile_columns: int = TILE_COLUMNS
     linear_pass_s: float
     """1 / mu_lin: all linear layers for one column of tiles."""
     per_token_s: float
@@ -39,16 +40,10 @@ class StaircaseLatency(LatencyModel):
     vector_tile_s: float
     """1 / mu_v: one tile of keys or values read for one query, all SMs together."""
 
-    def __post_init__(self) -> None:
-        for name in ("layers", "width", "tile_rows", "tile_columns", "tile_reduction"):
-            at_least(name, getattr(self, name), 1)
-        for name in ("linear_pass_s", "per_token_s", "tile_pair_s", "vector_tile_s"):
-            require(name, getattr(self, name), getattr(self, name) > 0, "seconds above 0")
-
     @property
     def chunk_tokens(self) -> int:
         """t_lcm: the smallest chunk of whole tiles."""
-        return lcm(self.tile_rows, self.tile_columns, self.tile_reduction)
+        return lcm(TILE_ROWS, self.tile_columns, TILE_REDUCTION)
 
     def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
         tokens, seconds = num_decodes, 0.0
@@ -56,7 +51,7 @@ class StaircaseLatency(LatencyModel):
             tokens += chunk
             seconds += self.chunk_attention_s(before, chunk)
         passes = -(-tokens // self.tile_columns)
-        rows, columns = self.tile_rows, self.tile_columns
+        rows, columns = TILE_ROWS, self.tile_columns
         row_tiles = decode_context / rows + num_decodes * (rows - 1) / (2 * rows)
         column_tiles = decode_context / columns + num_decodes * (columns - 1) / (2 * columns)
         tiles = self.width / columns * row_tiles + column_tiles * self.width / rows
@@ -71,8 +66,8 @@ class StaircaseLatency(LatencyModel):
         """Return N x the sum of T_sa over decodes at `contexts` (N,), with its ceilings (eq. 5)."""
         context = np.asarray(contexts, dtype=np.int64)
         tiles = (
-            self.width / self.tile_columns * -(-context // self.tile_rows)
-            + -(-context // self.tile_columns) * self.width / self.tile_rows
+            self.width / self.tile_columns * -(-context // TILE_ROWS)
+            + -(-context // self.tile_columns) * self.width / TILE_ROWS
         )
         return float(self.layers * self.vector_tile_s * tiles.sum())
 
@@ -80,8 +75,8 @@ class StaircaseLatency(LatencyModel):
         """Return the attention seconds of a prefill chunk after `before` tokens (eq. 6, 7)."""
         end = before + chunk
         columns = -(-chunk // self.tile_columns)
-        scores = -(-end // self.tile_rows) * columns * self.width / self.tile_reduction
-        values = self.width / self.tile_rows * columns * -(-end // self.tile_reduction)
+        scores = -(-end // TILE_ROWS) * columns * self.width / TILE_REDUCTION
+        values = self.width / TILE_ROWS * columns * -(-end // TILE_REDUCTION)
         return self.layers * self.tile_pair_s * (scores + values)
 
     def mean_work_s(self, prompt_tokens: ArrayLike, output_tokens: ArrayLike) -> float:
@@ -93,7 +88,7 @@ class StaircaseLatency(LatencyModel):
             self.decode_attention_s(np.arange(prompt + 1, prompt + output + 1))
             for prompt, output in zip(prompts, outputs, strict=True)
         ) / len(prompts)
-        tile = self.tile_rows * self.tile_columns * self.tile_reduction
+        tile = TILE_ROWS * self.tile_columns * TILE_REDUCTION
         pairs = float((prompts * (prompts + self.chunk_tokens)).mean())
         return (
             length * (self.linear_pass_s / self.tile_columns + self.per_token_s)

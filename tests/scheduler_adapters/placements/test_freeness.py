@@ -13,7 +13,7 @@ COST = PrefillCost(alpha=2.0, beta=10.0, peak_flop_per_s=1000.0, model="m", devi
 
 
 def freeness(large_tokens: int | None = 160, **changes) -> Freeness:
-    settings = {"ttft_slo_s": 2.0, "parameter_ratio": 1.0, "output_tokens": 10}
+    settings = {"ttft_slo_s": 2.0, "output_tokens": 10}
     made = Freeness(COST, **settings | changes)
     made.waits(large_tokens)
     return made
@@ -29,8 +29,6 @@ def test_a_prefill_queue_takes_its_time_from_the_budget_and_goes_below_zero():
     queue = view(prefill_tokens=30, prefill_squares=500)
     assert freeness().prefill(queue) == pytest.approx(1 - 0.65)
     assert freeness(ttft_slo_s=0.5).prefill(queue) == pytest.approx(1 - 2.6)
-    # P_m is a factor of the linear term only.
-    assert freeness(parameter_ratio=2.0).prefill(queue) == pytest.approx(1 - 0.8)
     assert COST.seconds(10) == 0.3
 
 

@@ -246,7 +246,6 @@ def test_without_elastic_instances_squares_and_fragments_it_is_fewest_queued_tok
         ({"cool_down_ticks": 0}, "cool_down_ticks is 0"),
         ({"idle": "off"}, "idle is 'off'; use one of standby, mixed"),
         ({"tick_s": 0.0}, "tick_s is 0"),
-        ({"parameter_ratio": -1.0}, "parameter_ratio is -1"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):
@@ -254,7 +253,7 @@ def test_impossible_settings_are_refused(settings, message):
         phasor(**settings)
 
 
-def test_a_cost_file_names_whom_it_is_for_unless_it_is_scaled(tmp_path):
+def test_a_cost_file_names_the_model_and_device_it_is_for(tmp_path):
     path = tmp_path / "cost.json"
     content = {"format": "lengthwise-prefill-cost/1", "alpha": 1.0, "beta": 2.0, "r2": 0.5}
     content |= {"peak_flop_per_s": 3.0, "model": "m", "device": "d"}
@@ -262,7 +261,4 @@ def test_a_cost_file_names_whom_it_is_for_unless_it_is_scaled(tmp_path):
     with pytest.raises(ConfigError, match=r"R\^2 is 0.5"):
         Phasor(cost=path)
     assert Phasor(cost=path, force_cost=True).made_for == ("m", "d")
-    scaled = Phasor(cost=str(path), force_cost=True, parameter_ratio=2.0)
-    assert scaled.made_for == (None, "d")
-    assert scaled.freeness.per_token == pytest.approx(4.0 / 3.0 / 0.4)
     assert Phasor().made_for == (None, None)

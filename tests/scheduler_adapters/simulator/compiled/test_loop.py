@@ -18,7 +18,7 @@ from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.simulator.compiled.run import run_compiled
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import AffineLatency, RooflineLatency
+from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
 from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.planner.test_planner import OneDecode
@@ -32,8 +32,8 @@ LATENCY = AffineLatency(
     base_s=0.013, per_token_s=1.7e-4, per_context_token_s=1.1e-7, per_attention_pair_s=1e-8
 )
 
-ROOFLINE = RooflineLatency(
-    overhead_s=0.003,
+ROOFLINE = AffineLatency(
+    base_s=0.003,
     weights_s=0.006,
     per_token_s=2.7e-5,
     per_context_token_s=5e-8,

@@ -1,26 +1,16 @@
-"""The affine and the roofline model by hand, and their form for the compiled loops."""
+"""The affine model and the roofline by hand, and their form for the compiled loops."""
+
+from dataclasses import replace
 
 import pytest
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.simulator.latency.models import (
-    AFFINE,
-    ROOFLINE,
-    AffineLatency,
-    LatencyModel,
-    RooflineLatency,
-)
+from scheduler_adapters.simulator.latency.models import AFFINE, AffineLatency, LatencyModel
 
 AFFINE_MODEL = AffineLatency(
     base_s=1.0, per_token_s=0.1, per_context_token_s=0.01, per_attention_pair_s=0.001
 )
-ROOFLINE_MODEL = RooflineLatency(
-    overhead_s=1.0,
-    weights_s=0.5,
-    per_token_s=0.1,
-    per_context_token_s=0.01,
-    per_attention_pair_s=0.001,
-)
+ROOFLINE_MODEL = replace(AFFINE_MODEL, weights_s=0.5)
 
 
 def test_an_affine_step_is_a_sum_of_its_terms():
@@ -38,10 +28,9 @@ def test_a_roofline_step_reads_the_weights_or_multiplies_whichever_takes_longer(
 
 
 def test_compiled_models_are_their_kind_and_their_numbers():
-    assert AFFINE_MODEL.compiled()[0] == AFFINE
-    assert AFFINE_MODEL.compiled()[1].tolist() == [1.0, 0.1, 0.01, 0.001]
-    assert ROOFLINE_MODEL.compiled()[0] == ROOFLINE
-    assert ROOFLINE_MODEL.compiled()[1].tolist() == [1.0, 0.5, 0.1, 0.01, 0.001]
+    for model, weights_s in ((AFFINE_MODEL, 0.0), (ROOFLINE_MODEL, 0.5)):
+        kind, numbers, *_ = model.compiled()
+        assert (kind, numbers.tolist()) == (AFFINE, [1.0, weights_s, 0.1, 0.01, 0.001])
 
 
 def test_a_model_of_ones_own_has_no_compiled_form():

@@ -1,12 +1,9 @@
 """RAD's staircase of tiles."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.latency.facts import GPUS, MODELS
 from scheduler_adapters.simulator.latency.first_principles import staircase
 
@@ -44,8 +41,3 @@ def test_chunks_of_whole_tiles_cost_what_the_capacity_bound_counts():
     decode_s = model.decode_attention_s([prompt + 1])
     linear_s = (prompt + 1) * (model.linear_pass_s / model.tile_columns + model.per_token_s)
     assert model.mean_work_s([prompt], [1]) == pytest.approx(prefill_s + decode_s + linear_s)
-
-
-def test_a_staircase_without_width_is_refused():
-    with pytest.raises(ConfigError, match="width"):
-        replace(staircase(LLAMA, A100), width=0)
