@@ -3,9 +3,6 @@
 The trace is cut into pieces. A latency model is fitted to the steps of every other piece. The
 pieces between are simulated under the same policy, and compared request by request; the engine's
 decisions are replayed through the policy.
-
-The engine serves all pieces several times. A piece for the fit and the piece after it stay
-together, as a machine's speed is nearly the same for both. Each repeat has another order of pairs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +17,6 @@ from lengthwise.progress import Progress
 from scheduler_adapters.engines.driver import EngineDriver
 from scheduler_adapters.engines.engine_clock import ClockKind
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.validation.errors import RepeatedError, against_repeats, latencies
@@ -49,18 +45,6 @@ class TrialConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineRuns:
-    """A real engine's runs of the compared pieces, and the fit to its steps in the others."""
-
-    clock: ClockKind
-    runs: Sequence[Sequence[EngineRecording]]
-    """The compared pieces of each repeat in the order of the trace."""
-    fit: StepFit
-    instance: Instance
-    """The limits of the engine, with the fitted step times."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrialResult:
     """The distance of the simulator from the engine, and of the engine from itself."""
 
@@ -84,11 +68,8 @@ class TrialResult:
         """Return the result as one level of keys, such as `e2e_mape`."""
         flat: dict[str, Any] = {}
         for name, value in asdict(self).items():
-            flat |= (
-                {f"{name}_{key}": number for key, number in value.items()}
-                if name in METRICS
-                else {name: value}
-            )
+            is_metric = name in METRICS
+            flat |= {f"{name}_{key}": value[key] for key in value} if is_metric else {name: value}
         return flat
 
 
@@ -115,22 +96,22 @@ def run_trial(
 
     `make_policy` makes the policy `name` that the engine runs. Raises DataError for too few steps.
     """
-    engine = measure(driver, requests, config)
-    first = [recording.timeline.requests for recording in engine.runs[0]]
-    simulated = _latencies([simulate(piece, make_policy(), engine.instance) for piece in first])
-    by_run = [_latencies([each.timeline for each in run]) for run in engine.runs]
+    clock, runs, fit = measure(driver, requests, config)
+    instance = driver.limits.instance(fit.latency)
+    first = [recording.timeline.requests for recording in runs[0]]
+    simulated = _latencies([simulate(piece, make_policy(), instance) for piece in first])
+    by_run = [_latencies([each.timeline for each in run]) for run in runs]
     measured = {name: np.stack([run[name] for run in by_run]) for name in METRICS}
-    recorded = [recording for run in engine.runs for recording in run]
-    replayed = [replay(make_policy(), recording.decisions) for recording in recorded]
+    replayed = [replay(make_policy(), each.decisions) for run in runs for each in run]
     num_admissions, num_equal = (sum(counts) for counts in zip(*replayed, strict=True))
     result = TrialResult(
         policy=name,
-        clock=engine.clock,
+        clock=clock,
         num_requests=len(simulated["e2e"]),
         repeats=config.repeats,
         **{name: against_repeats(simulated[name], measured[name]) for name in METRICS},
-        step_mape=engine.fit.mape_fraction,
-        num_steps_fitted=engine.fit.num_steps,
+        step_mape=fit.mape_fraction,
+        num_steps_fitted=fit.num_steps,
         decisions_replayed=num_admissions,
         decisions_equal_fraction=num_equal / max(1, num_admissions),
     )
@@ -138,8 +119,13 @@ def run_trial(
     return Trial(result=result, request_id=names, simulated=simulated, measured=measured)
 
 
-def measure(driver: EngineDriver, requests: Requests, config: TrialConfig) -> EngineRuns:
-    """Serve all pieces of the requests in each repeat, and fit step times."""
+def measure(
+    driver: EngineDriver, requests: Requests, config: TrialConfig
+) -> tuple[ClockKind, list[list[EngineRecording]], StepFit]:
+    """Serve all pieces of the requests in each repeat, and fit step times to every other piece.
+
+    Returns the clock, the compared pieces of each repeat in the order of the trace, and the fit.
+    """
     pieces = [
         replace(piece, arrival_s=piece.arrival_s - piece.arrival_s[0])
         for rows in np.array_split(np.arange(len(requests)), config.pieces)
@@ -157,12 +143,12 @@ def measure(driver: EngineDriver, requests: Requests, config: TrialConfig) -> En
                 progress.step(f"repeat {repeat + 1}, piece {number + 1}")
             runs.append([recorded[number] for number in range(len(pieces))])
     fit = fit_steps([step for run in runs for each in run[::2] for step in each.steps])
-    instance = driver.limits.instance(fit.latency)
-    return EngineRuns(clock=kind, runs=[run[1::2] for run in runs], fit=fit, instance=instance)
+    return kind, [run[1::2] for run in runs], fit
 
 
 def order_in_pairs(num_pieces: int, dice: np.random.Generator) -> list[int]:
     """Return the pieces in pairs of neighbours (0 and 1, 2 and 3), the pairs in random order."""
+    # A machine's speed is nearly the same for a piece of the fit and the compared one after it.
     firsts = 2 * dice.permutation((num_pieces + 1) // 2)
     return [
         piece for first in firsts.tolist() for piece in (first, first + 1) if piece < num_pieces

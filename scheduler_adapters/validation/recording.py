@@ -77,8 +77,7 @@ class Recorder(StepRecorder):
     def queued(self, request: RequestView, now_s: float) -> None:
         self.decisions.append(Queued(copy(request), copy(self._load)))
 
-    def evicted(self, request: RequestView, now_s: float) -> None:
-        self.queued(request, now_s)
+    evicted = queued
 
     def admitted(self, request: RequestView, now_s: float) -> None:
         self.decisions.append(Admitted((request.number,), copy(self._load)))

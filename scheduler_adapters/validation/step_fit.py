@@ -18,12 +18,17 @@ from lengthwise.errors import DataError
 from scheduler_adapters.simulator.latency.affine_fit import non_negative
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.timeline.steps import Chunk, StepRecord, chunk_sizes
+from scheduler_adapters.validation.errors import mape
 
 _ROUNDS: Final = 5
 """The weights settle after two or three."""
 _KNOTS: Final = frozenset([0, 1] + [n << k for k in range(12) for n in (2, 3)])
 """Powers of two and what is halfway between them."""
 _STEPS_PER_KNOT: Final = 10
+_PRICES: Final = [
+    f"per_{name}_s" for name in ("context_token", "prefill", "prefill_token", "attention_pair")
+]
+"""Linear terms in the order of the counts in a `StepRecord`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,31 +86,26 @@ def fit_steps(steps: Sequence[StepRecord]) -> StepFit:
     table = np.array([astuple(step) for step in steps], dtype=np.float64).reshape(len(steps), -1)
     knots = _knots([step.num_decodes for step in steps])
     others = table[:, 1:-1]
-    num_coefficients = len(knots) + others.shape[1]
-    if len(steps) < num_coefficients or not (table[:, -1] > 0).all():
+    num_coefficients, measured_s = len(knots) + others.shape[1], table[:, -1]
+    if len(steps) < num_coefficients or not (measured_s > 0).all():
         raise DataError(
-            f"{len(steps)} steps, some of {table[:, -1:].min(initial=0.0)} s, cannot fix "
+            f"{len(steps)} steps, some of {measured_s.min(initial=0.0)} s, cannot fix "
             f"{num_coefficients} coefficients; record more requests"
         )
-    measured_s = table[:, -1]
     features = np.column_stack([_shares(table[:, 0], knots), others])
     predicted_s = measured_s
     for _ in range(_ROUNDS):
         coefficients = non_negative(features / predicted_s[:, None], measured_s / predicted_s)
         predicted_s = np.maximum(features @ coefficients, measured_s.min() / 2)
     decodes_s, prices_s = np.split(coefficients, [len(knots)])
-    per_context_token_s, per_prefill_s, per_prefill_token_s, per_attention_pair_s = prices_s
     return StepFit(
         latency=EngineLatency(
             decodes=tuple(knots),
             decodes_s=tuple(decodes_s.tolist()),
-            per_context_token_s=float(per_context_token_s),
-            per_prefill_s=float(per_prefill_s),
-            per_prefill_token_s=float(per_prefill_token_s),
-            per_attention_pair_s=float(per_attention_pair_s),
+            **dict(zip(_PRICES, prices_s.tolist(), strict=True)),
         ),
         num_steps=len(steps),
-        mape_fraction=float(np.mean(np.abs(predicted_s - measured_s) / measured_s)),
+        mape_fraction=mape(predicted_s, measured_s),
     )
 
 

@@ -68,19 +68,13 @@ def test_an_engine_under_another_policy_than_the_simulated_one_is_found_out(
 
 
 def test_steps_are_fitted_to_the_other_pieces_than_those_compared(requests: Requests) -> None:
-    runs = measure(PlainEngine(FCFS(), LIMITS, LATENCY), requests, TRIAL)
-    assert [len(run) for run in runs.runs] == [2, 2]
-    compared = [each.timeline.requests for each in runs.runs[0]]
-    assert [float(piece.arrival_s[0]) for piece in compared] == [0.0, 0.0]
-    assert runs.instance.max_num_seqs == LIMITS.max_num_seqs
-    assert runs.instance.kv_blocks == LIMITS.kv_blocks
+    _, runs, fit = measure(PlainEngine(FCFS(), LIMITS, LATENCY), requests, TRIAL)
+    assert [len(run) for run in runs] == [2, 2]
+    assert [float(each.timeline.requests.arrival_s[0]) for each in runs[0]] == [0.0, 0.0]
     # A piece for the fit that is cut short leaves fewer steps to fit to.
-    fewer = measure(
-        PlainEngine(FCFS(), LIMITS, LATENCY),
-        replace(requests, output_tokens=np.where(np.arange(80) < 20, 4, requests.output_tokens)),
-        TRIAL,
-    )
-    assert fewer.fit.num_steps < runs.fit.num_steps
+    cut = replace(requests, output_tokens=np.where(np.arange(80) < 20, 4, requests.output_tokens))
+    _, _, fewer = measure(PlainEngine(FCFS(), LIMITS, LATENCY), cut, TRIAL)
+    assert fewer.num_steps < fit.num_steps
 
 
 @pytest.mark.parametrize("num_pieces", [2, 7, 10])

@@ -1,65 +1,29 @@
 """What capturing CUDA graphs does to step times; here the engine is a simulator of known ones."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 
 from scheduler_adapters.benchmarks.transformers_report import Report
 from scheduler_adapters.engines.transformers_batching.in_process import GRAPHS
 from scheduler_adapters.policy import load_policy
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import LatencyModel
-from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.timeline.steps import Chunk, StepRecord
+from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.validation.errors import METRICS
 from scheduler_adapters.validation.graph_fit import GraphFit, _size, fit_graphs
 from scheduler_adapters.validation.prediction import Served, predict
 from scheduler_adapters.validation.step_fit import EngineLatency
 from scheduler_adapters.workload.requests import Requests
-from tests.scheduler_adapters.validation.noting_engine import requests_of
+from tests.scheduler_adapters.validation import noting_engine
 
 CAPTURE_S = 0.08
 
 
-@dataclass(kw_only=True)
-class Engine(LatencyModel):
-    """New: it captures a graph where tokens or cache reach a new multiple. Notes its steps."""
-
-    steps: list[StepRecord] = field(default_factory=list)
-    graphs: set[tuple[int, int]] = field(default_factory=set)
-
-    def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
-        tokens = sum(chunk for _, chunk in prefills)
-        cached = decode_context - num_decodes + sum(before for before, _ in prefills)
-        seconds = 0.01 + 1e-5 * num_decodes + 1e-6 * decode_context + 2e-5 * tokens
-        graph = ((num_decodes + tokens + 63) // 64, max(1, (cached + 2047) // 2048))
-        seconds += CAPTURE_S * (graph not in self.graphs)
-        self.graphs.add(graph)
-        self.steps.append(StepRecord.of(num_decodes, decode_context, prefills, seconds))
-        return seconds
-
-
-def instance_with(latency: LatencyModel) -> Instance:
-    return Instance(latency=latency, kv_blocks=4000, max_num_seqs=32, max_tokens=128)
-
-
 @pytest.fixture
 def requests() -> Requests:
-    return requests_of(150, 60)
+    return noting_engine.requests_of(150, 60)
 
 
 def serve(requests: Requests, policy: str) -> Served:
-    engine = Engine()
-    timeline = simulate(requests, load_policy(policy), instance_with(engine))
-    return Served(
-        requests=requests,
-        timeline=timeline,
-        steps=engine.steps,
-        has_graphs=True,
-        instance_with=instance_with,
-    )
+    return noting_engine.serve(requests, policy, capture_s=CAPTURE_S)
 
 
 def test_captures_of_one_policy_predict_those_of_another(requests: Requests) -> None:
