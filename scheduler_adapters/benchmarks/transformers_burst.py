@@ -31,9 +31,10 @@ from scheduler_adapters.timeline.live_log import TimelineLog
 from scheduler_adapters.validation.prediction import Served
 from scheduler_adapters.validation.recording import StepRecorder
 from scheduler_adapters.workload.data_folder import data_file
+from scheduler_adapters.workload.mixes import draw_lengths
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.table_files import read_table
-from scheduler_adapters.workload.workload import WorkloadConfig, synthetic_requests
+from scheduler_adapters.workload.workload import WorkloadConfig
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +182,7 @@ def _lengths(config: BurstConfig) -> Requests:
         table = read_table(data_file(LENGTHS), ("prompt", "vicuna_tokens_t0_7"))
     except (ConfigError, DataError) as error:
         log.warning("synthetic lengths take the place of measured ones: %s", error)
-        return synthetic_requests(config.most_requests, seed=config.seed)
+        return draw_lengths("chat", config.most_requests, seed=config.seed)
     words = np.array([len(prompt.split()) for prompt in table["prompt"]])
     return make_requests(
         prompt_tokens=np.maximum(1, words * _TOKENS_PER_WORD).astype(np.int64),

@@ -1,4 +1,4 @@
-"""Named lengths of requests that reason: fitted distributions, and recorded lengths.
+"""Named lengths of requests: fitted distributions, and recorded lengths.
 
     requests = draw_lengths("alpaca-eval", 2000, seed=0)
 
@@ -20,6 +20,8 @@ from scheduler_adapters.workload.table_files import read_table
 
 _LONGEST: Final = 16_384
 """Tokens of the longest prompt, reasoning and answer."""
+_LONGEST_CHAT, _CHAT_MEDIANS = 4096, (200, 160)
+"""Of chats without reasoning: prompt and answer are log-normal with a sigma of 1."""
 _CHARACTERS_PER_TOKEN: Final = 4
 """Of recorded prompts, whose tokens were not counted."""
 
@@ -58,16 +60,22 @@ RECORDED: Final = {
     "pm-llm-benchmark": "reasoning/pm-llm-benchmark",
 }
 """Recorded lengths of many models, and their files in the data folder."""
-REASONING_LENGTHS: Final = (*MIXES, HALF_HEAVY, *RECORDED)
+LENGTHS: Final = ("chat", *MIXES, HALF_HEAVY, *RECORDED)
 
 
 def draw_lengths(name: str, count: int, *, seed: int, data_dir: DataDir = None) -> Requests:
-    """Return `count` requests at 0 s with lengths of this name in `REASONING_LENGTHS`.
+    """Return `count` requests at 0 s with lengths of this name in `LENGTHS`.
 
     Raises ConfigError: another name. For recorded lengths, raises as `data_file`.
     """
     random = np.random.default_rng((seed, LENGTH_STREAM))
-    if name in RECORDED:
+    if name == "chat":
+        prompt, answer = (
+            np.clip(random.lognormal(np.log(median), 1.0, count), 1, _LONGEST_CHAT).astype(np.int64)
+            for median in _CHAT_MEDIANS
+        )
+        reasoning = np.zeros_like(answer)
+    elif name in RECORDED:
         recorded = _recorded(RECORDED[name], data_dir)
         prompt, reasoning, answer = random.choice(recorded, count, axis=1)
     elif name in MIXES:
@@ -76,7 +84,7 @@ def draw_lengths(name: str, count: int, *, seed: int, data_dir: DataDir = None) 
         chats, heavy = (_drawn(kind, count, random) for kind in ("arena-hard", "reasoning-heavy"))
         prompt, reasoning, answer = np.where(random.random(count) < 0.5, chats, heavy)
     else:
-        raise ConfigError(f"no lengths named {name!r}; use one of {', '.join(REASONING_LENGTHS)}")
+        raise ConfigError(f"no lengths named {name!r}; use one of {', '.join(LENGTHS)}")
     return make_requests(
         prompt_tokens=prompt, output_tokens=reasoning + answer, reasoning_tokens=reasoning
     )

@@ -8,23 +8,14 @@ import pandas as pd
 from lengthwise.errors import DataError
 from lengthwise.tables import reading
 from lengthwise.tables.columns import require_columns
-from lengthwise.tables.reading import OnBadRows
 
 
-def read_table(
-    path: Path,
-    columns: Sequence[str] = (),
-    *,
-    paths: Sequence[str] = (),
-    on_bad_rows: OnBadRows = "error",
-) -> pd.DataFrame:
-    """Return the table of a file with at least these columns, by `lengthwise.tables.reading`.
-
-    `paths` are further columns, also inside cells (`usage.completion_tokens`).
+def read_table(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the table of a file with at least these columns.
 
     Raises DataError for an absent file, another format, or a missing column.
     """
-    table = reading.read_table(path, columns=paths, on_bad_rows=on_bad_rows)
+    table = reading.read_table(path)
     require_columns(table, columns, path)
     return table
 

@@ -22,11 +22,10 @@ from pandas.api.types import is_datetime64_any_dtype, is_numeric_dtype
 from lengthwise.errors import DataError, ScoringError
 from lengthwise.tables.columns import ARRIVAL, LENGTH, PROMPT, PROMPT_TOKENS, require_columns
 from lengthwise.tables.prompt_text import prompt_of
-from lengthwise.tables.reading import OnBadRows, log_left_out
+from lengthwise.tables.reading import OnBadRows, log_left_out, read_table
 from lengthwise.tables.values import count_of
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.score_sources import PromptScorer
-from scheduler_adapters.workload.table_files import read_table
 
 _SINCE_1970: Final = 1e9
 """Times above are seconds since 1970, not since the start of a trace."""
@@ -34,24 +33,18 @@ _SINCE_1970: Final = 1e9
 log = logging.getLogger(__name__)
 
 COLUMN_NAMES: Final = {
-    "prompt_tokens": (
-        *("prompt_tokens", "num_prompt_tokens", "num_prefill_tokens", "input_tokens"),
-        *("input_length", "input_toks", "ContextTokens"),
-    ),
-    "output_tokens": (
-        *("output_tokens", "num_output_tokens", "num_decode_tokens", "output_length"),
-        *("output_toks", "GeneratedTokens"),
-    ),
-    "arrival_s": (
-        *("arrival_s", "arrival_time", "arrival_time_s", "arrived_at", "timestamp_s"),
-        *("timestamp_ms", "arrival_ms", "arrival_time_ms", "TIMESTAMP", "Timestamp", "timestamp"),
-    ),
-    "reasoning_tokens": ("reasoning_tokens",),
-    "scores": ("score", "scores"),
-    "request_id": ("request_id", "prompt_id"),
-    "user_class": ("user_class",),
-    "tbt_s": ("tbt_s",),
-    "score_s": ("score_s",),
+    column: names.split()
+    for column, names in {
+        "prompt_tokens": "prompt_tokens num_prompt_tokens num_prefill_tokens input_tokens "
+        "input_length input_toks ContextTokens",
+        "output_tokens": "output_tokens num_output_tokens num_decode_tokens output_length "
+        "output_toks GeneratedTokens",
+        "arrival_s": "arrival_s arrival_time arrival_time_s arrived_at timestamp_s timestamp_ms "
+        "arrival_ms arrival_time_ms TIMESTAMP Timestamp timestamp",
+        "scores": "score scores",
+        "request_id": "request_id prompt_id",
+        **{name: name for name in ("reasoning_tokens", "user_class", "tbt_s", "score_s")},
+    }.items()
 }
 """Our columns, and their names in public traces; the first present name is read. Numbers in a
 column called timestamp are not read: their unit differs between traces."""
@@ -80,7 +73,7 @@ def read_trace(
     """
     path = Path(path)
     given = dict(columns or {})
-    table = read_table(path, paths=list(given.values()), on_bad_rows=on_bad_rows)
+    table = read_table(path, columns=list(given.values()), on_bad_rows=on_bad_rows)
     if limit is not None and limit < len(table):
         log.info(
             "the first %s of %s requests of %s are read", f"{limit:,}", f"{len(table):,}", path

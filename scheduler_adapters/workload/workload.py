@@ -17,9 +17,9 @@ from lengthwise.bundle import read_manifest
 from lengthwise.errors import ConfigError, DataError, at_least, require
 from lengthwise.tables.reading import OnBadRows
 from scheduler_adapters.workload import arrivals
-from scheduler_adapters.workload.arrivals import CLASS_STREAM, LENGTH_STREAM
-from scheduler_adapters.workload.mixes import REASONING_LENGTHS, draw_lengths
-from scheduler_adapters.workload.requests import Floats, Requests, make_requests
+from scheduler_adapters.workload.arrivals import CLASS_STREAM
+from scheduler_adapters.workload.mixes import LENGTHS, draw_lengths
+from scheduler_adapters.workload.requests import Floats, Requests
 from scheduler_adapters.workload.score_sources import open_prompt_scorer, synthetic_scores
 from scheduler_adapters.workload.traces import read_trace
 
@@ -90,8 +90,8 @@ class WorkloadConfig(TraceColumns):
         at_least("num_requests", self.num_requests, 1)
         at_least("seed", self.seed, 0)
         _check_classes(self.classes)
-        names = ("chat", *REASONING_LENGTHS)
-        require("lengths", repr(self.lengths), self.lengths in names, "one of " + ", ".join(names))
+        one_of = "one of " + ", ".join(LENGTHS)
+        require("lengths", repr(self.lengths), self.lengths in LENGTHS, one_of)
         if self.trace is not None and self.lengths != "chat":
             raise ConfigError(f"lengths is {self.lengths!r} beside a trace; use one of them")
         is_known = self.scores in (None, *SCORES) or self.scores_prompts
@@ -118,10 +118,8 @@ class WorkloadConfig(TraceColumns):
 
         Raises DataError and ScoringError as `read_trace`, and DataError for a trace without scores.
         """
-        if self.trace is None and self.lengths != "chat":
+        if self.trace is None:
             requests = draw_lengths(self.lengths, self.num_requests, seed=self.seed)
-        elif self.trace is None:
-            requests = synthetic_requests(self.num_requests, seed=self.seed)
         else:
             scorer = open_prompt_scorer(str(self.scores)) if self.scores_prompts else None
             requests = read_trace(
@@ -190,13 +188,3 @@ def _check_classes(classes: dict[str, dict[str, float]]) -> None:
             raise ConfigError(f"class {name!r} has {sorted(unknown)}; use share and tbt_s")
         target_s, right = own.get("tbt_s", inf), "seconds above 0, or leave it out for no target"
         require(f"tbt_s of class {name!r}", target_s, target_s > 0, right)
-
-
-def synthetic_requests(count: int, *, seed: int) -> Requests:
-    """Return chat requests with log-normal lengths: medians 200 prompt and 160 output tokens."""
-    random = np.random.default_rng((seed, LENGTH_STREAM))
-    prompt_tokens, output_tokens = (
-        np.clip(random.lognormal(np.log(median), 1.0, count), 1, 4096).astype(np.int64)
-        for median in (200, 160)
-    )
-    return make_requests(prompt_tokens=prompt_tokens, output_tokens=output_tokens)

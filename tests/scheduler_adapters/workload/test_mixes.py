@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.workload.mixes import MIXES, REASONING_LENGTHS, draw_lengths
+from scheduler_adapters.workload.mixes import LENGTHS, MIXES, draw_lengths
 
 
 @pytest.mark.parametrize("name", ["alpaca-eval", "arena-hard"])
@@ -22,6 +22,14 @@ def test_drawn_lengths_have_the_medians_of_their_fit(name):
     for tokens, fit in zip(drawn, MIXES[name], strict=True):
         assert np.median(tokens) == pytest.approx(fit.median, rel=0.05)
         assert tokens.min() >= 1
+
+
+def test_chats_have_their_medians_and_no_reasoning():
+    requests = draw_lengths("chat", 20_000, seed=1)
+    assert np.median(requests.prompt_tokens) == pytest.approx(200, rel=0.05)
+    assert np.median(requests.output_tokens) == pytest.approx(160, rel=0.05)
+    assert requests.output_tokens.max() <= 4096
+    assert not requests.reasoning_tokens.any()
 
 
 def test_the_half_heavy_mix_has_half_of_each():
@@ -57,5 +65,5 @@ def test_recorded_lengths_are_those_of_rows_with_visible_reasoning(tmp_path):
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=", ".join(REASONING_LENGTHS)):
+    with pytest.raises(ConfigError, match=", ".join(LENGTHS)):
         draw_lengths("poems", 5, seed=0)

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from lengthwise.bundle import TOKENIZER, sha256_of
 from lengthwise.errors import BundleError, ConfigError, DataError, ScoringError
+from scheduler_adapters.workload.mixes import draw_lengths
 from scheduler_adapters.workload.requests import make_requests
 from scheduler_adapters.workload.score_sources import (
     ServiceScores,
@@ -50,9 +51,7 @@ def test_perfect_synthetic_scores_order_as_the_oracle():
 
 
 def test_synthetic_scores_know_nothing_of_the_prompt_lengths_drawn_with_the_same_seed():
-    from scheduler_adapters.workload.workload import synthetic_requests
-
-    requests = synthetic_requests(4_000, seed=0)
+    requests = draw_lengths("chat", 4_000, seed=0)
     scores = synthetic_scores(requests.output_tokens, tau_b=0.5, seed=0)
     assert abs(achieved_tau_b(scores, requests.prompt_tokens)) < 0.03
 

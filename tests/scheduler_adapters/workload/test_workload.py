@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lengthwise.errors import ConfigError, DataError
-from scheduler_adapters.workload.workload import WorkloadConfig, synthetic_requests
+from scheduler_adapters.workload.workload import WorkloadConfig
 
 
 @pytest.fixture
@@ -84,13 +84,6 @@ def test_a_process_without_a_rate_is_refused():
 def test_impossible_workloads_are_refused(wrong, complaint):
     with pytest.raises(ConfigError, match=complaint):
         WorkloadConfig(**wrong)
-
-
-def test_synthetic_lengths_have_their_medians():
-    requests = synthetic_requests(20_000, seed=1)
-    assert np.median(requests.prompt_tokens) == pytest.approx(200, rel=0.05)
-    assert np.median(requests.output_tokens) == pytest.approx(160, rel=0.05)
-    assert requests.output_tokens.max() <= 4096
 
 
 def test_lengths_by_name_reason_and_stand_beside_no_trace(trace):
