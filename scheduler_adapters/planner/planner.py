@@ -4,21 +4,26 @@ Steps equal those of the slow reference engine in `tests/`. While every resident
 no rank is computed and nothing is sorted. The engine keeps its memory and its batch.
 """
 
-from bisect import bisect_left, bisect_right, insort
 from itertools import chain
 from math import inf
-from operator import itemgetter
-from typing import Any, Generic
+from typing import Generic
 
 from scheduler_adapters.planner.engine_view import EngineView
 from scheduler_adapters.planner.eviction import displace, secure_block
-from scheduler_adapters.planner.ranking import EngineRequest, Item, RankedQueue, Ranker
+from scheduler_adapters.planner.ranking import (
+    Item,
+    RankedQueue,
+    RankEntry,
+    Ranker,
+    RankOrder,
+)
 from scheduler_adapters.planner.residents import Residents
 from scheduler_adapters.planner.step_budget import Plan, Step, StepBudget
 from scheduler_adapters.policy import ask_rule
 from scheduler_adapters.views import UNLIMITED, StepRule
 
-_Entry = tuple[Any, ...]
+# While every resident fits, decodes are not put in order, and reordered ones accumulate.
+_MANY_REORDERED = 1024
 
 
 class Planner(Generic[Item]):
@@ -28,7 +33,7 @@ class Planner(Generic[Item]):
     """
 
     def __init__(self, ranker: Ranker, view: EngineView[Item], waiting: RankedQueue[Item]) -> None:
-        self.residents = Residents(ranker, view, waiting.entries)
+        self.residents = Residents(ranker, view, waiting)
         self.num_deferred = 0
         """Residents left out of a step, summed over all steps."""
         self._ranker = ranker
@@ -36,9 +41,7 @@ class Planner(Generic[Item]):
         self._waiting = waiting
         self._limits = view.max_num_seqs, view.max_chunk()
         self._budget = self._make_budget(UNLIMITED)
-        self._decodes_in_order: list[_Entry] = []
-        self._decode_entries: dict[int, _Entry] = {}
-        """The entries of that list by number."""
+        self._decodes: RankOrder[Item] = RankOrder()
 
     def plan(self) -> Plan[Item] | None:
         """Return the next step, or None without any request; evicts in the engine."""
@@ -142,11 +145,11 @@ class Planner(Generic[Item]):
         if budget.rule.displace:
             displace(residents, waiting, step)
         decodes = self._decodes_by_rank()
-        prefills = sorted(map(_entry, chain(residents.prefilling.values(), step.seated)))
+        prefills = RankOrder(chain(residents.prefilling.values(), step.seated))
         lane = -inf
-        while (lane := min(_next_lane(lane, decodes, prefills), waiting.lane_after(lane))) < inf:
-            self._place_decodes(step, _in_lane(decodes, lane))
-            for _, _, _, item in _in_lane(prefills, lane):
+        while (lane := min(each.lane_after(lane) for each in (decodes, prefills, waiting))) < inf:
+            self._place_decodes(step, decodes.in_lane(lane))
+            for _, _, _, item in prefills.in_lane(lane):
                 if not self._place_prefill(step, item):
                     break
             if not budget.rule.displace:
@@ -155,42 +158,36 @@ class Planner(Generic[Item]):
             num_tokens=budget.num_decodes + step.prefill_tokens,
             admitted=step.admitted,
             chunk=budget.max_chunk,
-            left_out=self._leave_out(step, decodes, prefills),
+            left_out=self._leave_out(step, decodes.entries + prefills.entries),
             last=step.last,
         )
 
-    def _leave_out(
-        self, step: Step[Item], decodes: list[_Entry], prefills: list[_Entry]
-    ) -> list[Item]:
+    def _leave_out(self, step: Step[Item], entries: list[RankEntry[Item]]) -> list[Item]:
         """Return the residents that do not run, and note when each of them last ran."""
         residents, newest_s = self.residents, self._ranker.load.last_step_end_s
         others = step.placed | step.evicted if step.evicted else step.placed
         if step.seated:
             others = others | {item.lengthwise.view.number for item in step.seated}
-        left_out = [entry for entry in chain(decodes, prefills) if entry[2] not in others]
+        left_out = [entry for entry in entries if entry[2] not in others]
         ended_s = residents.left_out.get
         residents.left_out = {number: ended_s(number, newest_s) for _, _, number, _ in left_out}
         self.num_deferred += len(left_out)
         return [entry[-1] for entry in left_out]
 
-    def _decodes_by_rank(self) -> list[_Entry]:
+    def _decodes_by_rank(self) -> RankOrder[Item]:
         """Return all decodes in order; only reordered ones are sorted in anew."""
-        order, decoding = self._decodes_in_order, self.residents.decoding
-        reordered = self.residents.reordered
-        if 8 * len(reordered) > len(order):
-            order[:] = sorted(map(_entry, decoding.values()))
-            self._decode_entries = {entry[2]: entry for entry in order}
+        decoding, reordered = self.residents.decoding, self.residents.reordered
+        if 8 * len(reordered) > len(self._decodes.entries):
+            self._decodes = RankOrder(decoding.values())
         else:
-            for number, name in reordered.items():
-                if (entry := self._decode_entries.pop(number, None)) is not None:
-                    del order[bisect_left(order, entry)]
-                if (item := decoding.get(name)) is not None:
-                    entry = self._decode_entries[number] = _entry(item)
-                    insort(order, entry)
+            for number in reordered:
+                self._decodes.remove(number)
+                if (item := decoding.get(number)) is not None:
+                    self._decodes.add(item)
         reordered.clear()
-        return order
+        return self._decodes
 
-    def _place_decodes(self, step: Step[Item], entries: list[_Entry]) -> None:
+    def _place_decodes(self, step: Step[Item], entries: list[RankEntry[Item]]) -> None:
         if step.free_blocks >= len(entries) * self._view.max_growth:
             # There is a block for each of them.
             if step.evicted:
@@ -229,7 +226,7 @@ class Planner(Generic[Item]):
         return True
 
     def _admit(self, step: Step[Item], lane: float) -> None:
-        for item in () if step.admission_closed else self._waiting.in_lane(lane):
+        for _, _, _, item in () if step.admission_closed else self._waiting.in_lane(lane):
             if self._view.is_blocked(item, step.admitted):
                 continue
             # Seats and budget first: they cost less than `need`.
@@ -246,25 +243,3 @@ class Planner(Generic[Item]):
                     continue
             step.admission_closed = True
             return
-
-
-_lane = itemgetter(0)
-# While every resident fits, decodes are not put in order, and reordered ones accumulate.
-_MANY_REORDERED = 1024
-
-
-def _entry(item: EngineRequest) -> _Entry:
-    tracked = item.lengthwise
-    return tracked.rank.lane, tracked.rank.key, tracked.view.number, item
-
-
-def _in_lane(entries: list[_Entry], lane: float) -> list[_Entry]:
-    if entries and entries[0][0] == entries[-1][0] == lane:
-        return entries
-    start = bisect_left(entries, lane, key=_lane)
-    return entries[start : bisect_right(entries, lane, start, key=_lane)]
-
-
-def _next_lane(lane: float, *sorted_entries: list[_Entry]) -> float:
-    following = ((each, bisect_right(each, lane, key=_lane)) for each in sorted_entries)
-    return min((entries[at][0] for entries, at in following if at < len(entries)), default=inf)

@@ -8,12 +8,12 @@ rank of each request, and reports events to the engine's observers. Waiting requ
 import itertools
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from math import inf
 from operator import itemgetter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from lengthwise.errors import InvalidDecision
 from scheduler_adapters.planner.late_scores import LateScore, LateScores
@@ -56,6 +56,8 @@ class EngineRequest(Protocol):
 
 
 Item = TypeVar("Item", bound=EngineRequest)
+RankEntry: TypeAlias = tuple[float, Any, int, Item]
+"""Lane, key and receive number of an item, and the item."""
 
 
 class Ranker:
@@ -120,11 +122,10 @@ class Ranker:
             priority=priority if self._by_priority else None,
             thinking_over=self.ends_prompt_thinking(prompt),
         )
-        late = None
         if tracked.view.score is None and key is not None:
             late = self.late_scores.expect(key, tracked)
-        if late is not None:
-            self._use_late(tracked, late)
+            if late is not None:
+                self._use_late(tracked, late)
         self._median.arrived(tracked.view)
         self.set_rank(tracked, ask_rank(self.policy, tracked.view, self.load))
         for observer in self.observers:
@@ -251,30 +252,23 @@ def ends_thinking(output: Sequence[int], num_new: int, marker: tuple[int, ...]) 
     return any(tuple(output[end - len(marker) : end]) == marker for end in ends)
 
 
-class RankedQueue(Generic[Item]):
-    """Items in order of `lane`, `key` and receive number, with a timer for each ending rank.
+class RankOrder(Generic[Item]):
+    """Items in order of `lane`, `key` and receive number.
 
-    Inserting and removing cost O(log n) comparisons; a step without a change costs nothing.
+    Inserting and removing cost O(log n) comparisons.
     """
 
-    def __init__(self) -> None:
-        self._order: list[tuple[float, Any, int, Item, float]] = []
-        self.entries: Sized = self._order
-        """One entry per item, for quick access to the length."""
-        self._by_number: dict[int, tuple[float, Any, int, Item, float]] = {}
-        self._timers: list[tuple[float, int]] = []
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        self.entries: list[RankEntry[Item]] = sorted(map(_entry, items))
+        self._by_number = {entry[2]: entry for entry in self.entries}
 
     def add(self, item: Item) -> None:
-        """Insert an item that is not in the queue."""
-        rank, number = item.lengthwise.rank, item.lengthwise.view.number
-        entry = (rank.lane, rank.key, number, item, rank.valid_until_s)
-        if self._order and self._order[-1] < entry:
-            self._order.append(entry)  # always under FCFS: no search
+        """Insert an item that is not in the order."""
+        entry = self._by_number[item.lengthwise.view.number] = _entry(item)
+        if self.entries and self.entries[-1] < entry:
+            self.entries.append(entry)  # always under FCFS: no search
         else:
-            insort(self._order, entry)
-        self._by_number[number] = entry
-        if rank.valid_until_s < inf:
-            heappush(self._timers, (rank.valid_until_s, number))
+            insort(self.entries, entry)
 
     def remove(self, number: int) -> Item | None:
         """Remove and return the item with this receive number; None if it is not here."""
@@ -282,58 +276,107 @@ class RankedQueue(Generic[Item]):
         if entry is None:
             return None
         # Most removals are of the first item: no search.
-        del self._order[0 if self._order[0] is entry else bisect_left(self._order, entry)]
-        # A timer outlives its item; rebuilt once such timers are the majority.
-        if len(self._timers) > 64 + 2 * len(self._order):
-            self._timers = [(until_s, n) for _, _, n, _, until_s in self._order if until_s < inf]
-            heapify(self._timers)
+        del self.entries[0 if self.entries[0] is entry else bisect_left(self.entries, entry)]
         return entry[3]
 
-    def first(self) -> Item:
-        """Return the most urgent item; IndexError if the queue is empty."""
-        return self._order[0][3]
-
-    def first_few(self, count: int) -> list[Item]:
-        """Return the most urgent `count` items, or all of a shorter queue."""
-        return [entry[3] for entry in self._order[:count]]
-
-    def pop_first(self) -> Item:
-        """Remove and return the most urgent item; IndexError if the queue is empty."""
-        item = self._order[0][3]
-        self.remove(item.lengthwise.view.number)
-        return item
-
-    def pop_expired(self, now_s: float) -> list[Item]:
-        """Remove and return every item whose rank ended at or before `now_s`."""
-        expired: list[Item] = []
-        while self._timers and self._timers[0][0] <= now_s:
-            until_s, number = heappop(self._timers)
-            entry = self._by_number.get(number)
-            if entry is not None and entry[4] == until_s:
-                self.remove(number)
-                expired.append(entry[3])
-        return expired
+    def find(self, number: int) -> Item | None:
+        """Return the item with this receive number; None if it is not here."""
+        entry = self._by_number.get(number)
+        return None if entry is None else entry[3]
 
     def lane_after(self, lane: float) -> float:
         """Return the next greater `Rank.lane` of an item; infinity if there is none."""
-        at = bisect_right(self._order, lane, key=_lane)
-        return self._order[at][0] if at < len(self._order) else inf
+        at = bisect_right(self.entries, lane, key=_lane)
+        return self.entries[at][0] if at < len(self.entries) else inf
 
-    def in_lane(self, lane: float) -> Iterator[Item]:
-        """Yield the items with this `Rank.lane` in order. Do not change the queue meanwhile."""
-        for at in range(bisect_left(self._order, lane, key=_lane), len(self._order)):
-            if self._order[at][0] != lane:
-                return
-            yield self._order[at][3]
+    def in_lane(self, lane: float) -> list[RankEntry[Item]]:
+        """Return the entries with this `Rank.lane`, in order."""
+        entries = self.entries
+        if entries and entries[0][0] == entries[-1][0] == lane:
+            return entries
+        start = bisect_left(entries, lane, key=_lane)
+        return entries[start : bisect_right(entries, lane, start, key=_lane)]
 
     def __contains__(self, number: int) -> bool:
         return number in self._by_number
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self.entries)
 
     def __iter__(self) -> Iterator[Item]:
-        return (entry[3] for entry in self._order)
+        return (entry[3] for entry in self.entries)
+
+
+class RankTimers(Generic[Item]):
+    """Ends of ranks in time, by receive number. The timer of an earlier rank is ignored.
+
+    Args:
+        find: returns the item with a receive number, if it still counts.
+    """
+
+    def __init__(self, find: Callable[[int], Item | None]) -> None:
+        self._find = find
+        self._heap: list[tuple[float, int]] = []
+        self._most = 64
+
+    def add(self, tracked: RankedRequest) -> None:
+        """Set a timer if the rank ends in time."""
+        if tracked.rank.valid_until_s < inf:
+            heappush(self._heap, (tracked.rank.valid_until_s, tracked.view.number))
+            # A timer outlives its rank; such timers are dropped once they are the majority.
+            if len(self._heap) > self._most:
+                self._heap = sorted(timer for timer in set(self._heap) if self._current(timer))
+                self._most = 64 + 2 * len(self._heap)
+
+    def pop(self, now_s: float) -> Iterator[Item]:
+        """Yield each item whose rank ended at or before `now_s`; the consumer replaces the rank."""
+        while self._heap and self._heap[0][0] <= now_s:
+            if (item := self._current(heappop(self._heap))) is not None:
+                yield item
+
+    def _current(self, timer: tuple[float, int]) -> Item | None:
+        item = self._find(timer[1])
+        ends_then = item is not None and item.lengthwise.rank.valid_until_s == timer[0]
+        return item if ends_then else None
+
+
+class RankedQueue(RankOrder[Item]):
+    """Waiting items in order, with a timer for each ending rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._timers: RankTimers[Item] = RankTimers(self.find)
+
+    def add(self, item: Item) -> None:
+        super().add(item)
+        self._timers.add(item.lengthwise)
+
+    def first(self) -> Item:
+        """Return the most urgent item; IndexError if the queue is empty."""
+        return self.entries[0][3]
+
+    def pop_first(self) -> Item:
+        """Remove and return the most urgent item; IndexError if the queue is empty."""
+        item = self.first()
+        self.remove(item.lengthwise.view.number)
+        return item
+
+    def first_few(self, count: int) -> list[Item]:
+        """Return the most urgent `count` items, or all of a shorter queue."""
+        return [entry[3] for entry in self.entries[:count]]
+
+    def pop_expired(self, now_s: float) -> list[Item]:
+        """Remove and return every item whose rank ended at or before `now_s`."""
+        expired: list[Item] = []
+        for item in self._timers.pop(now_s):
+            self.remove(item.lengthwise.view.number)
+            expired.append(item)
+        return expired
+
+
+def _entry(item: Item) -> RankEntry[Item]:
+    tracked = item.lengthwise
+    return tracked.rank.lane, tracked.rank.key, tracked.view.number, item
 
 
 _lane = itemgetter(0)

@@ -5,14 +5,13 @@ or when its last rank ends, and never otherwise.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence, Sized
-from heapq import heapify, heappop, heappush
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import chain
 from math import inf
 from typing import Generic
 
 from scheduler_adapters.planner.engine_view import EngineView
-from scheduler_adapters.planner.ranking import Item, Ranker
+from scheduler_adapters.planner.ranking import Item, RankedQueue, Ranker, RankTimers
 from scheduler_adapters.views import Phase, Rank
 
 # Names of their own: to look one up in the enumeration takes ten times as long.
@@ -20,31 +19,30 @@ _PREFILL, _REASONING, _ANSWERING = Phase.PREFILL, Phase.REASONING, Phase.ANSWERI
 
 
 class Residents(Generic[Item]):
-    """The residents of one engine, by phase."""
+    """The residents of one engine, by phase and receive number."""
 
-    def __init__(self, ranker: Ranker, view: EngineView[Item], waiting: Sized) -> None:
+    def __init__(self, ranker: Ranker, view: EngineView[Item], waiting: RankedQueue[Item]) -> None:
         self.ranker = ranker
         self.view = view
         self._waiting = waiting
         self.think_end = ranker.think_end if ranker.policy.traits.sees_thinking else ()
-        self.prefilling: dict[str, Item] = {}
-        self.decoding: dict[str, Item] = {}
+        self.prefilling: dict[int, Item] = {}
+        self.decoding: dict[int, Item] = {}
         self.num_loaded = 0
         """Waiting requests that hold blocks and could run, as of the newest `count`."""
         self.left_out: dict[int, float] = {}
         """Receive number of each resident left out of the newest step -> end of its last step."""
         self.has_momentary = False
         """True once a rank was valid for one token of a whole group, as SLAI's are."""
-        self.reordered: dict[int, str] = {}
-        """Requests whose place among the decodes changed since this was emptied: number -> id."""
-        self._thinking: dict[str, Item] = {}
+        self.reordered = set[int]()
+        """Requests whose place among the decodes changed since this was emptied."""
+        self._thinking: dict[int, Item] = {}
         """The decodes in their reasoning phase."""
         self.worst_evict_key: tuple[float, ...] = ()
         """Upper bound of the residents' evict keys."""
-        self._token_checks: dict[int, list[str]] = defaultdict(list)
+        self._token_checks: dict[int, list[int]] = defaultdict(list)
         """Step -> residents whose rank may end with its tokens."""
-        self._time_checks: list[tuple[float, str]] = []
-        """Heap of (end of a rank, resident)."""
+        self._timers: RankTimers[Item] = RankTimers(self._find)
         ranker.load.total_blocks = view.total_blocks
 
     def __len__(self) -> int:
@@ -64,24 +62,21 @@ class Residents(Generic[Item]):
         # An asynchronous engine delivers the tokens of a step that ran before the eviction.
         tracked.view.generated_tokens = len(self.view.output(item))
         tracked.prefill_seen = False
-        self.prefilling[tracked.view.request_id] = item
+        self.prefilling[tracked.view.number] = item
         self._watch(item)
 
-    def left(self, request_id: str) -> None:
-        """Remove a finished request; an id that is not resident is ignored."""
-        item = self.decoding.pop(request_id, None)
-        if item is None:
-            self.prefilling.pop(request_id, None)
-            return
-        self.reordered[item.lengthwise.view.number] = request_id
-        self._thinking.pop(request_id, None)
+    def left(self, item: Item) -> None:
+        """Remove a request that finished or waits again; its view keeps the tokens so far.
 
-    def evicted(self, item: Item) -> None:
-        """Remove a resident that waits again; its view keeps the tokens generated so far."""
-        name = item.lengthwise.view.request_id
-        if name in self.decoding:
+        A request that is not resident is ignored.
+        """
+        number = item.lengthwise.view.number
+        self.prefilling.pop(number, None)
+        if number in self.decoding:
             self._see_tokens(item)
-        self.left(name)
+            del self.decoding[number]
+            self.reordered.add(number)
+            self._thinking.pop(number, None)
 
     def step_planned(self) -> None:
         """Update residents and load view before a step is planned.
@@ -118,13 +113,13 @@ class Residents(Generic[Item]):
             for item in list(self._thinking.values()):
                 if tuple(self.view.output(item)[-len(end) :]) == end:
                     tracked = item.lengthwise
-                    del self._thinking[tracked.view.request_id]
+                    del self._thinking[tracked.view.number]
                     tracked.thinking_over = True
                     self._see_tokens(item)
                     tracked.view.phase = _ANSWERING
                     self._rerank(item)
-        for request_id in self._token_checks.pop(self.ranker.load.step, ()):
-            decode = self.decoding.get(request_id)
+        for number in self._token_checks.pop(self.ranker.load.step, ()):
+            decode = self.decoding.get(number)
             if decode is not None and not self._rank_if_due(decode, {}):
                 self._watch(decode)
 
@@ -132,19 +127,19 @@ class Residents(Generic[Item]):
         """Update the load view."""
         load, view = self.ranker.load, self.view
         self.num_loaded = len(view.loaded())
-        load.num_waiting = len(self._waiting) + self.num_loaded
+        load.num_waiting = len(self._waiting.entries) + self.num_loaded
         load.num_prefilling = len(self.prefilling)
         load.num_decoding = len(self.decoding)
         load.used_blocks = view.total_blocks - self.free_blocks()
 
     def _start_decode(self, item: Item) -> None:
-        tracked, name = item.lengthwise, item.lengthwise.view.request_id
-        self.decoding[name] = self.prefilling.pop(name)
-        self.reordered[tracked.view.number] = name
+        tracked, number = item.lengthwise, item.lengthwise.view.number
+        self.decoding[number] = self.prefilling.pop(number)
+        self.reordered.add(number)
         tracked.view.phase = _ANSWERING
         if self.think_end and not tracked.thinking_over:
             tracked.view.phase = _REASONING
-            self._thinking[name] = item
+            self._thinking[number] = item
         self._see_tokens(item)
 
     def _see_tokens(self, item: Item) -> None:
@@ -164,26 +159,16 @@ class Residents(Generic[Item]):
     def _watch(self, item: Item) -> None:
         tracked = item.lengthwise
         rank, view = tracked.rank, tracked.view
-        self.reordered[view.number] = view.request_id
+        self.reordered.add(view.number)
         if rank.evict_key is not None and rank.evict_key > self.worst_evict_key:
             self.worst_evict_key = rank.evict_key
         if _is_momentary(rank):
             self.has_momentary = True
             return
-        if rank.valid_until_s < inf:
-            heappush(self._time_checks, (rank.valid_until_s, view.request_id))
-            # A check outlives its rank; rebuilt once such checks are the majority.
-            if len(self._time_checks) > max(4096, 4 * len(self)):
-                ranked = (other.lengthwise for other in self)
-                self._time_checks = [
-                    (other.rank.valid_until_s, other.view.request_id)
-                    for other in ranked
-                    if other.rank.valid_until_s < inf
-                ]
-                heapify(self._time_checks)
+        self._timers.add(tracked)
         if tracked.rerank_at_tokens < inf and view.phase > _PREFILL:
             missing = tracked.rerank_at_tokens - len(self.view.output(item))
-            self._token_checks[self.ranker.load.step + max(1, int(missing))].append(view.request_id)
+            self._token_checks[self.ranker.load.step + max(1, int(missing))].append(view.number)
 
     def _rank_if_due(self, item: Item, shared: dict[Hashable, Rank]) -> bool:
         """Replace the rank of a decode that has generated the tokens it was valid for."""
@@ -194,7 +179,7 @@ class Residents(Generic[Item]):
         group = tracked.rank.group
         if group in shared:
             self.ranker.set_rank(tracked, shared[group])
-            self.reordered[tracked.view.number] = tracked.view.request_id
+            self.reordered.add(tracked.view.number)
         else:
             self._rerank(item)
             if group is not None and tracked.rank.group == group:
@@ -216,14 +201,14 @@ class Residents(Generic[Item]):
 
     def expire_in_time(self) -> None:
         """Replace the ranks that have ended by now."""
-        while self._time_checks and self._time_checks[0][0] <= self.ranker.load.now_s:
-            until_s, request_id = heappop(self._time_checks)
-            item = self.decoding.get(request_id) or self.prefilling.get(request_id)
-            if item is not None and item.lengthwise.rank.valid_until_s == until_s:
-                self._expire(item)
+        for item in self._timers.pop(self.ranker.load.now_s):
+            self._expire(item)
+
+    def _find(self, number: int) -> Item | None:
+        return self.decoding.get(number) or self.prefilling.get(number)
 
     def _expire(self, item: Item) -> None:
-        if item.lengthwise.view.request_id in self.decoding:
+        if item.lengthwise.view.number in self.decoding:
             self._see_tokens(item)
         self.ranker.expire(item.lengthwise)
         self._watch(item)
@@ -236,7 +221,7 @@ class Residents(Generic[Item]):
 
     def freed_blocks(self, items: Sequence[Item], hit_by: Item | None = None) -> int:
         """Return `EngineView.freed`, and the blocks promised to prefills among these residents."""
-        prefills = (i for i in items if i.lengthwise.view.request_id in self.prefilling)
+        prefills = (i for i in items if i.lengthwise.view.number in self.prefilling)
         return self.view.freed(items, hit_by) + sum(map(self.view.missing, prefills))
 
     def free_blocks(self) -> int:

@@ -234,7 +234,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             self._queue.remove(state.lengthwise.view.number)
             self.lengthwise.late_scores.forget(state.request_id)
             if self.planner is not None:
-                self.planner.residents.left(state.request_id)
+                self.planner.residents.left(state)
             for observer in self.lengthwise.observers:
                 observer.withdrawn(state.lengthwise.view, self.lengthwise.clock())
         return cancelled
@@ -262,7 +262,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         if state is not None:
             self._left[request_id] = state
             if self.planner is not None:
-                self.planner.residents.evicted(state)  # the engine finishes evicted requests too
+                self.planner.residents.left(state)  # the engine finishes evicted requests too
 
     def _schedule_plan(self, plan: Plan[RequestState] | None, cache_budget: int) -> Any:
         """Schedule the planned residents, while the others are put aside with their blocks."""

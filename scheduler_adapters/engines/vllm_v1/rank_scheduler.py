@@ -93,7 +93,7 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
 
     def prepend_request(self, request: Request) -> None:
         if self.planner is not None:
-            self.planner.residents.evicted(request)
+            self.planner.residents.left(request)
         self._ranker.requeue(
             _tracked(request, self._ranker),
             generated_tokens=request.num_output_tokens,
@@ -240,7 +240,7 @@ class RankMixin:
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         if (planner := self._lengthwise_planner) is not None:
             for request in self._lengthwise_holders:  # a session between two turns
-                planner.residents.left(request.request_id)
+                planner.residents.left(request)
             if scheduler_output.total_num_scheduled_tokens:
                 self.lengthwise.end_step(self._lengthwise_step_start_s)
                 # Without speculation, which is refused, each request has at most one token.
@@ -260,7 +260,7 @@ class RankMixin:
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         if (planner := self._lengthwise_planner) is not None:
-            planner.residents.left(request.request_id)
+            planner.residents.left(request)
         if self.lengthwise.observers:
             self._lengthwise_left[request.request_id] = request
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]

@@ -82,7 +82,7 @@ class FakeEngine(EngineView[FakeRequest]):
         self.running.remove(item)
         self.drop(item)
         item.computed = 0
-        self.planner.residents.evicted(item)
+        self.planner.residents.left(item)
         self.ranker.requeue(
             item.lengthwise,
             generated_tokens=len(item.output),
@@ -162,7 +162,7 @@ class FakeEngine(EngineView[FakeRequest]):
             if len(item.output) == len(item.answer):
                 self.running.remove(item)
                 self.drop(item)
-                self.planner.residents.left(item.lengthwise.view.request_id)
+                self.planner.residents.left(item)
         self.planner.residents.step_ended()
         return {item.row: size for item, size in ran.items()}
 

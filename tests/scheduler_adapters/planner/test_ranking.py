@@ -97,7 +97,7 @@ def test_timers_do_not_keep_a_removed_item_alive_and_do_not_pile_up() -> None:
     del last
     gc.collect()
     assert gone() is None
-    assert len(queue._timers) <= 65
+    assert len(queue._timers._heap) <= 65
 
 
 class Clock:

@@ -70,7 +70,6 @@ def test_finished_residents_leave_nothing() -> None:
     residents = engine.planner.residents
     assert len(residents) == len(list(residents)) == 0
     assert not residents._thinking
-    residents.left("unknown")
     assert engine.ranker.load.num_started == 1
 
 

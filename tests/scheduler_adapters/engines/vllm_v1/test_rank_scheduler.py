@@ -287,7 +287,7 @@ def test_aborted_requests_leave_no_state(engine: Any) -> None:
     gc.collect()
     assert not scheduler.running
     assert not [ref for ref in kept if ref() is not None]
-    assert len(scheduler.waiting.queue._timers) <= 65
+    assert len(scheduler.waiting.queue._timers._heap) <= 65
 
 
 def test_only_requests_with_kv_blocks_stand_in_the_second_queue() -> None:
