@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from lengthwise.errors import DataError, require
+from lengthwise.errors import require
 from scoring_service.bench.load import open_loop, percentile_ms
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.server.worker import EndRequest
@@ -17,7 +16,7 @@ _WORDS: Final = ("write", "explain", "short", "long", "story", "about", "code", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadtestConfig:
-    """Requests of a load test, and their rate."""
+    """Requests of a load test, with different random prompts of about 30 words."""
 
     target: str = "127.0.0.1:50051"
     """HOST:PORT of the service."""
@@ -27,8 +26,6 @@ class LoadtestConfig:
     """Duration of the load, seconds."""
     timeout_s: float = 0.1
     """Deadline of each request, seconds."""
-    prompts: str | None = None
-    """Text file with one prompt per line; null makes different random ones of about 30 words."""
     seed: int = 0
     """Of prompts and arrival times."""
     json: bool = False
@@ -40,16 +37,12 @@ class LoadtestConfig:
 
 
 def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, Any]:
-    """Counts and latencies of the requests: those sent until Ctrl-C, where `interrupted`.
-
-    Raises DataError if the prompts cannot be read, or if there are none.
-    """
-    prompts = _make_prompts(config)
+    """Counts and latencies of the requests: those sent until Ctrl-C, where `interrupted`."""
     # Not an exception: from within gRPC it would leave a call that never ends.
     stop = EndRequest.on_signals()
     outcomes = open_loop(
         config.target,
-        prompts,
+        _random_prompts(config),
         per_s=config.rate,
         timeout_s=config.timeout_s,
         seed=config.seed,
@@ -80,21 +73,11 @@ def format_loadtest(result: Mapping[str, Any]) -> str:
     return "\n".join(f"{name:9} {count:7}   {details}".rstrip() for name, count, details in rows)
 
 
-def _make_prompts(config: LoadtestConfig) -> list[str]:
+def _random_prompts(config: LoadtestConfig) -> list[str]:
     num = max(1, int(config.rate * config.seconds))
     random = np.random.default_rng(config.seed)
-    if config.prompts is None:
-        sizes = np.clip(random.lognormal(3.2, 0.65, num), 3, 400).astype(int)
-        return [f"{n}: {' '.join(random.choice(_WORDS, size))}" for n, size in enumerate(sizes)]
-    try:
-        lines = [line for line in Path(config.prompts).read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"cannot be read ({error}); give a text file", path=config.prompts
-        ) from error
-    if not lines:
-        raise DataError("holds no prompt; write one per line", path=config.prompts)
-    return [lines[int(n)] for n in random.integers(0, len(lines), num)]
+    sizes = np.clip(random.lognormal(3.2, 0.65, num), 3, 400).astype(int)
+    return [f"{n}: {' '.join(random.choice(_WORDS, size))}" for n, size in enumerate(sizes)]
 
 
 def _percentiles(seconds: Sequence[float]) -> dict[str, float | None] | None:

@@ -51,15 +51,10 @@ def score(options: ScoreOptions, security: ClientSecurity) -> None:
         print(to_json({"scores": rows}))
     else:
         for prompt, result in zip(options.prompts, results, strict=True):
-            print(*_columns(result, bool(options.target_model)), prompt, sep="\t")
+            columns = ["-", "-"]
+            if isinstance(result, Score):
+                columns = [f"{result.value:+.4f}", f"{result.expected_tokens or 0:.0f}"]
+            print(*columns[: 2 if options.target_model else 1], prompt, sep="\t")
     if failed:
         reasons = "; ".join(f"prompt {n} of {len(results)}: {e}" for n, e in failed.items())
         raise ScoringError(reasons)
-
-
-def _columns(result: Score | ScoringError, with_tokens: bool) -> list[str]:
-    value, tokens = "-", "-"
-    if isinstance(result, Score):
-        value = f"{result.value:+.4f}"
-        tokens = "-" if result.expected_tokens is None else f"{result.expected_tokens:.0f}"
-    return [value, tokens] if with_tokens else [value]

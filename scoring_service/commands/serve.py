@@ -22,6 +22,7 @@ from scoring_service.server.worker import (
     wait,
 )
 from scoring_service.service.config import ServerConfig
+from scoring_service.service.registry import RegistrySource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,16 @@ class ServeOptions:
     def __post_init__(self) -> None:
         is_known = self.log_format in LOG_FORMATS
         require("log_format", repr(self.log_format), is_known, f"one of {', '.join(LOG_FORMATS)}")
+        if (self.bundle is None) == (self.registry_model is None):
+            raise ConfigError(
+                "it is not clear what to serve; give one of --bundle and --registry-model"
+            )
+
+    def source(self) -> Callable[[], Path]:
+        """Return the function that finds the folder of the present bundle."""
+        if self.registry_model is None:
+            return partial(Path, self.bundle or "")
+        return RegistrySource(self.registry_model, self.mlruns_dir).locate
 
 
 @common_options(
@@ -70,7 +81,7 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     from scoring_service.ranker.model import RankerModel
     from scoring_service.server.server import ScoringServer
 
-    locate = _source(options)
+    locate = options.source()
     model = RankerModel.load(ModelBundle.load(locate()), config.precision)
     server = ScoringServer(model, config, locate)
     end = EndRequest.on_signals()
@@ -82,13 +93,3 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     wait(end, options.parent_pid)
     end_for_sure(config.drain_notice_s + config.drain_grace_s + END_S)
     server.stop()
-
-
-def _source(options: ServeOptions) -> Callable[[], Path]:
-    from scoring_service.service.registry import RegistrySource
-
-    if options.bundle is not None and options.registry_model is None:
-        return partial(Path, options.bundle)
-    if options.registry_model is not None and options.bundle is None:
-        return RegistrySource(options.registry_model, options.mlruns_dir).locate
-    raise ConfigError("it is not clear what to serve; give one of --bundle and --registry-model")

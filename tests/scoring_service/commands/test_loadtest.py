@@ -39,7 +39,7 @@ def test_an_interrupted_load_test_tells_what_it_sent(server, capsys, monkeypatch
     )
 
 
-@pytest.mark.parametrize("option", ["--rate=0", "--seconds=-1", "--prompts=/nonexistent"])
+@pytest.mark.parametrize("option", ["--rate=0", "--seconds=-1"])
 def test_a_wrong_load_test_is_one_clear_line(capsys, option):
     assert main(["loadtest", option]) == 2
     assert capsys.readouterr().err.count("\n") == 1
