@@ -1,6 +1,6 @@
 """Prometheus metrics: calls, stages, queue, cache, the model served and its live quality."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -9,18 +9,17 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from scoring_service.service.cache import Scored
-from scoring_service.service.config import split_address
 from scoring_service.service.scoring import CallAnswer, ScoringService
-from scoring_service.transport.scrapes import ScrapeEndpoint
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _STAGES: Final = ("tokenize", "queue", "infer", "total")
 
 
-class Metrics:
+class Metrics(Collector):
     """Metrics of one server, in a registry of their own."""
 
     def __init__(self, service: ScoringService) -> None:
+        self._service = service
         self.registry = CollectorRegistry()
         self._calls = Counter(
             "scoring_calls", "Calls by gRPC status.", ["method", "code"], registry=self.registry
@@ -32,7 +31,7 @@ class Metrics:
             registry=self.registry,
             buckets=_SECONDS,
         )
-        self._stages = [(f"{stage}_s", stages.labels(stage)) for stage in _STAGES]
+        self._stages = [stages.labels(stage) for stage in _STAGES]
         self._prompt_tokens = Histogram(
             "scoring_prompt_tokens",
             "Tokens that the model read of a prompt.",
@@ -42,7 +41,7 @@ class Metrics:
         self._reloads = Counter(
             "scoring_reloads", "Model reloads by outcome.", ["outcome"], registry=self.registry
         )
-        self.registry.register(_ServiceState(service))
+        self.registry.register(self)
 
     def count_call(self, method: str, code: str) -> None:
         """Count a call that ended with that gRPC status."""
@@ -52,8 +51,8 @@ class Metrics:
         """Count the stages and tokens of an answered call."""
         scored = [item for item in answer.items if isinstance(item, Scored)]
         if scored:  # A refusal passes no stage.
-            for name, histogram in self._stages:
-                histogram.observe(getattr(answer.timings, name))
+            for histogram, seconds in zip(self._stages, answer.timings, strict=True):
+                histogram.observe(seconds)
         for item in scored:
             self._prompt_tokens.observe(item.prompt_tokens)
 
@@ -61,24 +60,14 @@ class Metrics:
         """Count a new version of the model, loaded or refused."""
         self._reloads.labels(outcome).inc()
 
-    def serve(
-        self, address: str, timeout_s: float, may_read: Callable[[str], bool] = lambda _: True
-    ) -> ScrapeEndpoint:
-        """Serve http://ADDRESS/metrics. Raises ConfigError if it cannot listen."""
-        host, port = split_address("metrics_address", address)
-        return ScrapeEndpoint(host, port, self._page, timeout_s=timeout_s, may_read=may_read)
-
-    def _page(self, accept: str) -> tuple[bytes, str]:
+    def page(self, accept: str) -> tuple[bytes, str]:
+        """Return the metrics and their content type for the value of an Accept header."""
         write, kind = choose_encoder(accept)
         return write(self.registry), kind
 
-
-class _ServiceState(Collector):
-    def __init__(self, service: ScoringService) -> None:
-        self._service = service
-
     def collect(self) -> Iterator[Metric]:
-        batcher, cache = self._service.batcher, self._service.cache
+        """Yield the present state of the service. For the registry."""
+        batcher, cache, model = self._service.batcher, self._service.cache, self._service.model
         wait_s = batcher.predicted_wait_s()
         for name, text, gauge in (
             ("queued_prompts", "Prompts waiting for a core.", batcher.num_queued),
@@ -98,27 +87,18 @@ class _ServiceState(Collector):
             ("cache_joins", "Prompts that joined another call.", cache.num_joins),
         ):
             yield CounterMetricFamily(f"scoring_{name}", text, value=count)
-        yield from self._of_the_model()
-
-    def _of_the_model(self) -> Iterator[Metric]:
-        model = self._service.model
         family = GaugeMetricFamily(
             "scoring_model_info", "The model served.", labels=["name", "revision", "precision"]
         )
         family.add_metric([model.manifest.name, model.revision, model.precision], 1)
         yield family
-        quality = self._service.reports.quality()
         for name, text, field in (
             ("observed_responses", "In the rolling window.", "num_observed"),
             ("live_tau_b", "Scores against observed lengths.", "tau_b"),
-            (
-                "live_coverage_fraction",
-                "Observed lengths between the lowest and highest quantile.",
-                "coverage",
-            ),
+            ("live_coverage_fraction", "Lengths between the outer quantiles.", "coverage"),
         ):
             family = GaugeMetricFamily(f"scoring_{name}", text, labels=["target_model"])
-            for target_model, figures in quality.items():
+            for target_model, figures in self._service.reports.quality.items():
                 if (value := getattr(figures, field)) is not None:
                     family.add_metric([target_model], value)
             yield family

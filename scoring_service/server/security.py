@@ -4,7 +4,7 @@ import hmac
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import grpc
 
@@ -71,11 +71,6 @@ class BearerTokens:
         self._accepted = [f"Bearer {token}".encode() for token in tokens]
         self._refusal = refusal
 
-    @classmethod
-    def read(cls, path: str) -> Self:
-        """Read a file of one token per line. Raises ConfigError if it holds none."""
-        return cls(read_secrets(path))
-
     def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> int:
         """Return the number of the token in a call's metadata. Raises AccessDenied without one."""
         sent = next((value for key, value in metadata if key == "authorization"), "")
@@ -94,16 +89,19 @@ class BearerTokens:
         return len(self._accepted)
 
 
+def read_tokens(path: str | None) -> BearerTokens | None:
+    """Return the tokens of a file, one per line. Raises ConfigError if it holds none."""
+    return None if path is None else BearerTokens(read_secrets(path))
+
+
 def report_access(config: ServerConfig) -> BearerTokens | None:
     """Return the tokens accepted for reports; None accepts every report."""
-    if config.report_token_file is not None:
-        return BearerTokens.read(config.report_token_file)
-    return None if config.token_file is None else BearerTokens((), _NO_REPORTS)
+    if config.report_token_file is None and config.token_file is not None:
+        return BearerTokens((), _NO_REPORTS)
+    return read_tokens(config.report_token_file)
 
 
 def scrape_access(config: ServerConfig) -> Callable[[str], bool]:
     """Return the check of a scrape's Authorization header; it accepts all without a token file."""
-    if config.metrics_token_file is None:
-        return lambda _: True
-    tokens = BearerTokens.read(config.metrics_token_file)
-    return lambda authorization: tokens.find(authorization) is not None
+    tokens = read_tokens(config.metrics_token_file)
+    return lambda authorization: tokens is None or tokens.find(authorization) is not None

@@ -16,7 +16,7 @@ from scoring_service.server.health import SERVICE as HEALTH
 from scoring_service.server.health import Health
 from scoring_service.server.metrics import Metrics
 from scoring_service.server.rpc import SERVICE, scoring_methods
-from scoring_service.service.config import ServerConfig
+from scoring_service.service.config import ServerConfig, split_address
 from scoring_service.service.reload import Locate, ModelReloader
 from scoring_service.service.scoring import ScoringService
 from scoring_service.transport.blocked_calls import BlockedCalls
@@ -60,9 +60,11 @@ class ScoringServer:
         self.port = _bind(self._server, config.address, security.server_credentials(config))
         self._scrapes: ScrapeEndpoint | None = None
         if config.metrics_address is not None:
-            may_read = security.scrape_access(config)
-            self._scrapes = self.metrics.serve(
-                config.metrics_address, config.arrival_timeout_s, may_read
+            self._scrapes = ScrapeEndpoint(
+                *split_address("metrics_address", config.metrics_address),
+                self.metrics.page,
+                timeout_s=config.arrival_timeout_s,
+                may_read=security.scrape_access(config),
             )
         self._stopped = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="sweeper", daemon=True)
@@ -105,9 +107,7 @@ class ScoringServer:
 
     def _build(self) -> grpc.Server:
         config = self._config
-        tokens = (
-            None if config.token_file is None else security.BearerTokens.read(config.token_file)
-        )
+        tokens = security.read_tokens(config.token_file)
         server = grpc.server(
             self._threads,
             options=_options(config),

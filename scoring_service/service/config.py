@@ -90,16 +90,17 @@ class ServerConfig:
     """Serve other machines without TLS, e.g. inside an encrypting mesh."""
 
     def __post_init__(self) -> None:
-        is_known = self.precision in PRECISIONS
-        require("precision", repr(self.precision), is_known, f"one of {', '.join(PRECISIONS)}")
+        poll_s = self.reload_poll_s
+        for name, holds, right in (
+            ("precision", self.precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}"),
+            ("reload_poll_s", poll_s is None or poll_s > 0, "more than 0, or null"),
+            ("default_deadline_s", self.default_deadline_s > 0, "more than 0"),
+            ("arrival_timeout_s", 0 < self.arrival_timeout_s < math.inf, "a time, more than 0"),
+        ):
+            require(name, repr(getattr(self, name)), holds, right)
         limits = {f.name: 1 for f in fields(self) if f.name.startswith("max_")} | _AT_LEAST
         for name, least in limits.items():
             at_least(name, getattr(self, name), least)
-        poll_s, deadline_s = self.reload_poll_s, self.default_deadline_s
-        require("reload_poll_s", poll_s, poll_s is None or poll_s > 0, "more than 0, or null")
-        require("default_deadline_s", deadline_s, deadline_s > 0, "more than 0")
-        arrival_s = self.arrival_timeout_s
-        require("arrival_timeout_s", arrival_s, 0 < arrival_s < math.inf, "a time, more than 0")
         split_address("address", self.address)
         if self.metrics_address is not None:
             split_address("metrics_address", self.metrics_address)

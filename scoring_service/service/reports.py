@@ -98,7 +98,8 @@ class ReportBook:
         self._revision = ""
         self._windows: dict[str, deque[tuple[float, int, bool]]] = {}
         """Score, length and `is_inside` of the last observations, by target model."""
-        self._quality: dict[str, LiveQuality] = {}
+        self.quality: Mapping[str, LiveQuality] = {}
+        """Rolling figures by target model; replaced with each report."""
         self._log = log
 
     def add(
@@ -112,15 +113,17 @@ class ReportBook:
         current = [seen for seen in observations if seen.revision == revision]
         with self._lock:
             if revision != self._revision:
-                self._revision, self._windows, self._quality = revision, {}, {}
+                self._revision, self._windows, self.quality = revision, {}, {}
             for seen in current:
                 window = self._windows.setdefault(seen.target_model, deque(maxlen=WINDOW))
                 quantiles = curves[seen.target_model].at(seen.score).quantiles
                 low, high = quantiles[min(quantiles)], quantiles[max(quantiles)]
                 is_inside = low <= seen.output_tokens <= high
                 window.append((seen.score, seen.output_tokens, is_inside))
-            for name in {seen.target_model for seen in current}:
-                self._quality[name] = _quality(self._windows[name], curves[name])
+            self.quality = dict(self.quality) | {
+                name: _quality(self._windows[name], curves[name])
+                for name in {seen.target_model for seen in current}
+            }
         # A line without a prompt is useless for training.
         rows = [
             {
@@ -136,11 +139,6 @@ class ReportBook:
         if self._log is not None and rows:
             self._log.append("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         return len(current)
-
-    def quality(self) -> dict[str, LiveQuality]:
-        """Return the rolling figures by target model."""
-        with self._lock:
-            return dict(self._quality)
 
     def close(self) -> None:
         """Close the log."""

@@ -20,14 +20,17 @@ from grpc._cython import cygrpc
 from scoring_service.transport.blocked_calls import BlockedCalls
 
 _NEEDED: Final = (
-    "ReceiveCloseOnServerOperation",
-    "ReceiveMessageOperation",
-    "SendInitialMetadataOperation",
-    "SendMessageOperation",
-    "SendStatusFromServerOperation",
+    (
+        "ReceiveCloseOnServerOperation",
+        "ReceiveMessageOperation",
+        "SendInitialMetadataOperation",
+        "SendMessageOperation",
+        "SendStatusFromServerOperation",
+    ),
+    ("register_method", "request_registered_call"),
+    ("completion_queue", "lock", "rpc_states", "stage"),
 )
-_NEEDED_OF_CORE: Final = ("register_method", "request_registered_call")
-_NEEDED_OF_STATE: Final = ("completion_queue", "lock", "rpc_states", "stage")
+"""Names used of grpcio's binding, of a server's core and of a server's state."""
 FOREVER_S: Final = 1e9
 """Time left beyond which a call has no deadline; gRPC then gives 292 billion years."""
 _NO_FLAGS: Final = 0
@@ -39,11 +42,9 @@ Handled: TypeAlias = tuple[object | None, tuple[()]]
 
 def supports(server: grpc.Server) -> bool:
     """Return whether grpcio and `server` have the internals that this module uses."""
-    core, state = getattr(server, "_cy_server", None), getattr(server, "_state", None)
-    return (
-        all(hasattr(cygrpc, name) for name in _NEEDED)
-        and all(hasattr(core, name) for name in _NEEDED_OF_CORE)
-        and all(hasattr(state, name) for name in _NEEDED_OF_STATE)
+    parts = (cygrpc, getattr(server, "_cy_server", None), getattr(server, "_state", None))
+    return all(
+        hasattr(part, name) for part, names in zip(parts, _NEEDED, strict=True) for name in names
     )
 
 

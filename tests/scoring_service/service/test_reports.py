@@ -24,23 +24,23 @@ def seen(score: float, tokens: int, revision: str = "r1") -> Observation:
 def test_quality_is_of_the_served_revision_only(tiny_model):
     book, curves = ReportBook(), tiny_model.length_curves
     assert book.add([seen(n, n * 10) for n in range(30)], "r1", curves) == 30
-    assert book.quality()["tiny-llm"].tau_b == pytest.approx(1)
+    assert book.quality["tiny-llm"].tau_b == pytest.approx(1)
     assert book.add([seen(n, -n, "r1") for n in range(30)], "r2", curves) == 0
-    assert book.quality() == {}
+    assert book.quality == {}
 
 
 def test_coverage_counts_lengths_between_the_outer_quantiles(tiny_model):
     book = ReportBook()
     lengths = [100] * 15 + [5000] * 5
     book.add([seen(0.0, tokens) for tokens in lengths], "r1", tiny_model.length_curves)
-    quality = book.quality()["tiny-llm"]
+    quality = book.quality["tiny-llm"]
     assert quality.coverage == pytest.approx(0.75)
 
 
 def test_few_observations_make_no_claim(tiny_model):
     book = ReportBook()
     book.add([seen(n, n) for n in range(5)], "r1", tiny_model.length_curves)
-    quality = book.quality()["tiny-llm"]
+    quality = book.quality["tiny-llm"]
     assert (quality.num_observed, quality.tau_b, quality.coverage) == (5, None, None)
 
 
@@ -49,7 +49,7 @@ def test_a_window_is_bounded_and_holds_no_prompt(tiny_model):
     for start in range(0, 3 * WINDOW, 50):
         one = [seen(n, n)._replace(prompt="x" * 1000) for n in range(start, start + 50)]
         book.add(one, "r1", tiny_model.length_curves)
-    assert book.quality()["tiny-llm"].num_observed == WINDOW
+    assert book.quality["tiny-llm"].num_observed == WINDOW
     (window,) = book._windows.values()
     assert not any(isinstance(value, str) for entry in window for value in entry)
 
@@ -58,7 +58,7 @@ def test_to_read_the_figures_computes_nothing(tiny_model, monkeypatch):
     book = ReportBook()
     book.add([seen(n, n) for n in range(30)], "r1", tiny_model.length_curves)
     monkeypatch.setattr("scoring_service.service.reports.tau_b", None)
-    assert book.quality()["tiny-llm"].tau_b == pytest.approx(1)
+    assert book.quality["tiny-llm"].tau_b == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_an_observation_that_cannot_be_is_refused_with_its_call(tiny_model, chan
     service = ScoringService(tiny_model, ServerConfig())
     with pytest.raises(InvalidPrompt, match=message):
         service.report([seen(1.0, 5), seen(1.0, 5)._replace(**change)])
-    assert service.reports.quality() == {}
+    assert service.reports.quality == {}
 
 
 def test_a_report_without_a_prompt_does_not_break_retraining(tiny_model, tmp_path):
