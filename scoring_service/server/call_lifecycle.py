@@ -145,21 +145,15 @@ class CallLifecycle:
         self.metrics.count_call(name, "OK")
 
     def _fail(self, direct: DirectCall, name: str, error: Exception) -> None:
-        public = public_error(name, error)
-        code, status = CODE_OF[type(public)], to_status(public)
+        if not isinstance(error, ScoringError):  # A defect of the service is not shown.
+            _log.error("%s failed", name, exc_info=error)
+            error = ScoringError("the service failed; its log says how")
+        code, status = CODE_OF[type(error)], to_status(error)
         self.metrics.count_call(name, code.name)
         direct.fail(code, status.message, trailing_metadata(status))
 
     def _too_much(self) -> ServiceOverloaded:
         return self.service.overloaded("too many or too large requests wait to be read", 0.01)
-
-
-def public_error(name: str, error: Exception) -> ScoringError:
-    """Return the error that the client gets; a defect of the service is logged and hidden."""
-    if isinstance(error, ScoringError):
-        return error
-    _log.error("%s failed", name, exc_info=error)
-    return ScoringError("the service failed; its log says how")
 
 
 def parse(request_type: type[Message], serialized: bytes) -> Any:

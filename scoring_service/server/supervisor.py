@@ -153,12 +153,11 @@ def _hold_port(address: str, timeout_s: float) -> socket.socket:
             socket.create_server((host.strip("[]"), port), family=family).close()
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             held.bind((host.strip("[]"), port))
+            return held
         except OSError as error:
             held.close()
-            if error.errno == errno.EADDRINUSE and time.monotonic() < until_s:
-                time.sleep(0.1)
-                continue
-            raise ConfigError(
-                f"cannot listen on {address} ({error.strerror}); use another port"
-            ) from error
-        return held
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= until_s:
+                raise ConfigError(
+                    f"cannot listen on {address} ({error.strerror}); use another port"
+                ) from error
+        time.sleep(0.1)

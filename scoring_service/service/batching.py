@@ -271,15 +271,12 @@ class MicroBatcher:
         """Score the jobs of a group whose deadline has not passed since they were taken."""
         started_s = self._clock()
         in_time = [job for job in group if started_s <= job.call.deadline_s]
-        scores = _score(in_time) if in_time else ()
+        scores = iter(_score(in_time) if in_time else ())
         infer_s = self._clock() - started_s
         for job in in_time:
             job.infer_s = infer_s
             job.queue_s = started_s - job.queued_at_s
-        if len(in_time) == len(group):
-            return scores
-        remaining = iter(scores)
-        return [next(remaining) if job in in_time else too_late() for job in group]
+        return [next(scores) if job in in_time else too_late() for job in group]
 
     def _settle(
         self, group: Sequence[Job], results: Sequence[float | ScoringError], ended: list[Job]

@@ -106,7 +106,12 @@ class ScoringService:
                 sum(job.infer_s for job in found.jobs),
                 time.monotonic() - started_s,
             )
-            items = [_with_length(result, curve) for result in results]
+            items = [
+                result
+                if curve is None or isinstance(result, ScoringError)
+                else result._replace(length=curve.at(result.score))
+                for result in results
+            ]
             on_answer(CallAnswer(model.revision, items, timings))
 
         found = CallResults(model, self.cache, self.batcher, starts, call, finish)
@@ -157,19 +162,12 @@ class ScoringService:
         )
 
 
-def _with_length(result: Result, curve: LengthCurve | None) -> Result:
-    if isinstance(result, ScoringError) or curve is None:
-        return result
-    return result._replace(length=curve.at(result.score))
-
-
 def _length_curve(model: RankerModel, target_model: str) -> LengthCurve | None:
     if not target_model:
         return None
-    try:
-        return model.length_curves[target_model]
-    except KeyError:
+    if (curve := model.length_curves.get(target_model)) is None:
         known = ", ".join(sorted(model.length_curves)) or "none: it was not calibrated"
         raise InvalidPrompt(
             f"no calibration for target model {target_model!r}; this bundle has {known}"
-        ) from None
+        )
+    return curve
