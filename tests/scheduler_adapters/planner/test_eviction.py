@@ -130,17 +130,6 @@ def test_a_request_that_was_just_evicted_does_not_displace() -> None:
     assert step.seated == []
 
 
-def test_a_resident_without_evict_key_goes_for_a_better_priority_only() -> None:
-    engine, (worst, asker, equal, better) = engine_with(*[NAN] * 4, priorities=[9, 5, 5, 1])
-    step = begin(engine)
-    assert secure_block(engine.planner.residents, step, asker)
-    assert step.evicted == {worst.lengthwise.view.number}
-    step.free_blocks = 0
-    assert not secure_block(engine.planner.residents, step, asker)
-    assert asker not in engine.running
-    assert {equal.row, better.row} == {item.row for item in engine.running}
-
-
 def test_blocks_that_the_engine_cannot_free_now_evict_nobody() -> None:
     engine, (best, *_) = engine_with(1.0, 2.0, 3.0, 4.0)
     wait(engine, 0.5)

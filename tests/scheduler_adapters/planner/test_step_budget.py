@@ -7,12 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_adapters.planner.step_budget import (
-    Plan,
-    Step,
     StepBudget,
     evict_order,
     fewest_victims,
-    limit_of,
 )
 from scheduler_adapters.views import UNLIMITED, Rank, StepRule
 
@@ -139,22 +136,3 @@ def test_residents_go_for_blocks_and_their_seats_come_with_them(free_blocks, fre
 
     assert fewest_victims(free_blocks, free_seats, worse()) == victims
     assert len(read) == min(2, -(free_blocks // 2))
-
-
-def test_no_limit_is_infinity():
-    assert limit_of(None) == inf
-    assert limit_of(0) == 0
-
-
-def test_tokens_of_padded_prefills_cost_more_than_they_are() -> None:
-    budget = StepBudget(StepRule(padded_tokens=True), max_tokens=100, max_num_seqs=4)
-    step: Step[str] = Step(budget, 5, set())
-    step.prefill_tokens += step.budget.place_prefill(10)
-    step.prefill_tokens += step.budget.place_prefill(30)
-    assert step.prefill_tokens == 40
-    assert budget.tokens == 100 - 2 * 30
-
-
-def test_a_plan_leaves_nobody_out_unless_it_says_so() -> None:
-    plan: Plan[str] = Plan(num_tokens=3, admitted=["a"])
-    assert (list(plan.left_out), plan.last, plan.chunk) == ([], None, None)

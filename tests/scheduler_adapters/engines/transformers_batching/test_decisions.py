@@ -10,14 +10,8 @@ import pytest
 
 from scheduler_adapters.engines.transformers_batching.planner_view import PAGE_SETTING
 from scheduler_adapters.planner.request_annotations import annotations_of
-from scheduler_adapters.policies.class_priority import ClassPriority
 from scheduler_adapters.policies.pascal import Pascal
-from scheduler_adapters.policies.rad import RAD, RADTwin
-from scheduler_adapters.policies.round_robin import RoundRobin
-from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
-from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
@@ -166,15 +160,10 @@ def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
     assert_same(model, lambda: Dice(seed, chunks="only", displaces=displaces), requests)
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {
-    "sarathi by prompt": lambda: Sarathi(order="spf", max_tokens=32, max_resident=6),
-    "slai": lambda: SLAI(max_tokens=32, max_resident=6, max_decodes=3),
-    "slai by class": lambda: SLAI(max_tokens=24, max_decodes=4, paying_first=True, offset=2.0),
-    "rad": lambda: RAD(max_started=5, tile=3, chunk=16),
-    "rad, the twin": lambda: RADTwin(max_started=5, tile=3, chunk=16),
-    "round robin": lambda: RoundRobin(quantum_tokens=10),
-    "a guard around": lambda: StarvationGuard(SLAI(max_tokens=24, max_decodes=3), after_s=0.5),
-    "classes around": lambda: ClassPriority(Sarathi(order="spf", max_tokens=24)),
+POLICIES = {
+    name: make
+    for name, make in decisions.small_policies(BUDGET).items()
+    if name not in ("prefill first", "orca", "request level")  # they take prompts whole
 }
 
 

@@ -14,7 +14,6 @@ from scheduler_adapters.planner.request_annotations import AnnotationCounts
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
-from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy, Traits
@@ -104,11 +103,6 @@ def test_the_queue_is_served_in_the_policys_order_and_answers_stay_the_same(mode
     assert stock == under_fcfs == under_pars
 
 
-def test_starving_requests_are_served_by_arrival(model: Any) -> None:
-    order, _, _ = serve(model, scored(pars(starve_after_s=0.0)))
-    assert order == [str(n) for n in LENGTHS]
-
-
 @pytest.mark.parametrize("policy", [pars(), SLAI(max_tokens=16, max_decodes=4)])
 def test_requests_that_lose_their_blocks_keep_score_answer_and_times(
     model: Any, policy: Policy, tmp_path: Path
@@ -127,23 +121,6 @@ def test_requests_that_lose_their_blocks_keep_score_answer_and_times(
     assert (timeline.requests.arrival_s <= timeline.scheduled_s).all()
     assert (timeline.scheduled_s < timeline.first_token_s).all()
     assert (timeline.first_token_s <= timeline.finished_s).all()
-
-
-def test_cancelled_requests_leave_nothing_behind(model: Any) -> None:
-    manager = make_manager(model, scored(Sarathi(max_tokens=8)), max_requests_per_batch=2)
-    manager.batch_processor = processor = manager._create_batch_processor()
-    for size in LENGTHS:
-        manager.add_request([7, 11, 13], request_id=str(size), max_new_tokens=size)
-    for _ in range(2):
-        assert step(manager)
-    scheduler = require_ours(manager)
-    assert len(scheduler.planner.residents) == 2
-    for size in LENGTHS:
-        processor.scheduler.set_request_cancellation(str(size))
-    assert not processor.prepare_next_batch()
-    assert not scheduler._queue
-    assert not scheduler.planner.residents
-    assert not scheduler.active_requests
 
 
 def step(manager: Any) -> list[str]:

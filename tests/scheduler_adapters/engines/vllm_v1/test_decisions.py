@@ -1,7 +1,6 @@
 """The same policy decides the same in vLLM and in the reference simulator, step by step."""
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,11 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.benchmarks.engine import settings_of
 from scheduler_adapters.engines.random_model import llama_config, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
-from scheduler_adapters.planner.capabilities import require_capabilities
 from scheduler_adapters.planner.request_annotations import annotations_of
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
@@ -31,7 +28,6 @@ from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestV
 from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.engines import decisions
 from tests.scheduler_adapters.engines.decisions import (
-    LATENCY,
     ByPriority,
     Clock,
     Dice,
@@ -324,39 +320,6 @@ def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(
     )
 
 
-def test_slai_keeps_tight_requests_on_time_while_loose_ones_wait_and_no_kv_is_lost(
-    engine: Any,
-) -> None:
-    """Four decodes, two of them in a hurry, and then a burst of prompts for twelve whole steps."""
-    tight_s, loose_s = 2**-5, 2**-2
-    requests = make_requests(
-        prompt_tokens=[8] * 4 + [120] * 4,
-        output_tokens=[60] * 4 + [4] * 4,
-        arrival_s=[0.0] * 4 + [0.125] * 4,
-        tbt_s=[tight_s, tight_s, loose_s, loose_s] + [loose_s] * 4,
-    )
-    policy = SLAI(max_tokens=48, offset=2.0)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        steps, _ = steps_of_engine(engine, policy, requests, monkeypatch)
-    ends_s = np.cumsum([LATENCY.base_s + sum(s.values()) * LATENCY.per_token_s for s in steps])
-    gaps_s = [
-        np.diff([t for t, step in zip(ends_s, steps, strict=True) if row in step])
-        for row in range(4)
-    ]
-    longest_step_s = LATENCY.base_s + 48 * LATENCY.per_token_s
-    assert max(gaps_s[0].max(), gaps_s[1].max()) <= tight_s + longest_step_s
-    assert min(gaps_s[2].max(), gaps_s[3].max()) > 2 * tight_s
-    # Whenever a loose one waits, it does for the prompts.
-    for row in (2, 3):
-        ran = [number for number, step in enumerate(steps) if row in step]
-        waited = set(range(ran[0], ran[-1])) - set(ran)
-        assert len(waited) >= 5
-        assert all(any(late in steps[number] for late in range(4, 8)) for number in waited)
-    # No token was computed twice: whoever waited kept its KV blocks.
-    assert computed_once(steps, requests)
-    assert scheduler_of(engine)._lengthwise_planner.num_deferred > 0
-
-
 NEVER_SAID = 2
 """A token that the requests of this file are not allowed to answer with."""
 
@@ -367,34 +330,6 @@ def thinking_ends_with(engine: Any, token: int) -> Iterator[None]:
     settings["think_end"] = [token]
     yield
     del settings["think_end"]
-
-
-def test_pascal_serves_reasoning_before_answering_and_pauses_lose_no_kv(engine: Any) -> None:
-    requests = make_requests(
-        prompt_tokens=[8] * 6, output_tokens=[60] * 6, arrival_s=[0.0] * 3 + [0.25] * 3
-    )
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        _, outputs = steps_of_engine(engine, FCFS(), requests, monkeypatch)
-    said = Counter(token for o in outputs for token in set(o[5:40]))
-    think_end, how_often = said.most_common(1)[0]
-    assert how_often > 1
-    with pytest.MonkeyPatch.context() as monkeypatch, thinking_ends_with(engine, think_end):
-        steps, again = steps_of_engine(engine, Pascal(max_decodes=2), requests, monkeypatch)
-    assert again == outputs
-    generated = [0] * 6
-    num_left_out = 0
-    for step in steps:
-        decoding = [row for row in range(6) if 0 < generated[row] < 60]
-        thinks = {row: think_end not in outputs[row][: generated[row]] for row in decoding}
-        waits = [row for row in decoding if row not in step]
-        num_left_out += len(waits)
-        assert not (
-            any(thinks[row] for row in waits) and any(not thinks[r] for r in decoding if r in step)
-        )
-        for row in step:
-            generated[row] += 1  # these prompts are computed in one step, and that gives a token
-    assert num_left_out > 50
-    assert computed_once(steps, requests)
 
 
 def test_where_only_seats_are_short_pascal_evicts_nobody(engine: Any) -> None:
@@ -413,34 +348,6 @@ def test_where_the_prompt_has_ended_thinking_pascal_puts_its_answer_behind_thoug
     ours, theirs = Pascal(max_decodes=2), Pascal(max_decodes=2)
     with thinking_ends_with(engine, NEVER_SAID):
         assert_steps(engine, ours, theirs, requests, thought=behind)
-
-
-@pytest.mark.parametrize(("demote_above", "gives_way"), [(310, True), (5000, False)])
-def test_demotion_frees_the_memory_of_a_long_thought_for_a_new_one(
-    engine: Any, demote_above: int, gives_way: bool
-) -> None:
-    """Two long thoughts fill the memory, and then a prompt comes that finds no room."""
-    requests = make_requests(
-        prompt_tokens=[100, 100, 300], output_tokens=[350, 350, 20], arrival_s=[0.0, 0.0, 2.0]
-    )
-    policy = Pascal(demote_above_tokens=demote_above)
-    with pytest.MonkeyPatch.context() as monkeypatch, thinking_ends_with(engine, NEVER_SAID):
-        steps, outputs = steps_of_engine(engine, policy, requests, monkeypatch)
-    assert [len(tokens) for tokens in outputs] == [350, 350, 20]
-    rows = [set(step) for step in steps]
-    first_of_new = next(number for number, step in enumerate(rows) if 2 in step)
-    last_of_old = max(number for number, step in enumerate(rows) if step & {0, 1})
-    assert (first_of_new < last_of_old - 20) == gives_way
-    computed = sum(sum(step.values()) for step in steps)
-    at_least = sum(requests.prompt_tokens + requests.output_tokens - 1)
-    assert (computed > at_least) == gives_way  # one of the two is computed anew
-
-
-def test_a_policy_that_offloads_is_refused_without_a_connector(engine: Any) -> None:
-    from scheduler_adapters.engines.vllm_v1.rank_scheduler import CAPABILITIES, ENGINE
-
-    with pytest.raises(UnsupportedByEngine, match="OFFLOAD"):
-        require_capabilities(Pascal(offload=True), CAPABILITIES, ENGINE)
 
 
 def test_the_end_of_thinking_comes_from_vllms_reasoning_parser(engine: Any, tmp_path: Path) -> None:

@@ -94,20 +94,6 @@ def test_requests_with_oracle_scores_finish_in_order_of_length(engine: Any) -> N
     assert scheduler_of(engine).lengthwise.annotation_counts == AnnotationCounts(scored=6)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("-inf"), "12", [12], {"a": 1}, True, None])
-def test_a_request_with_a_bad_score_stands_at_the_median_of_those_before_it(
-    engine: Any, bad: Any
-) -> None:
-    scored(engine, "long", 9, 9)
-    scored(engine, "middle", 5, 5)  # the median
-    scored(engine, "bad", 4, bad)
-    scored(engine, "short", 3, 3)
-    scored(engine, "later", 5, 5)
-    assert finish(engine) == ["short", "middle", "bad", "later", "long"]
-    counts = scheduler_of(engine).lengthwise.annotation_counts
-    assert (counts.scored, counts.unscored, counts.invalid) == (4, 1, int(bad is not None))
-
-
 def test_under_vllms_priority_policy_the_priority_goes_before_the_score(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

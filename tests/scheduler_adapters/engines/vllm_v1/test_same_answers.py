@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
@@ -322,20 +322,11 @@ CHATS: dict[str, list[Any]] = {
          {"role": "tool", "tool_call_id": "1", "content": "warm"}],
     ],
     "max_completion_tokens": [3, 0, "x"],
-    "n": [0, 2],
-    "logprobs": [True, "x"],
-    "top_logprobs": [2],
     "tools": [[TOOL], [], "x", [{"type": "function"}]],
     "tool_choice": ["auto", "required", NAMED, "x"],
     "response_format": [{"type": "json_object"}, {"type": "json_schema"}, JSON_SCHEMA],
-    "stop": ["e", 5],
-    "stream_options": [{"include_usage": True}],
-    "continue_final_message": [True],
     "chat_template_kwargs": [{"a": 1}, "x"],
     "reasoning_effort": ["low", "x"],
-    "functions": [[{"name": "weather"}]],
-    "echo": [True],
-    "best_of": [2],
 }  # fmt: skip
 CHAT_MIXES: list[dict[str, Any]] = [
     DRAWN,
@@ -369,12 +360,6 @@ RESPONSES: dict[str, list[Any]] = {
     "tool_choice": ["required"],
     "text": [{"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}, "x"],
     "previous_response_id": ["nobody"],
-    "background": [True],
-    "store": [True],
-    "metadata": [{"a": "b"}],
-    "reasoning": [{"effort": "low"}],
-    "include": [["message.output_text.logprobs"]],
-    "top_logprobs": [2],
 }  # fmt: skip
 RESPONSE_MIXES: list[dict[str, Any]] = [
     {"stream": True, "instructions": "be brief"},
@@ -487,59 +472,6 @@ def test_every_request_is_answered_as_by_vllm(servers: Servers) -> None:
     assert statuses >= {200, 400, 401, 404, 405}
 
 
-def asks(client: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Calls of the official client, by name."""
-    complete, chat = client.completions.create, client.chat.completions.create
-    drawn = {"extra_body": {"seed": 1}, "temperature": 1, "n": 2}
-    told = {name: value for name, value in CHAT.items() if name != "max_tokens"}
-    tool = {"tools": [TOOL], "tool_choice": NAMED, "max_tokens": 60}
-    last_usage = {"stream": True, "stream_options": {"include_usage": True}}
-    yield "models", lambda: client.models.list()
-    yield "completion", lambda: complete(**COMPLETION)
-    yield "list of prompts", lambda: complete(**COMPLETION | {"prompt": ["one", "two"]})
-    yield "two completions", lambda: complete(**COMPLETION | drawn)
-    yield "log probabilities", lambda: complete(**COMPLETION, logprobs=2, echo=True)
-    yield "stream", lambda: complete(**COMPLETION, **last_usage)
-    yield "chat", lambda: chat(**CHAT)
-    yield "two chats", lambda: chat(**CHAT | drawn)
-    yield "chat as stream", lambda: chat(**CHAT, **last_usage, logprobs=True, top_logprobs=2)
-    yield "tool", lambda: chat(**told, **tool)
-    yield "tool as stream", lambda: chat(**told, **tool, stream=True)
-    yield "response", lambda: client.responses.create(**RESPONSE)
-    yield "response as stream", lambda: client.responses.create(**RESPONSE, stream=True)
-    yield "no such model", lambda: chat(**CHAT | {"model": "nobody"})
-    yield "too long", lambda: complete(**COMPLETION | {"prompt": LONG})
-    yield "wrong type", lambda: complete(**COMPLETION | {"max_tokens": "five"})
-    yield "no such path", lambda: client.embeddings.create(model="tiny", input="a")
-    yield "no key", lambda: client.with_options(api_key="sk-2").completions.create(**COMPLETION)
-
-
-def outcome_of(call: Callable[[], Any]) -> Any:
-    """What the client returns or raises."""
-    from openai import APIStatusError, Stream
-
-    try:
-        answer = call()
-    except APIStatusError as error:
-        return type(error).__name__, error.status_code, without_names(error.body)
-    if not isinstance(answer, Stream):
-        return without_names(answer.model_dump())
-    return events_of("".join(f"data: {event.model_dump_json()}\n" for event in answer))
-
-
-def client_of(port: int) -> Any:
-    from openai import OpenAI
-
-    address = f"http://127.0.0.1:{port}/v1"
-    return OpenAI(base_url=address, api_key=KEY, max_retries=0, timeout=300)
-
-
-def test_the_official_client_returns_and_raises_the_same(servers: Servers) -> None:
-    with client_of(servers.stock) as stock, client_of(servers.ours) as ours:
-        for (name, theirs), (_, mine) in zip(asks(stock), asks(ours), strict=True):
-            assert outcome_of(mine) == outcome_of(theirs), name
-
-
 def sample(port: int, name: str) -> float:
     """The value of one of vLLM's names on /metrics."""
     connection = HTTPConnection("127.0.0.1", port, timeout=300)
@@ -556,8 +488,9 @@ def wait_for(port: int, state: str, count: int) -> None:
         time.sleep(0.02)
 
 
-def test_a_client_that_leaves_ends_its_request(servers: Servers) -> None:
-    endless = {**COMPLETION, "max_tokens": 1000, "ignore_eos": True}
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_that_leaves_ends_its_request(servers: Servers, streams: bool) -> None:
+    endless = {**COMPLETION, "max_tokens": 1000, "ignore_eos": True, "stream": streams}
     for port in servers:
         before = sample(port, "generation_tokens_total")
         connection = HTTPConnection("127.0.0.1", port)
@@ -566,11 +499,5 @@ def test_a_client_that_leaves_ends_its_request(servers: Servers) -> None:
         wait_for(port, "running", 1)
         connection.close()
         wait_for(port, "running", 0)
-        with client_of(port) as client:
-            extra = {"extra_body": {"ignore_eos": True}, "stream": True}
-            chunks = client.completions.create(**COMPLETION | {"max_tokens": 1000}, **extra)
-            assert next(iter(chunks)).choices
-            chunks.close()
-        wait_for(port, "running", 0)
         assert sample(port, "kv_cache_usage_perc") == 0
-        assert sample(port, "generation_tokens_total") - before < 2000
+        assert sample(port, "generation_tokens_total") - before < 1000
