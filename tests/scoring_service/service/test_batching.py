@@ -44,19 +44,14 @@ class FakeModel:
         self.gate = threading.Event()
         self.gate.set()
         self.during = lambda: None
-        self.at_once = self.most_at_once = 0
-        self.counting = threading.Lock()
+        self.runners: set[int] = set()
 
     def score(self, prompts):
-        with self.counting:
-            self.at_once += 1
-            self.most_at_once = max(self.most_at_once, self.at_once)
-            self.runs.append([prompt[0] for prompt in prompts])
+        self.runners.add(threading.get_ident())
+        self.runs.append([prompt[0] for prompt in prompts])
         self.entered.release()
         assert self.gate.wait(60)
         self.during()
-        with self.counting:
-            self.at_once -= 1
         if any(prompt[0] < 0 for prompt in prompts):
             raise ScoringError("negative")
         return [float(prompt[0]) for prompt in prompts]
@@ -98,12 +93,9 @@ class Held:
     def ask(self, *names, **options):
         return Asked(self.batcher, self.model, *names, **options)
 
-    def release(self):
-        self.model.gate.set()
-
     def end(self):
         """Let the queue be worked off; returns the runs, the first one left out."""
-        self.release()
+        self.model.gate.set()
         idle(self.batcher)
         return self.model.runs[1:]
 
@@ -112,23 +104,15 @@ def idle(batcher):
     wait_until(lambda: batcher._free == batcher._num_runners)
 
 
-def test_who_submits_does_not_wait():
+def test_who_submits_does_not_wait_and_what_is_done_keeps_its_score():
     held = Held()
-    waiting = held.ask(1, 2)
+    waiting, dropped = held.ask(1, 2), held.ask(3)
     assert waiting.ended.empty()
-    held.release()
-    assert waiting.results == [1.0, 2.0]
-    assert held.first.result == 0.0
-
-
-def test_what_is_dropped_has_no_time_left_and_what_is_done_keeps_its_score():
-    held = Held()
-    waiting = held.ask(1, 2)
-    held.batcher.drop(waiting.call)
-    assert [type(result) for result in waiting.results] == [ScoringTimeout] * 2
-    assert held.end() == []
+    held.batcher.drop(dropped.call)
+    assert isinstance(dropped.result, ScoringTimeout)
+    assert held.end() == [[1], [2]]
     held.batcher.drop(held.first.call)
-    assert held.first.result == 0.0
+    assert (held.first.result, waiting.results) == (0.0, [1.0, 2.0])
 
 
 def test_a_listener_that_fails_stops_no_runner():
@@ -244,35 +228,17 @@ def test_an_urgent_prompt_is_admitted_past_a_queue_of_patient_ones():
     assert [one.result for one in patient] == list(range(1, 20))
 
 
-def test_a_full_queue_refuses_even_the_urgent():
+def test_a_full_queue_refuses_even_the_urgent_at_once():
     held = Held(max_queued=2)
-    waiting = held.ask(1, 2)
-    refused = held.ask(3).result
+    mixed = held.ask(1, 2, 3)
+    assert mixed.ended.qsize() == 1  # The others end later.
+    refused = mixed.jobs[2].result
     assert isinstance(refused, ServiceOverloaded)
     assert "2 prompts are queued" in str(refused)
     assert refused.retry_after_s == pytest.approx(0.003)
-    assert held.batcher.num_refused == 1
+    assert (held.batcher.num_refused, held.batcher.num_queued) == (1, 2)
     held.end()
-    assert waiting.results == [1.0, 2.0]
-
-
-def test_a_refused_submission_is_told_at_once():
-    held = Held(max_queued=1)
-    held.ask(1)
-    mixed = held.ask(2, 3)
-    assert mixed.ended.qsize() == len(mixed.jobs)
-    assert held.batcher.num_queued == 1
-    held.end()
-
-
-def test_a_submission_of_which_some_are_refused_is_told_when_the_others_end():
-    held = Held(max_queued=2)
-    mixed = held.ask(1, 2, 3)
-    assert mixed.ended.qsize() < len(mixed.jobs)
-    held.end()
-    first, second, third = mixed.results
-    assert (first, second) == (1.0, 2.0)
-    assert isinstance(third, ServiceOverloaded)
+    assert mixed.results[:2] == [1.0, 2.0]
 
 
 def test_asking_early_refuses_what_no_prompt_could_do():
@@ -323,23 +289,17 @@ def test_a_prompt_that_would_be_late_is_never_computed(costs, late_s, in_time_s,
 
 
 def test_a_cancelled_prompt_is_never_computed_and_leaves_the_queue_at_once():
-    held = Held()
+    held, early = Held(), Call(110.0)
     gone = held.ask(1, 2)
     assert held.batcher.num_queued == 2
     gone.call.cancel()
-    assert all(isinstance(result, ScoringTimeout) for result in gone.results)
-    assert (held.batcher.num_queued, held.batcher.num_expired) == (0, 2)
+    early.cancel()  # Before it is submitted.
+    assert {type(result) for result in gone.results} == {ScoringTimeout}
+    assert isinstance(held.ask(4, call=early).result, ScoringTimeout)
+    assert (held.batcher.num_queued, held.batcher.num_expired) == (0, 3)
     held.ask(3)
     assert held.end() == [[3]]
     assert held.batcher._queued_s == pytest.approx(0)
-
-
-def test_a_call_cancelled_before_it_is_submitted_is_never_computed():
-    held = Held()
-    call = Call(held.clock() + 10)
-    call.cancel()
-    assert isinstance(held.ask(1, call=call).result, ScoringTimeout)
-    assert held.end() == []
 
 
 def test_what_is_cancelled_during_its_run_is_told_once_and_counts_as_run():
@@ -350,50 +310,30 @@ def test_what_is_cancelled_during_its_run_is_told_once_and_counts_as_run():
     assert (held.batcher.num_expired, held.batcher.num_run_prompts) == (0, 1)
 
 
-def stall(held):
-    """As where the machine stops a runner before its run: the clock leaps as it takes a group."""
+@pytest.mark.parametrize(("others_s", "runs"), [([1.5], [[2]]), ([], [])])
+def test_what_expires_between_the_queue_and_the_model_is_not_computed(others_s, runs):
+    held = Held(TOGETHER)
+    late = held.ask(1, timeout_s=1.0)
+    in_time = [held.ask(2, timeout_s=timeout_s) for timeout_s in others_s]
     take = held.batcher._next_group
 
     def take_and_stall(done):
+        """As where the machine stops a runner before its run: the clock leaps."""
         group = take(done)
         held.clock.now_s += 1.5 * bool(group)
         return group
 
     held.batcher._next_group = take_and_stall
-
-
-def test_what_expires_between_the_queue_and_the_model_is_not_computed():
-    held = Held(TOGETHER)
-    late, in_time = held.ask(1, timeout_s=1.0), held.ask(2, timeout_s=1.5)
-    stall(held)
-    assert held.end() == [[2]]
+    assert held.end() == runs
     assert isinstance(late.result, ScoringTimeout)
-    assert in_time.result == 2.0
-    assert (held.batcher.num_run_prompts, held.batcher.num_runs) == (2, 2)
-    assert held.batcher.num_expired == 1
-
-
-def test_a_group_that_expired_on_the_way_to_the_model_is_no_run():
-    held = Held()
-    late = held.ask(1, timeout_s=1.0)
-    runs = held.batcher.num_runs
-    stall(held)
-    held.end()
-    assert isinstance(late.result, ScoringTimeout)
-    assert (held.batcher.num_runs - runs, held.batcher.num_expired) == (1, 1)  # That of `Held`.
+    assert [one.result for one in in_time] == [2.0] * len(others_s)
+    batcher, num_runs = held.batcher, 1 + len(runs)
+    assert (batcher.num_run_prompts, batcher.num_runs, batcher.num_expired) == (num_runs,) * 2 + (
+        1,
+    )
 
 
 # Company.
-
-
-def test_short_prompts_share_a_run_where_the_table_says_it_pays():
-    held = Held(TOGETHER)
-    asked = [held.ask(name) for name in range(1, 5)]
-    assert list(map(len, held.end())) == [4]
-    assert [one.result for one in asked] == [1.0, 2.0, 3.0, 4.0]
-    batcher = held.batcher
-    assert (batcher.num_runs, batcher.num_run_prompts) == (2, 5)
-    assert batcher.num_tokens == batcher.num_padded_tokens == 40
 
 
 @pytest.mark.parametrize(
@@ -453,7 +393,7 @@ def test_company_comes_from_the_same_model_and_has_a_caller():
 def test_one_bad_prompt_of_a_run_fails_alone():
     held = Held(TOGETHER)
     good, bad, also_good = [held.ask(name) for name in (1, -2, 3)]
-    held.end()
+    assert list(map(len, held.end())) == [3, 1, 1, 1]
     assert (good.result, also_good.result) == (1.0, 3.0)
     assert isinstance(bad.result, ScoringError)
 
@@ -469,7 +409,7 @@ def test_a_call_of_many_prompts_uses_every_runner_and_never_more(num_runners):
     batcher = MicroBatcher(num_runners=num_runners, clock=Clock())
     names = range(4 * num_runners)
     assert Asked(batcher, model, *names).results == list(names)
-    assert model.most_at_once == num_runners
+    assert len(model.runners) == num_runners
 
 
 def test_a_runner_on_its_way_is_left_a_prompt_of_its_own():
