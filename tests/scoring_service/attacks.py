@@ -23,6 +23,7 @@ from lengthwise.errors import ScoringError
 from scoring_service.client import ScoringClient
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.rpc import SERVICE
+from tests.scoring_service.waiting import no_messages
 
 Attack = Callable[[str, float], object]
 
@@ -93,17 +94,12 @@ def honest_callers(target: str, *, timeout_s: float, pause_s: float = 0.01) -> I
 def stalled_calls(target: str, seconds: float, *, calls: int = 300) -> None:
     """Calls of every method that never send their message."""
     done = threading.Event()
-
-    def nothing() -> Iterator[bytes]:
-        done.wait(seconds)
-        yield from ()
-
     methods = [f"/{SERVICE}/{name}" for name in ("Score", "ScoreBatch", "Info", "Report")]
     methods += ["/grpc.health.v1.Health/Check", "/inference.GRPCInferenceService/ModelInfer"]
     with open_channel(target) as channel:
         opened = [
-            channel.stream_unary(methods[n % len(methods)]).future(nothing(), timeout=seconds + 60)
-            for n in range(calls)
+            channel.stream_unary(method).future(no_messages(done), timeout=seconds + 60)
+            for method in itertools.islice(itertools.cycle(methods), calls)
         ]
         done.wait(seconds)
         done.set()
@@ -111,41 +107,37 @@ def stalled_calls(target: str, seconds: float, *, calls: int = 300) -> None:
             call.cancel()
 
 
-def silent_connections(target: str, seconds: float, *, connections: int = 300) -> None:
-    """TCP connections on which nothing is said."""
+def silent_connections(
+    target: str, seconds: float, *, connections: int = 300, sent: bytes = b""
+) -> None:
+    """TCP connections on which nothing is said, or `sent` and no more."""
     host, _, port = target.rpartition(":")
     opened = [socket.create_connection((host, int(port)), timeout=60) for _ in range(connections)]
+    for connection in opened:
+        with suppress(OSError):  # The server has closed the oldest.
+            connection.sendall(sent)
     time.sleep(seconds)
     for connection in opened:
         connection.close()
 
 
-def half_scrapes(target: str, seconds: float, *, number: int = 500) -> None:
+def half_scrapes(target: str, seconds: float) -> None:
     """Requests for the metrics, at the address `target`, that never end."""
-    host, _, port = target.rpartition(":")
-    opened = [socket.create_connection((host, int(port)), timeout=60) for _ in range(number)]
-    for connection in opened:
-        with suppress(OSError):  # The endpoint has closed the oldest.
-            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
-    time.sleep(seconds)
-    for connection in opened:
-        connection.close()
+    request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
+    silent_connections(target, seconds, connections=500, sent=request)
 
 
-def watchers(target: str, seconds: float, *, number: int = 1000) -> None:
+def watchers(target: str, seconds: float) -> None:
     """Health watches that come, go and break off."""
     until_s = time.monotonic() + seconds
-    channel = open_channel(target)
-    for count in range(number):
-        if time.monotonic() > until_s:
-            break
-        call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-        if count % 3:
-            call.cancel()
-        if count % 100 == 99:
-            channel.close()
-            channel = open_channel(target)
-    channel.close()
+    for _ in range(10):
+        with open_channel(target) as channel:
+            for count in range(100):
+                if time.monotonic() > until_s:
+                    return
+                call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+                if count % 3:
+                    call.cancel()
 
 
 HEAVY_TEXTS = {

@@ -5,25 +5,27 @@ from __future__ import annotations
 import errno
 import json
 import os
-import time
 import urllib.request
 
 import pytest
 
 from lengthwise.errors import ConfigError, InvalidPrompt, ScoringError
-from scoring_service.client import Observed, Score, ScoringClient
+from scoring_service.client import Observed, ScoringClient
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reports import WINDOW, Observation, ReportBook, ReportLog
 from scoring_service.service.scoring import ScoringService
+from tests.scoring_service.waiting import wait_until
 
 
 def seen(score: float, tokens: int, revision: str = "r1") -> Observation:
     return Observation("tiny-llm", tokens, score, revision)
 
 
-def test_quality_is_of_the_served_revision_only(tiny_model):
+def test_quality_is_of_the_served_revision_only_and_few_observations_make_no_claim(tiny_model):
     book, curves = ReportBook(), tiny_model.length_curves
-    assert book.add([seen(n, n * 10) for n in range(30)], "r1", curves) == 30
+    assert book.add([seen(n, n * 10) for n in range(5)], "r1", curves) == 5
+    assert book.quality["tiny-llm"] == (5, None, None)
+    assert book.add([seen(n, n * 10) for n in range(5, 30)], "r1", curves) == 25
     assert book.quality["tiny-llm"].tau_b == pytest.approx(1)
     assert book.add([seen(n, -n, "r1") for n in range(30)], "r2", curves) == 0
     assert book.quality == {}
@@ -31,17 +33,9 @@ def test_quality_is_of_the_served_revision_only(tiny_model):
 
 def test_coverage_counts_lengths_between_the_outer_quantiles(tiny_model):
     book = ReportBook()
-    lengths = [100] * 15 + [5000] * 5
-    book.add([seen(0.0, tokens) for tokens in lengths], "r1", tiny_model.length_curves)
-    quality = book.quality["tiny-llm"]
-    assert quality.coverage == pytest.approx(0.75)
-
-
-def test_few_observations_make_no_claim(tiny_model):
-    book = ReportBook()
-    book.add([seen(n, n) for n in range(5)], "r1", tiny_model.length_curves)
-    quality = book.quality["tiny-llm"]
-    assert (quality.num_observed, quality.tau_b, quality.coverage) == (5, None, None)
+    reported = [seen(0.0, tokens) for tokens in [100] * 15 + [5000] * 5]
+    book.add(reported, "r1", tiny_model.length_curves)
+    assert book.quality["tiny-llm"].coverage == pytest.approx(0.75)
 
 
 def test_a_window_is_bounded_and_holds_no_prompt(tiny_model):
@@ -99,22 +93,17 @@ def server(serve, tmp_path):
 def scrape(server) -> dict[str, float]:
     url = f"http://127.0.0.1:{server._scrapes.port}/metrics"
     with urllib.request.urlopen(url, timeout=60) as response:
-        lines = response.read().decode().splitlines()
-    return {
-        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
-        for line in lines
-        if not line.startswith("#")
-    }
+        lines = [line for line in response.read().decode().splitlines() if line[0] != "#"]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def test_reported_lengths_reach_the_metrics_and_the_log(server, client, tmp_path):
+def test_reported_lengths_reach_the_metrics_and_the_log(server, tmp_path):
+    prompts = [f"{'essay ' * n}yes" for n in range(1, 31)]
     with ScoringClient(server.target, timeout_s=60) as client:
-        prompts = [f"{'essay ' * n}yes" for n in range(1, 31)]
         scores = client.score_batch(prompts)
         observed = [
             Observed(score, 10 * n, "tiny-llm", prompt)
             for n, (score, prompt) in enumerate(zip(scores, prompts, strict=True))
-            if isinstance(score, Score)
         ]
         assert client.report(observed) == 30
         with pytest.raises(InvalidPrompt, match="observations"):
@@ -124,8 +113,7 @@ def test_reported_lengths_reach_the_metrics_and_the_log(server, client, tmp_path
     assert metrics['scoring_observed_responses{target_model="tiny-llm"}'] == 30
     rows = [json.loads(line) for line in (tmp_path / "reports.jsonl").read_text().splitlines()]
     assert [row["output_tokens"] for row in rows] == [10 * n for n in range(30)]
-    assert rows[0]["prompt"] == prompts[0]
-    assert rows[0]["model"] == "tiny-llm"
+    assert (rows[0]["prompt"], rows[0]["model"]) == (prompts[0], "tiny-llm")
 
 
 def test_calls_stages_cache_and_model_are_in_the_metrics(server, tiny_bundle):
@@ -142,12 +130,10 @@ def test_calls_stages_cache_and_model_are_in_the_metrics(server, tiny_bundle):
         "scoring_cache_hits_total": 2,
         "scoring_model_runs_total": 2,
     }
-    deadline_s = time.monotonic() + 60  # A stream is counted after its client has the last answer.
-    while not expected.items() <= (metrics := scrape(server)).items():
-        assert time.monotonic() < deadline_s, metrics
     revision = tiny_bundle.manifest.revision
-    info = f'scoring_model_info{{name="tiny",precision="fp32",revision="{revision}"}}'
-    assert metrics[info] == 1
+    expected[f'scoring_model_info{{name="tiny",precision="fp32",revision="{revision}"}}'] = 1
+    # A call is counted after its client has the answer.
+    wait_until(lambda: expected.items() <= scrape(server).items())
 
 
 @pytest.fixture
@@ -169,11 +155,6 @@ def test_the_log_and_its_predecessor_stay_within_the_limit(path):
     assert sorted(p.name for p in path.parent.iterdir()) == ["log.jsonl", "log.jsonl.1"]
 
 
-def test_only_its_user_may_read_it(path):
-    ReportLog(str(path), 1000).append("a\n")
-    assert path.stat().st_mode & 0o077 == 0
-
-
 def test_two_processes_append_to_one_file_across_a_rotation(path):
     one, other = ReportLog(str(path), 100), ReportLog(str(path), 100)
     other.append("o" * 30 + "\n")
@@ -182,12 +163,13 @@ def test_two_processes_append_to_one_file_across_a_rotation(path):
     assert path.read_text() == "a" * 30 + "\nb\n"
 
 
-def test_a_file_that_was_moved_away_is_made_again(path):
+def test_a_file_that_was_moved_away_is_made_again_for_its_user_only(path):
     log = ReportLog(str(path), 1000)
     log.append("old\n")
     path.rename(path.with_name("taken"))
     log.append("new\n")
     assert path.read_text() == "new\n"
+    assert path.stat().st_mode & 0o077 == path.with_name("taken").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("written", [0, 3])
