@@ -23,25 +23,28 @@ def children_of(pid: int) -> list[int]:
     return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-GRACE_S = 2.0
+PYTHON_SERVE = (sys.executable, "-m", "scoring_service", "serve")
+
+
+def command(bundle, address="127.0.0.1:0") -> list[str]:
+    options = ["--processes", "2", "--bundle", str(bundle), "--address", address]
+    return [*PYTHON_SERVE, *options, "--drain-grace-s", "2"]
 
 
 @pytest.fixture
 def supervisor(tiny_bundle):
-    command = [sys.executable, "-m", "scoring_service", "serve", "--processes", "2"]
-    command += ["--bundle", str(tiny_bundle.path), "--address", "127.0.0.1:0"]
-    command += ["--drain-grace-s", str(GRACE_S)]
-    with started(command, ready="serving tiny") as (process, line):
+    with started(command(tiny_bundle.path), ready="serving tiny") as (process, line):
         yield process, line.split()[-1]
 
 
 def answers(target: str) -> list[bool]:
     """Each over a connection of its own."""
-    found = []
-    for _ in range(12):
+
+    def ask() -> bool:
         with ScoringClient(target, timeout_s=60) as client:
-            found.append(isinstance(client.score_batch(["yes"])[0], Score))
-    return found
+            return isinstance(client.score_batch(["yes"])[0], Score)
+
+    return [ask() for _ in range(12)]
 
 
 @pytest.mark.parametrize(
@@ -93,9 +96,7 @@ def test_a_killed_supervisor_leaves_no_orphan_and_its_port_is_free(supervisor, t
     process.wait(60)
     os.kill(children[0], signal.SIGCONT)
     wait_until(lambda: not any(map(exists, children)))
-    command = [sys.executable, "-m", "scoring_service", "serve", "--processes", "2"]
-    command += ["--bundle", str(tiny_bundle.path), "--address", target]
-    with started(command, ready="serving tiny") as (again, line):
+    with started(command(tiny_bundle.path, target), ready="serving tiny") as (again, line):
         assert line.endswith(target)
         again.terminate()
         assert again.wait(60) == 0
@@ -117,20 +118,11 @@ def test_a_hung_process_is_killed_at_the_end_and_replaced_before(supervisor):
 
 
 @pytest.mark.slow
-def test_a_process_that_cannot_start_is_one_clear_line(tmp_path):
-    command = [sys.executable, "-m", "scoring_service", "serve", "--processes", "2"]
-    command += ["--bundle", str(tmp_path / "none"), "--address", "127.0.0.1:0"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert run.returncode == 2
-    assert "is not a model bundle" in run.stderr
-    assert run.stdout == ""
-
-
-@pytest.mark.slow
-def test_a_port_in_use_is_refused_before_anything_starts(supervisor, tiny_bundle):
-    _, target = supervisor
-    command = [sys.executable, "-m", "scoring_service", "serve", "--processes", "2"]
-    command += ["--bundle", str(tiny_bundle.path), "--address", target]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert run.returncode == 2
-    assert "cannot listen" in run.stderr
+def test_a_process_that_cannot_start_or_listen_is_one_clear_line(supervisor, tiny_bundle, tmp_path):
+    for arguments, error in (
+        ((tmp_path / "none",), "is not a model bundle"),
+        ((tiny_bundle.path, supervisor[1]), "cannot listen"),
+    ):
+        run = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60)
+        assert (run.returncode, run.stdout) == (2, "")
+        assert error in run.stderr

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+import select
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -62,16 +65,10 @@ def test_a_process_ends_with_its_parent():
         "p.stdout.readline(); print(p.pid, flush=True); os._exit(0)"
     )
     run = subprocess.run([*PYTHON, parent], stdout=subprocess.PIPE, text=True, timeout=60)
-    child = int(run.stdout)
-    fd = None
-    try:
-        fd = os.pidfd_open(child)
-    except ProcessLookupError:
-        return
-    import select
-
-    assert select.select([fd], [], [], 60)[0], "the child lives on"
-    os.close(fd)
+    with suppress(ProcessLookupError):
+        child = os.pidfd_open(int(run.stdout))
+        assert select.select([child], [], [], 60)[0], "the child lives on"
+        os.close(child)
 
 
 def test_large_blocks_are_given_back_when_they_are_free():
@@ -91,26 +88,16 @@ def test_large_blocks_are_given_back_when_they_are_free():
     assert int(run.stdout) < 10_000_000, run.stderr
 
 
-def scheduling_of_a_thread_that(prepare):
-    """Policy and niceness of a new thread after `prepare`: the test's own stays as it was."""
-    seen = []
-
-    def ask():
-        prepare()
-        use_short_slices()
-        seen.append((os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)))
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-    return seen[0]
-
-
 @pytest.mark.parametrize("more", [0, 1])
 def test_policy_and_niceness_stay_as_they_were(more):
+    def prepare():
+        os.nice(more)
+        use_short_slices()
+        return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    found = scheduling_of_a_thread_that(lambda: os.nice(more))
-    assert found == (os.SCHED_OTHER, min(nice + more, 19))
+    with ThreadPoolExecutor(1) as pool:  # The test's own thread stays as it was.
+        assert pool.submit(prepare).result() == (os.SCHED_OTHER, min(nice + more, 19))
 
 
 def test_an_unknown_machine_is_left_alone(monkeypatch):

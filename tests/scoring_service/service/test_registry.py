@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
@@ -16,61 +17,59 @@ from scoring_service.service.registry import RegistrySource
 from scoring_service.service.reload import ModelReloader
 
 
+def execute(mlruns: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(mlruns / "mlflow.db")) as database:
+        database.executescript(";".join(statements))
+
+
 @pytest.fixture
 def mlruns(tmp_path, folder):
     root = tmp_path / "mlruns"
     root.mkdir()
-    with sqlite3.connect(root / "mlflow.db") as database:
-        database.executescript(
-            """
-            CREATE TABLE registered_model_aliases (name TEXT, alias TEXT, version INTEGER);
-            CREATE TABLE model_versions (name TEXT, version INTEGER, source TEXT);
-            """
-        )
-        database.execute("INSERT INTO registered_model_aliases VALUES ('r', 'champion', 1)")
-        database.execute("INSERT INTO model_versions VALUES ('r', 1, ?)", (folder.as_uri(),))
-        database.execute("INSERT INTO model_versions VALUES ('r', 2, 's3://bucket/model')")
-    database.close()
+    execute(
+        root,
+        "CREATE TABLE registered_model_aliases (name TEXT, alias TEXT, version INTEGER)",
+        "CREATE TABLE model_versions (name TEXT, version INTEGER, source TEXT)",
+        "INSERT INTO registered_model_aliases VALUES ('r', 'champion', 1)",
+        f"INSERT INTO model_versions VALUES ('r', 1, '{folder.as_uri()}')",
+        "INSERT INTO model_versions VALUES ('r', 2, 's3://bucket/model')",
+    )
     return root
 
 
-def execute(mlruns: Path, statement: str, *values: object) -> None:
-    with sqlite3.connect(mlruns / "mlflow.db") as database:
-        database.execute(statement, values)
-    database.close()
-
-
-def point_alias_to(mlruns: Path, version: int) -> None:
-    execute(mlruns, "UPDATE registered_model_aliases SET version = ?", version)
-
-
-def test_the_registry_leads_to_the_bundle_behind_the_alias(mlruns, folder):
-    assert RegistrySource("r@champion", str(mlruns)).locate() == folder
-
-
-def test_a_moved_alias_is_followed(write_bundle, mlruns, service, tmp_path, outcomes):
-    new = write_bundle(tmp_path / "challenger", shift=1.0)
-    execute(mlruns, "INSERT INTO model_versions VALUES ('r', 3, ?)", str(new.path))
+def test_the_registry_leads_to_the_bundle_behind_the_alias_where_it_moves_too(
+    write_bundle, mlruns, service, folder, tmp_path, outcomes
+):
     source = RegistrySource("r@champion", str(mlruns))
+    assert source.locate() == folder
     reloader = ModelReloader(service, source.locate, poll_s=60, count=outcomes.append)
-    point_alias_to(mlruns, 3)
+    new = write_bundle(tmp_path / "challenger", shift=1.0)
+    execute(
+        mlruns,
+        f"INSERT INTO model_versions VALUES ('r', 3, '{new.path}')",
+        "UPDATE registered_model_aliases SET version = 3",
+    )
     reloader.poll()
     assert service.model.revision == new.manifest.revision
 
 
-@pytest.mark.parametrize("trouble", ["gone", "garbage", "remote", "unknown"])
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        lambda mlruns: (mlruns / "mlflow.db").unlink(),
+        lambda mlruns: (mlruns / "mlflow.db").write_bytes(b"no database" * 1000),
+        lambda mlruns: execute(mlruns, "UPDATE registered_model_aliases SET version = 2"),
+        lambda mlruns: execute(mlruns, "UPDATE registered_model_aliases SET version = 99"),
+    ],
+    ids=["gone", "garbage", "remote", "unknown"],
+)
 def test_an_unreachable_registry_leaves_the_old_model_serving(
     mlruns, service, outcomes, caplog, trouble
 ):
     source = RegistrySource("r@champion", str(mlruns))
     reloader = ModelReloader(service, source.locate, poll_s=60, count=outcomes.append)
     before = service.model
-    if trouble == "gone":
-        (mlruns / "mlflow.db").unlink()
-    elif trouble == "garbage":
-        (mlruns / "mlflow.db").write_bytes(b"no database" * 1000)
-    else:
-        point_alias_to(mlruns, 2 if trouble == "remote" else 99)
+    trouble(mlruns)
     reloader.poll()
     assert service.model is before
     assert "serves on" in caplog.text
@@ -113,6 +112,8 @@ def test_an_mlflow_server_leads_to_the_bundle_too(mlflow_server, folder):
     address, answers = mlflow_server
     answers["champion"] = 200, {"model_version": {"version": "1", "source": folder.as_uri()}}
     assert RegistrySource("r@champion", address).locate() == folder
+    with pytest.raises(BundleError, match="cannot be read"):  # Down.
+        RegistrySource("r@champion", "http://127.0.0.1:1").locate()
 
 
 @pytest.mark.parametrize(
@@ -132,8 +133,3 @@ def test_what_an_mlflow_server_cannot_tell_is_a_bundle_error(mlflow_server, answ
     answers["champion"] = answer
     with pytest.raises(BundleError, match=message):
         RegistrySource("r@champion", address).locate()
-
-
-def test_an_mlflow_server_that_is_down_is_a_bundle_error():
-    with pytest.raises(BundleError, match="cannot be read"):
-        RegistrySource("r@champion", "http://127.0.0.1:1").locate()
