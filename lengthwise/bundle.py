@@ -19,7 +19,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -184,24 +184,11 @@ def read_manifest(folder: Path) -> Manifest:
         raise BundleError(f"{path} cannot be read: {error}; export the bundle again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BundleError(f"{path} is not of format {FORMAT}; export the bundle again")
-    if unknown := sorted(set(content) - {f.name for f in fields(Manifest)}):
-        raise BundleError(f"{path} has unknown keys {unknown}; export the bundle again")
     try:
         manifest = Manifest(**{**content, "history": tuple(content.get("history", ()))})
     except TypeError as error:
-        raise BundleError(f"{path} is incomplete: {error}; export the bundle again") from error
-    _check(manifest, path)
-    return manifest
-
-
-def _finite(text: str) -> float:
-    """Return a finite number; JSON's readers also accept NaN, Infinity and 1e999."""
-    if not math.isfinite(value := float(text)):
-        raise ValueError(f"{text} is not a finite number")
-    return value
-
-
-def _check(manifest: Manifest, path: Path) -> None:
+        reason = f"{path} is incomplete or has unknown keys: {error}"
+        raise BundleError(f"{reason}; export the bundle again") from error
     for name, (is_right, right) in _RULES.items():
         value = getattr(manifest, name)
         if not is_right(value):
@@ -210,6 +197,14 @@ def _check(manifest: Manifest, path: Path) -> None:
             )
     for target_model, curve in manifest.calibration.items():
         LengthCurve.parse(target_model, curve)
+    return manifest
+
+
+def _finite(text: str) -> float:
+    """Return a finite number; JSON's readers also accept NaN, Infinity and 1e999."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return value
 
 
 def _is_text(value: object) -> bool:
@@ -221,11 +216,11 @@ def _is_object(value: object) -> bool:
 
 
 def _are_files(value: object) -> bool:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or MANIFEST in value or TOKENIZER not in value:
         return False
-    names = all(re.fullmatch(r"\w[\w.-]*", name) and name != MANIFEST for name in value)
-    sums = all(isinstance(s, str) and re.fullmatch(r"[0-9a-f]{64}", s) for s in value.values())
-    return names and sums and TOKENIZER in value and (FP32 in value or INT8 in value)
+    names = all(re.fullmatch(r"\w[\w.-]*", name) for name in value)
+    sums = all(re.fullmatch(r"[0-9a-f]{64}", str(found)) for found in value.values())
+    return names and sums and bool(value.keys() & {FP32, INT8})
 
 
 _TEXT: Final = (_is_text, f"a text of 1 to {_MAX_TEXT} printable characters")

@@ -33,11 +33,7 @@ class LengthCurve:
     @classmethod
     def parse(cls, target_model: str, curve: Mapping[str, Any]) -> Self:
         """Read one entry of `Manifest.calibration`. Raises BundleError if it breaks the format."""
-        if not target_model or not target_model.isprintable():
-            raise BundleError(
-                f"calibration names the target model {target_model!r:.80}; give printable text"
-            )
-        about = f"calibration of {target_model}"
+        about = f"calibration of {target_model!r:.80}"
         try:
             scores = [float(score) for score in curve["scores"]]
             quantiles = {float(q): [float(t) for t in v] for q, v in curve["quantiles"].items()}
@@ -45,18 +41,15 @@ class LengthCurve:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BundleError(f"{about} is malformed ({error!r}); calibrate again") from error
         rows = [expected, *quantiles.values()]
-        lengths = {len(scores), *map(len, rows)}
-        if len(lengths) != 1 or not scores or sorted(scores) != scores:
-            raise BundleError(
-                f"{about} needs increasing scores and as many tokens for each, got lengths "
-                f"{sorted(lengths)}; calibrate again"
-            )
+        are_scores = bool(scores) and sorted(scores) == scores and all(map(math.isfinite, scores))
         are_tokens = all(0 <= token < math.inf for row in rows for token in row)
+        are_tokens = are_tokens and {*map(len, rows)} == {len(scores)}
         are_fractions = all(0 < fraction < 1 for fraction in quantiles)
-        if not (are_tokens and are_fractions and all(map(math.isfinite, scores))):
+        is_name = bool(target_model) and target_model.isprintable()
+        if not (are_scores and are_tokens and are_fractions and is_name):
             raise BundleError(
-                f"{about} needs finite scores, tokens of at least 0 and fractions between 0 and 1; "
-                "calibrate again"
+                f"{about} needs a printable name, increasing finite scores, as many tokens of at "
+                "least 0, and fractions between 0 and 1; calibrate again"
             )
         return cls(scores, expected, dict(sorted(quantiles.items())))
 

@@ -69,12 +69,13 @@ def parse(
         ConfigError: an argument is missing, unknown or wrong.
         SystemExit: --help or --help-all was given, and the help is printed.
     """
-    parser = make_parser(program, command, description, reword)
+    parser = make_parser(program, command, description)
     parser.set_defaults(dict(defaults or {}))
     types = {name: option._typehint for name, option in _options(parser).items()}
     words = _as_options(arguments, types, _positional(command))
-    if "--help" in words:
-        print(reword(_short_help(parser, command)), end="")
+    if wanted := [word for word in words if word in HELP]:
+        page = _short_help(parser, command) if wanted[0] == "--help" else parser.format_help()
+        print(reword(re.sub(r"--[\w.]+", lambda match: hyphens(match[0]), page)), end="")
         raise SystemExit(0)
     try:
         values = parser.instantiate(parser.parse_args(words))
@@ -90,7 +91,6 @@ def make_parser(
     program: str,
     command: Command,
     description: str | None = None,
-    reword: Callable[[str], str] = str,
 ) -> ArgumentParser:
     """Return the parser of a command; its own help has every option."""
     from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
@@ -98,9 +98,6 @@ def make_parser(
     class Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
         def __init__(self, prog: str) -> None:
             super().__init__(prog, **_WIDTHS)  # type: ignore[no-untyped-call]
-
-        def format_help(self) -> str:
-            return reword(_with_hyphens(super().format_help()))
 
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     text = cleandoc(description or command.__doc__ or "")
@@ -139,7 +136,7 @@ def _short_help(parser: ArgumentParser, command: Command) -> str:
     for name, option in options.items():
         if name in common:
             _add_line(group, option, name in positional)
-    return _with_hyphens(page.format_help())
+    return page.format_help()
 
 
 def _add_line(group: Any, action: Any, is_positional: bool) -> None:
@@ -156,10 +153,6 @@ def _add_line(group: Any, action: Any, is_positional: bool) -> None:
         last_word = re.split(r"[._]", action.dest)[-1].upper()
         name = "ITEM ..." if _is_list(hint) else action.metavar or numbers.get(hint, last_word)
         group.add_argument(action.option_strings[0], metavar=name, help=text)
-
-
-def _with_hyphens(text: str) -> str:
-    return re.sub(r"--[\w.]+", lambda match: hyphens(match[0]), text)
 
 
 def hyphens(text: str) -> str:

@@ -43,5 +43,5 @@ def test_equal_scores_take_the_last_of_them():
     ],
 )
 def test_a_malformed_curve_is_refused(broken):
-    with pytest.raises(BundleError, match=r"llm .*calibrate again"):
+    with pytest.raises(BundleError, match=r"'llm' .*calibrate again"):
         LengthCurve.parse("llm", broken)

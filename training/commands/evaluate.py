@@ -137,11 +137,10 @@ def _baselines(
     own: LabelledSplits | None, items: Sequence[LabelledPrompt]
 ) -> dict[str, float | None]:
     lengths = observed(items)
-    fitted = (baselines.lexical_boosting, baselines.tfidf_ridge, baselines.group_means)
     found: dict[str, float | None] = {
         "prompt_length": tau_b([len(item.prompt) for item in items], lengths)
     }
-    for predict in fitted:
+    for predict in (baselines.tfidf_ridge, baselines.group_means):
         found[predict.__name__] = None
         if own is not None:
             predicted = predict(own.splits.train, own.config.data.repeats, items)

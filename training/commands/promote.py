@@ -11,7 +11,7 @@ from lengthwise.errors import BundleError, ConfigError, DataError
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.provenance import held_out_prompts
 from training.release.champion import Promotion, judge
-from training.release.registry import open_store
+from training.release.registry import CHAMPION, open_store
 
 # In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
 MYPY: Final = False
@@ -57,11 +57,11 @@ def main(options: PromoteOptions, store: StoreOptions, output: OutputOptions) ->
 
 def promote(store: Store, options: PromoteOptions) -> dict[str, Any]:
     """Make the version the champion if it is provably better, or with `force`."""
-    (chosen, is_champion), name = store.version(options.name, options.version), options.name
+    chosen, name = store.version(options.name, options.version), options.name
     version = str(chosen.version)
     result = {"name": name, "version": version, "forced": False, "difference_ci": None}
     result |= {"banner": chosen.tags.get("warning")}
-    if is_champion:
+    if CHAMPION in chosen.aliases:
         return result | {"champion": True, "verdict": "it has been the champion before"}
     challenger = ModelBundle.load(store.folder(chosen.source))
     try:

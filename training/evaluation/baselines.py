@@ -4,9 +4,7 @@ Each is fitted on the ranker's own training prompts, and returns one value per p
 longer.
 """
 
-import re
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,33 +37,3 @@ def tfidf_ridge(
     model = make_pipeline(words, Ridge(alpha=1.0))
     model.fit(texts(train), np.log(targets(train, repeats)))
     return np.asarray(model.predict(texts(items)), np.float64)
-
-
-def lexical_boosting(
-    train: Sequence[LabelledPrompt], repeats: Repeats, items: Sequence[LabelledPrompt]
-) -> NDArray[np.float64]:
-    """Return log lengths predicted by boosted trees on counts and cue words of the prompt."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    model = HistGradientBoostingRegressor(max_iter=150, random_state=0)
-    model.fit(_lexical_features(texts(train)), np.log(targets(train, repeats)))
-    return np.asarray(model.predict(_lexical_features(texts(items))), np.float64)
-
-
-_CUES: Final = (
-    "write", "list", "explain", "describe", "generate", "create", "name", "summar", "classif",
-    "translat", "essay", "story", "poem", "code", "function", "email", "letter", "sentence", "word",
-    "example", "step", "detail", "short", "compare", "what", "why", "how", "which", "rewrite",
-)  # fmt: skip
-
-
-def _lexical_features(prompts: Sequence[str]) -> NDArray[np.float64]:
-    rows = []
-    for prompt in prompts:
-        text = prompt.lower()
-        numbers = [int(number) for number in re.findall(r"\b\d{1,6}\b", text)]
-        counts = (len(text), len(text.split()), text.count("\n"), text.count("?"), text.count(","))
-        rows.append(
-            [*counts, len(numbers), max(numbers, default=0), *(cue in text for cue in _CUES)]
-        )
-    return np.array(rows, np.float64)

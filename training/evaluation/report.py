@@ -1,6 +1,5 @@
 """The report of a ranker: its order of lengths, its baselines and its worst errors."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -36,18 +35,37 @@ def ranker_page(
         coverage: quantile -> share of lengths at or below its curve.
         prompts: prompts with their `scores` and observed `lengths`, in tokens.
     """
+    order = [(name, tau_b, *(pair or (None, None))) for name, (tau_b, pair) in rankers.items()]
+    sections = [
+        ReportSection(
+            heading="Order of the lengths",
+            text="tau_b is 1 where every pair of prompts is in the right order, 0 by chance. A "
+            "second sample is the model's own next answer to the prompt: what no ranker can beat "
+            "by much.",
+            table=ReportTable(columns=("ordered by", "tau_b", "from", "to"), rows=order),
+        )
+    ]
     with matplotlib.rc_context(FIGURE_STYLE):
-        sections = [
-            _order(rankers),
-            ReportSection(
-                heading="Predicted against real",
-                figure=figures.predicted_against_real(scores, lengths, ""),
-                caption=f"Each point is one of {len(scores):,} prompts.",
-            ),
-            *_coverage(coverage or {}),
-            _worst(prompts, scores, lengths),
-            *_training(manifest),
-        ]
+        points = figures.predicted_against_real(scores, lengths, "")
+        caption = f"Each point is one of {len(scores):,} prompts."
+        sections.append(
+            ReportSection(heading="Predicted against real", figure=points, caption=caption)
+        )
+        if coverage:
+            columns = ("quantile", "share of lengths at or below it")
+            text = (
+                "A calibrated ranker also predicts quantiles of the length. The share of lengths "
+                "at or below each should be the quantile itself."
+            )
+            shares = [(float(quantile), share) for quantile, share in coverage.items()]
+            table = ReportTable(columns=columns, rows=shares)
+            sections.append(ReportSection(heading="Predicted lengths", text=text, table=table))
+        sections.append(_worst(prompts, scores, lengths))
+        if manifest.history:
+            baseline: Any = manifest.metrics.get("tau_b_tfidf_ridge")
+            curve = figures.training_curve(manifest.history, baseline)
+            caption = f"MLflow run {manifest.mlflow_run_id}."
+            sections.append(ReportSection(heading="Training", figure=curve, caption=caption))
     (tau_b, interval), *_ = rankers.values()
     between = "" if interval is None else f" (95% interval {interval[0]:.3f} to {interval[1]:.3f})"
     said = "undefined" if tau_b is None else f"{tau_b:.3f}"
@@ -62,41 +80,11 @@ def ranker_page(
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write a page, whole or not at all. Raises DataError if the folder cannot be written."""
-    work = path.with_name(f".{path.name}")
+    """Write a page. Raises DataError if the folder cannot be written."""
     try:
-        work.write_text(page, encoding="utf-8")
-        os.replace(work, path)
+        path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot be written ({error}); choose another place", path=path) from error
-
-
-def _order(
-    rankers: Mapping[str, tuple[float | None, Sequence[float] | None]],
-) -> ReportSection:
-    rows = [
-        (name, tau_b, *(interval or (None, None))) for name, (tau_b, interval) in rankers.items()
-    ]
-    return ReportSection(
-        heading="Order of the lengths",
-        text="tau_b is 1 where every pair of prompts is in the right order, 0 by chance. A second "
-        "sample is the model's own next answer to the prompt: what no ranker can beat by much.",
-        table=ReportTable(columns=("ordered by", "tau_b", "from", "to"), rows=rows),
-    )
-
-
-def _coverage(shares: Mapping[str, float]) -> list[ReportSection]:
-    if not shares:
-        return []
-    rows = [(float(quantile), share) for quantile, share in shares.items()]
-    return [
-        ReportSection(
-            heading="Predicted lengths",
-            text="A calibrated ranker also predicts quantiles of the length. The share of lengths "
-            "at or below each should be the quantile itself.",
-            table=ReportTable(columns=("quantile", "share of lengths at or below it"), rows=rows),
-        )
-    ]
 
 
 def _worst(
@@ -117,17 +105,3 @@ def _worst(
         text="The share of all prompts that a prompt was predicted to be longer than, and is.",
         table=ReportTable(columns=columns, rows=rows),
     )
-
-
-def _training(manifest: Manifest) -> list[ReportSection]:
-    points = [point for point in manifest.history if "val/tau_b" in point and "epoch" in point]
-    if not points:
-        return []
-    baseline: Any = manifest.metrics.get("tau_b_tfidf_ridge")
-    return [
-        ReportSection(
-            heading="Training",
-            figure=figures.training_curve(points, baseline),
-            caption=f"MLflow run {manifest.mlflow_run_id}.",
-        )
-    ]

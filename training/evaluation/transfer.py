@@ -53,8 +53,8 @@ def cross_model(chosen: pd.DataFrame, everyone: pd.DataFrame) -> dict[str, Any]:
     return {
         "models": list(chosen),
         "num_prompts": len(chosen),
-        "learnt": [_taus(predicted, chosen) for predicted in learnt],
-        "copy": [_taus(column, chosen) for column in copied],
+        "learnt": [taus(predicted, chosen) for predicted in learnt],
+        "copy": [taus(column, chosen) for column in copied],
         "consensus": [_consensus(everyone, str(name)) for name in chosen],
         "transfer": {},
     }
@@ -83,14 +83,7 @@ def transfer(
     ordered = sorted(label_prompts(data.records), key=lambda item: position(item.prompt, 0))
     train = [item for item in ordered if item.key not in unwanted][:limit]
     model = _fit(embed(texts(train)), targets(train, "geometric_mean"))
-    return _taus(model.predict(embed(list(target.index))), target)
-
-
-def copy_of(model: str, target: pd.DataFrame, everyone: pd.DataFrame) -> list[float]:
-    """Return tau_b per target model of that model's own lengths, the bound for its predictors."""
-    if model not in everyone:
-        raise DataError(f"--sources names model {model!r}, which this data set does not hold")
-    return _taus(everyone[model].to_numpy(), target)
+    return taus(model.predict(embed(list(target.index))), target)
 
 
 def of_bundle(bundle: ModelBundle, lengths: pd.DataFrame, dataset: str) -> dict[str, Any]:
@@ -101,20 +94,20 @@ def of_bundle(bundle: ModelBundle, lengths: pd.DataFrame, dataset: str) -> dict[
         where = np.array([position(prompt, config.split.seed) for prompt in lengths.index])
         lengths = lengths[where < config.split.test_fraction]
     scores = score_prompts(bundle, list(lengths.index))
-    taus = dict(zip(map(str, lengths), _taus(scores, lengths), strict=True))
+    found = dict(zip(map(str, lengths), taus(scores, lengths), strict=True))
     unseen = [
         name
-        for name in taus
+        for name in found
         if dataset not in names or is_held_out(name, config.data.held_out_models)
     ]
     consensus = [_consensus(lengths, name) for name in unseen]
     return {
         "num_prompts": len(lengths),
         "num_unseen_models": len(unseen),
-        "mean_tau_b_unseen_models": float(np.mean([taus[name] for name in unseen])),
+        "mean_tau_b_unseen_models": float(np.mean([found[name] for name in unseen])),
         "mean_consensus_unseen_models": float(np.mean(consensus)),
-        "mean_tau_b_all_models": float(np.mean(list(taus.values()))),
-        "tau_b": taus,
+        "mean_tau_b_all_models": float(np.mean(list(found.values()))),
+        "tau_b": found,
         "unseen_models": unseen,
     }
 
@@ -141,10 +134,11 @@ def _consensus(lengths: pd.DataFrame, model: str) -> float:
     logs = np.log(np.array(lengths, order="C"))  # The order of the sums, and their last bit.
     standard = (logs - np.nanmean(logs, axis=0)) / np.nanstd(logs, axis=0)
     others = np.delete(standard, list(lengths).index(model), axis=1)
-    return _taus(np.nanmean(others, axis=1), lengths[[model]])[0]
+    return taus(np.nanmean(others, axis=1), lengths[[model]])[0]
 
 
-def _taus(scores: NDArray[np.float64], lengths: pd.DataFrame) -> list[float]:
+def taus(scores: NDArray[np.float64], lengths: pd.DataFrame) -> list[float]:
+    """Return tau_b of the scores of the prompts (rows) per model (column), without NaN rows."""
     known = ~np.isnan(scores)[:, None] & lengths.notna().to_numpy()
     columns = zip(lengths.to_numpy().T, known.T, strict=True)
     return [tau_b(scores[rows], tokens[rows]) for tokens, rows in columns]

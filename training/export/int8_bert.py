@@ -41,12 +41,11 @@ _FIRST_TOKEN: Final = ("cls", "pooler")
 
 def is_supported(scorer: PromptScorer) -> bool:
     """Return whether `build_int8` can write this scorer; others need dynamic quantization."""
-    if type(scorer.backbone) is not BertModel or scorer.pooling == "last":
-        return False
     config = cast(Any, scorer.backbone).config
-    plain = not config.is_decoder and config.hidden_act == "gelu"
+    is_bert = type(scorer.backbone) is BertModel and not config.is_decoder
     positions = getattr(config, "position_embedding_type", "absolute")
-    return plain and positions == "absolute" and scorer.head.out_features == 1
+    is_plain = is_bert and config.hidden_act == "gelu" and positions == "absolute"
+    return is_plain and scorer.pooling != "last" and scorer.head.out_features == 1
 
 
 def observe_ranges(scorer: PromptScorer, ids: Sequence[Sequence[int]]) -> Ranges:
@@ -84,7 +83,8 @@ def build_int8(scorer: PromptScorer, ranges: Ranges) -> onnx.ModelProto:
         narrow = number == len(layers) - 1 and scorer.pooling in _FIRST_TOKEN
         x_BLH = _layer(graph, layer, f"encoder.layer.{number}", x_BLH, mask_BL, narrow=narrow)
     pooled_BH = _pool(graph, scorer, x_BLH)
-    score_B1 = graph.add("Gemm", pooled_BH, *graph.parameters(scorer.head), transB=1)
+    weights = graph.constant(_array(scorer.head.weight)), graph.constant(_array(scorer.head.bias))
+    score_B1 = graph.add("Gemm", pooled_BH, *weights, transB=1)
     graph.add("Squeeze", score_B1, graph.constant([1]), output="score")
     return graph.model()
 
@@ -107,7 +107,7 @@ def _embed(graph: _Graph, scorer: PromptScorer) -> str:
 def _layer(graph: _Graph, layer: Any, name: str, x: str, mask: str, *, narrow: bool) -> str:
     attention = layer.attention.self
     projections = attention.query, attention.key, attention.value
-    quantized = graph.quantize_smooth(x, f"{name}.attention.self.query", *projections)
+    quantized = graph.quantize(x, f"{name}.attention.self.query", *projections)
     key = graph.linear(quantized, attention.key)
     value = graph.linear(quantized, attention.value)
     if narrow:
@@ -115,15 +115,13 @@ def _layer(graph: _Graph, layer: Any, name: str, x: str, mask: str, *, narrow: b
         x = graph.add("Slice", x, *bounds)
         quantized = replace(quantized, name=graph.add("Slice", quantized.name, *bounds))
     query = graph.linear(quantized, attention.query)
-    heads = attention.num_attention_heads
-    mixed = graph.add(
-        "MultiHeadAttention", query, key, value, "", mask, domain=_RUNTIME, num_heads=heads
-    )
+    inputs, heads = (query, key, value, "", mask), attention.num_attention_heads
+    mixed = graph.add("MultiHeadAttention", *inputs, domain=_RUNTIME, num_heads=heads)
     output = layer.attention.output
     mixed = graph.linear(graph.quantize(mixed, f"{name}.attention.output.dense"), output.dense)
     x = graph.layer_norm(graph.add("Add", mixed, x), output.LayerNorm)
     grow = layer.intermediate.dense
-    wide = graph.linear(graph.quantize_smooth(x, f"{name}.intermediate.dense", grow), grow)
+    wide = graph.linear(graph.quantize(x, f"{name}.intermediate.dense", grow), grow)
     wide = graph.add("Gelu", wide, domain=_RUNTIME)
     back = graph.linear(graph.quantize(wide, f"{name}.output.dense"), layer.output.dense)
     return graph.layer_norm(graph.add("Add", back, x), layer.output.LayerNorm)
@@ -165,9 +163,6 @@ class _Graph:
         self._constants.append(numpy_helper.from_array(np.asarray(values), name))
         return name
 
-    def parameters(self, layer: Any) -> tuple[str, str]:
-        return self.constant(_array(layer.weight)), self.constant(_array(layer.bias))
-
     def add(
         self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any
     ) -> str:
@@ -176,26 +171,21 @@ class _Graph:
         self._nodes.append(node)
         return output
 
-    def quantize(self, x: str, layer: str) -> _Quantized:
-        """Quantise the input of a linear layer to UINT8 by its range."""
-        return self._quantize(x, *self._ranges[layer])
+    def quantize(self, x: str, layer: str, *smoothed: nn.Linear) -> _Quantized:
+        """Quantise the input of a linear layer to UINT8 by its range.
 
-    def quantize_smooth(self, x: str, layer: str, *consumers: nn.Linear) -> _Quantized:
-        """Quantise `x / shift`, whose channels have similar ranges; `linear` multiplies back."""
-        low, high = self._ranges[layer]
-        largest_x = np.maximum(np.abs(low), np.abs(high))
-        largest_w = np.max([np.abs(_array(each.weight)).max(axis=0) for each in consumers], axis=0)
-        shift = np.sqrt(np.maximum(largest_x, 1e-5) / np.maximum(largest_w, 1e-5))
-        even = self.add("Mul", x, self.constant(1 / shift))
-        return self._quantize(even, low / shift, high / shift, shift)
-
-    def _quantize(
-        self,
-        x: str,
-        low: NDArray[np.float32],
-        high: NDArray[np.float32],
-        shift: NDArray[np.float32] | None = None,
-    ) -> _Quantized:
+        Before the `smoothed` layers it is `x / shift`, whose channels have similar ranges; `linear`
+        multiplies back.
+        """
+        (low, high), shift = self._ranges[layer], None
+        if smoothed:
+            largest_x = np.maximum(np.abs(low), np.abs(high))
+            largest_w = np.max(
+                [np.abs(_array(each.weight)).max(axis=0) for each in smoothed], axis=0
+            )
+            shift = np.sqrt(np.maximum(largest_x, 1e-5) / np.maximum(largest_w, 1e-5))
+            x = self.add("Mul", x, self.constant(1 / shift))
+            low, high = low / shift, high / shift
         lowest, highest = min(float(low.min()), 0.0), max(float(high.max()), 0.0)
         scale = max((highest - lowest) / 255, 1e-9)
         scale_name = self.constant(np.array(scale, dtype=np.float32))
@@ -213,7 +203,7 @@ class _Graph:
         return self.add("MatMulIntegerToFloat", *inputs, domain=_RUNTIME)
 
     def layer_norm(self, x: str, norm: nn.LayerNorm) -> str:
-        scale_and_bias = self.parameters(norm)
+        scale_and_bias = map(self.constant, (_array(norm.weight), _array(norm.bias)))
         return self.add("LayerNormalization", x, *scale_and_bias, axis=-1, epsilon=norm.eps)
 
     def model(self) -> onnx.ModelProto:

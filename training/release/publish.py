@@ -1,7 +1,6 @@
 """A trained ranker -> test figures, bundle, test prompts, MLflow run, registered version."""
 
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -55,17 +54,14 @@ def write_bundle(
     Returns the bundle and the scores of the test prompts.
     """
     config, splits, tokenizer = labelled.config, labelled.splits, trained.tokenizer
-
-    def ids_of(items: Sequence[LabelledPrompt]) -> list[list[int]]:
-        return tokenize(tokenizer, texts(items)).ids
-
-    val_ids, test_ids = ids_of(splits.val), ids_of(splits.test)
+    parts = splits.train[:NUM_SAMPLED], splits.val, splits.test
+    sample_ids, val_ids, test_ids = (tokenize(tokenizer, texts(part)).ids for part in parts)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as work:
         models = Path(work)
         parity = write_models(
             trained.scorer,
             models,
-            sample_ids=ids_of(splits.train[:NUM_SAMPLED]),
+            sample_ids=sample_ids,
             val_ids=val_ids,
             val_lengths=targets(splits.val, config.data.repeats),
             max_tau_b_drop=config.int8_max_tau_b_drop,
@@ -156,10 +152,7 @@ def _calibration(
 
 
 def write_test_prompts(path: Path, labelled: LabelledSplits) -> None:
-    """Write the held-out prompts, with a column of observed lengths per label.
-
-    A prompt without such a length has 0. The file is written atomically.
-    """
+    """Write the held-out prompts, with a column of observed lengths per label; 0 is no length."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -170,9 +163,7 @@ def write_test_prompts(path: Path, labelled: LabelledSplits) -> None:
     columns["model"] = [item.model for item in test]
     if any(item.group for item in test):
         columns["group"] = [item.group for item in test]
-    work = path.with_name(f".{path.name}")
-    pq.write_table(pa.table(columns), work)
-    os.replace(work, path)
+    pq.write_table(pa.table(columns), path)
 
 
 def write_report(

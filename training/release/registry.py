@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lengthwise.bundle import Manifest, ModelBundle
 
 if TYPE_CHECKING:
     from training.release.tracking import Store
+
+CHAMPION: Final = "champion"
+"""Alias of the version that serves."""
 
 
 def open_store(mlruns_dir: str) -> Store:
@@ -29,7 +32,7 @@ def find_bundle(reference: str, mlruns_dir: str) -> ModelBundle:
     if Path(reference).exists() or not name or not (is_number or "@" in reference):
         return ModelBundle.load(reference)
     with open_store(mlruns_dir) as store:
-        return ModelBundle.load(store.folder(store.version(name, version).entity.source))
+        return ModelBundle.load(store.folder(store.version(name, version).source))
 
 
 def list_store(store: Store) -> dict[str, list[dict[str, Any]]]:
@@ -48,13 +51,13 @@ def list_store(store: Store) -> dict[str, list[dict[str, Any]]]:
         {
             "name": each.name,
             "version": str(each.version),
-            "champion": is_champion,
+            "champion": CHAMPION in each.aliases,
             "run_id": each.run_id or "",
             "promoted_by": each.tags.get("promoted_by"),
             "verdict": each.tags.get("verdict"),
             **_figures_in(each.tags),
         }
-        for each, is_champion in store.versions()
+        for each in store.versions()
     ]
     return {"runs": runs, "versions": versions}
 

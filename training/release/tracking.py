@@ -15,10 +15,11 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
+import pandas as pd
 from mlflow.artifacts import download_artifacts
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.entities.model_registry import ModelVersion
@@ -28,6 +29,7 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import BundleError, ConfigError
 from lengthwise.mlflow_store import NOTE, TRACKING_URI, find_store
+from training.release.registry import CHAMPION
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import MLFlowLogger
@@ -37,16 +39,8 @@ if TYPE_CHECKING:
 
 EXPERIMENT: Final = "lengthwise"
 DESCRIPTION: Final = "Length rankers that `python -m training` trained, monitored and calibrated."
-CHAMPION: Final = "champion"
 
 logger = logging.getLogger(__name__)
-
-
-class RegisteredVersion(NamedTuple):
-    """A version in the model registry."""
-
-    entity: ModelVersion
-    is_champion: bool
 
 
 class Store:
@@ -101,27 +95,25 @@ class Store:
         ids = [] if experiment is None else [experiment.experiment_id]
         return list(self.client.search_runs(ids, max_results=50_000)) if ids else []
 
-    def versions(self) -> list[RegisteredVersion]:
+    def versions(self) -> list[ModelVersion]:
         """Return every version of every model, by name, the newest first."""
-        names = [model.name for model in self.client.search_registered_models(max_results=1000)]
-        return [version for name in sorted(names) for version in self._versions_of(name)]
+        models = self.client.search_registered_models(max_results=1000)
+        champions = {(model.name, str(model.aliases.get(CHAMPION))) for model in models}
+        found = self.client.search_model_versions(max_results=10_000)
+        for each in found:  # MLflow's search leaves aliases out
+            each.aliases = [CHAMPION] * ((each.name, str(each.version)) in champions)
+        return sorted(found, key=lambda each: (each.name, -int(each.version)))
 
-    def version(self, name: str, version: str) -> RegisteredVersion:
+    def version(self, name: str, version: str) -> ModelVersion:
         """Return one version of a model, by number or `champion`."""
-        try:
-            found = self._versions_of(name)
-        except MlflowException as error:
-            names = [model.name for model in self.client.search_registered_models()]
-            raise ConfigError(
-                f"the registry has no model {name!r}; it has {', '.join(sorted(names)) or 'none'}"
-            ) from error
-        by_name = {str(each.entity.version): each for each in found}
-        known = ", ".join(by_name) or "none"
-        champion = next((each for each in found if each.is_champion), None)
-        chosen = champion if version == CHAMPION else by_name.get(version)
-        if chosen is None:
-            raise ConfigError(f"model {name!r} has no version {version!r}; it has {known}")
-        return chosen
+        found = self.versions()
+        for each in found:
+            if each.name == name and version in (str(each.version), *each.aliases):
+                return each
+        known = ", ".join(f"{each.name}/{each.version}" for each in found) or "none"
+        raise ConfigError(
+            f"no model {name!r} of version {version!r} in the registry; it has {known}"
+        )
 
     def champion(self, name: str) -> ModelBundle | None:
         """Return the champion's bundle; None if the model has no champion yet.
@@ -143,12 +135,6 @@ class Store:
         for key, value in (tags or {}).items():
             self.client.set_model_version_tag(name, version, key, value)
         self.client.set_registered_model_alias(name, CHAMPION, version)
-
-    def _versions_of(self, name: str) -> list[RegisteredVersion]:
-        champion = str(self.client.get_registered_model(name).aliases.get(CHAMPION))
-        found = self.client.search_model_versions(f"name='{name}'", max_results=10_000)
-        newest_first = sorted(found, key=lambda version: -int(version.version))
-        return [RegisteredVersion(each, str(each.version) == champion) for each in newest_first]
 
 
 class Tracker(Store):
@@ -189,8 +175,9 @@ class Tracker(Store):
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Log settings, flattened with dots."""
-        flat = [Param(key, str(value)) for key, value in _flatten(params).items()]
-        self.client.log_batch(self.run_id, params=flat)
+        (flat,) = pd.json_normalize(dict(params)).to_dict("records")
+        logged = [Param(str(key), str(value)) for key, value in flat.items()]
+        self.client.log_batch(self.run_id, params=logged)
 
     def log_data(self, labelled: LabelledSplits) -> None:
         """Log the data set of the run as its input, and mark a run on invented data."""
@@ -287,11 +274,3 @@ class Tracker(Store):
 def _path_of(uri: str) -> Path | None:
     parts = urlparse(uri)
     return Path(url2pathname(parts.path)) if parts.scheme in ("", "file") else None
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        inner = isinstance(value, Mapping)
-        flat |= _flatten(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return flat

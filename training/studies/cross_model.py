@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 
 from lengthwise.bundle import ModelBundle
-from lengthwise.errors import at_least
+from lengthwise.errors import DataError, at_least
 from training.commands.options import OutputOptions, print_result
 from training.evaluation.transfer import (
     MIN_MODELS,
-    copy_of,
     cross_model,
     of_bundle,
     read_lengths,
     spread,
+    taus,
     transfer,
 )
 
@@ -67,9 +67,11 @@ def main(options: CrossModelOptions, output: OutputOptions) -> None:
     result = cross_model(chosen, lengths)
     for source in options.sources:
         name, _, model = source.partition("=")
+        if model and model not in lengths:
+            raise DataError(f"--sources names model {model!r}, which this data set does not hold")
         result["transfer"][name] = {
             "learnt": transfer(name, chosen, options.data_dir),
-            "copy": copy_of(model, chosen, lengths) if model else None,
+            "copy": taus(lengths[model].to_numpy(), chosen) if model else None,
         }
     if options.bundle is not None:
         bundle = ModelBundle.load(options.bundle)

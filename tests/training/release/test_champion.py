@@ -128,8 +128,8 @@ class FakeStore:
     def __init__(self) -> None:
         self.promoted: list[tuple[str, str, str]] = []
 
-    def version(self, name: str, version: str) -> tuple[SimpleNamespace, bool]:
-        return SimpleNamespace(version=version, source="", tags={}), False
+    def version(self, name: str, version: str) -> SimpleNamespace:
+        return SimpleNamespace(version=version, source="", tags={}, aliases=[])
 
     def folder(self, address: str) -> Path:
         return Path(address)
