@@ -141,19 +141,10 @@ class EngineMetrics(EngineObserver):
         self._export_finished()
 
     def _export_finished(self) -> None:
-        clock, metrics = self.tokens, self._metrics
-        for served in clock.served:
-            for name in ("ttft", "e2e", "queueing", *(("tpot",) if served.num_gaps else ())):
-                seconds = getattr(served, f"{name}_s")
-                metrics[f"{name}_seconds"].labels(served.user_class).observe(seconds)
-            metrics["preemptions"].labels(served.user_class).inc(served.preemptions)
-        names = ("first_answer_seconds", "ttfat_seconds", "qoe")
-        lists = (clock.first_answers, clock.ttfat, clock.finished_qoe)
-        for name, events in zip(names, lists, strict=True):
-            for user_class, value in events:
-                metrics[name].labels(user_class).observe(value)
-            events.clear()
-        clock.served.clear()
+        for name, user_class, value in self.tokens.latencies:
+            metric = self._metrics[name].labels(user_class)
+            (metric.inc if name == "preemptions" else metric.observe)(value)
+        self.tokens.latencies.clear()
 
     def _export_residents(self) -> None:
         requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()

@@ -146,49 +146,39 @@ _PER_REQUEST = tuple(
 
 
 def timeline_from_token_times(
-    requests: Requests,
-    token_s: Sequence[ArrayLike],
-    *,
-    scheduled_s: ArrayLike = np.nan,
-    preemptions: ArrayLike = 0,
-    rejected: ArrayLike = False,
-    instance: ArrayLike = 0,
-    migrations: ArrayLike = 0,
-    answer_scheduled_s: ArrayLike = np.nan,
+    requests: Requests, token_s: Sequence[ArrayLike], **columns: Any
 ) -> Timeline:
-    """Return the timeline from the token times of each request."""
-    count = len(requests)
+    """Return the timeline from the token times of each request.
+
+    `columns` are fields of the timeline, (N,) or one value for all: `scheduled_s`,
+    `answer_scheduled_s`, `preemptions`, `rejected`, `instance`, `migrations`.
+    """
     times = [np.asarray(times_s, dtype=np.float64) for times_s in token_s]
     emitted = np.array([len(row) for row in times])
     stops = np.cumsum(emitted)
     rows = np.flatnonzero(emitted)
     ticks = np.concatenate([*times, np.empty(0)])
-    starts = stops - emitted
-
-    def tick_of(token: Ints) -> Floats:
-        have = (token >= 0) & (token < emitted)
-        if not len(ticks):
-            return np.full(count, np.nan)
-        return np.where(have, ticks[np.where(have, starts + token, 0)], np.nan)
-
+    runs = np.column_stack([rows, (stops - emitted)[rows], stops[rows] - 1]).astype(np.int64)
+    filled = {
+        name: np.full(len(requests), value, type(_WITHOUT_EVENTS[name]))
+        for name, value in (_WITHOUT_EVENTS | columns).items()
+    }
     return Timeline(
         requests=requests,
-        scheduled_s=_filled(scheduled_s, count, np.float64),
-        first_token_s=tick_of(np.zeros(count, np.int64)),
-        first_answer_s=tick_of(requests.reasoning_tokens),
-        answer_scheduled_s=_filled(answer_scheduled_s, count, np.float64),
-        finished_s=tick_of(requests.output_tokens - 1),
-        preemptions=_filled(preemptions, count, np.int64),
-        rejected=_filled(rejected, count, np.bool_),
-        instance=_filled(instance, count, np.int64),
-        migrations=_filled(migrations, count, np.int64),
+        first_token_s=nth_token_s(np.zeros(len(requests), np.int64), runs, ticks),
+        first_answer_s=nth_token_s(requests.reasoning_tokens, runs, ticks),
+        finished_s=nth_token_s(requests.output_tokens - 1, runs, ticks),
         tick_s=ticks,
-        runs=np.column_stack([rows, starts[rows], stops[rows] - 1]).astype(np.int64),
+        runs=runs,
+        **filled,
     )
 
 
-def _filled(values: ArrayLike, count: int, dtype: Any) -> NDArray[Any]:
-    return np.broadcast_to(np.asarray(values, dtype=dtype), (count,)).copy()
+_WITHOUT_EVENTS: dict[str, float] = {
+    **{"scheduled_s": np.nan, "answer_scheduled_s": np.nan, "preemptions": 0},
+    **{"rejected": False, "instance": 0, "migrations": 0},
+}
+"""Fields of a timeline that token times do not give, and their values without events."""
 
 
 def write_timeline(

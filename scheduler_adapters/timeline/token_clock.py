@@ -7,8 +7,8 @@ Source: Andes' QoE as PASCAL restricts it to answering tokens.
 """
 
 from collections.abc import Sequence
-from math import isnan, nan
-from typing import Final, NamedTuple
+from math import isnan
+from typing import Final
 
 import numpy as np
 
@@ -27,29 +27,16 @@ OTHER_CLASS: Final = "other"
 PHASES: Final = (Phase.REASONING, Phase.ANSWERING)
 _EDGES: Final = np.array(TBT_BUCKETS_S)
 _NUM_BINS: Final = len(TBT_BUCKETS_S) + 1
-_FIELDS: Final = {
+_EMPTY: Final = {
     **dict.fromkeys(("arrival_s", "queueing_s", "first_s", "last_s"), np.nan),
     **dict.fromkeys(("thought_s", "first_shown_s"), np.nan),
     **dict.fromkeys(("num_tokens", "num_answering", "sum_shown_s"), 0.0),
     "tbt_s": DEFAULT_TBT_S,
     "shown_s": -np.inf,
+    "thinking": False,
+    "class_number": 0,
 }
 """Columns, and their values for a request without tokens."""
-
-
-class ServedRequest(NamedTuple):
-    """The latencies of a finished request, in seconds."""
-
-    user_class: str
-    queueing_s: float
-    """First scheduled - queued."""
-    ttft_s: float
-    e2e_s: float
-    num_gaps: int
-    """Output tokens - 1."""
-    tpot_s: float
-    """Mean gap; NaN without gaps."""
-    preemptions: int
 
 
 class TokenClock(EngineObserver):
@@ -72,22 +59,14 @@ class TokenClock(EngineObserver):
         self._newest_ids: list[str] | None = None
         """Requests of `_newest_slots`; None once slots have changed."""
         self._newest_slots = np.empty(0, np.int64)
-        self._table = {name: np.empty(0) for name in _FIELDS}
-        self._thinking = np.empty(0, np.bool_)
-        self._class_of = np.empty(0, np.int64)
+        self._table = np.empty(0, [(name, type(value)) for name, value in _EMPTY.items()])
         self.classes: list[str] = []
         """User classes by first occurrence: the first index of the two sums below."""
         self.tbt_counts = np.zeros((0, len(PHASES), _NUM_BINS), np.int64)
         """Gaps by class, phase and bucket; the last bucket has no upper edge."""
         self.tbt_sums_s = np.zeros((0, len(PHASES)))
-        self.first_answers: list[tuple[str, float]] = []
-        """(class, first answering token - arrival) since the list was last read."""
-        self.ttfat: list[tuple[str, float]] = []
-        """(class, first answering token - end of reasoning) of requests that reasoned."""
-        self.finished_qoe: list[tuple[str, float]] = []
-        """(class, QoE) of requests that finished since the list was last read."""
-        self.served: list[ServedRequest] = []
-        """Requests that finished with a token since the list was last read."""
+        self.latencies: list[tuple[str, str, float]] = []
+        """(metric, class, value) since the list was last read: first answers, finished requests."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -102,14 +81,14 @@ class TokenClock(EngineObserver):
         if not self._free:
             self._grow()
         slot = self._slots[request.request_id] = self._free.pop()
-        queueing_s = now_s - self._queued_s.pop(request.request_id, now_s)
-        row = _FIELDS | {"arrival_s": request.arrival_s, "queueing_s": queueing_s}
-        if request.tbt_s is not None:
-            row["tbt_s"] = request.tbt_s
-        for name, value in row.items():
-            self._table[name][slot] = value
-        self._thinking[slot] = self._thinks
-        self._class_of[slot] = self._class_number(request.user_class)
+        row = _EMPTY | {
+            "arrival_s": request.arrival_s,
+            "queueing_s": now_s - self._queued_s.pop(request.request_id, now_s),
+            "tbt_s": DEFAULT_TBT_S if request.tbt_s is None else request.tbt_s,
+            "thinking": self._thinks,
+            "class_number": self._class_number(request.user_class),
+        }
+        self._table[slot] = tuple(row.values())
 
     def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
         self._emitted_ids.append(request.request_id)
@@ -119,7 +98,7 @@ class TokenClock(EngineObserver):
         if request.request_id in self._emitted_ids:
             self._thought_ids.append(request.request_id)
         elif (slot := self._slots.get(request.request_id)) is not None:
-            self._thinking[slot] = False
+            self._table["thinking"][slot] = False
 
     def finished(self, request: RequestView, now_s: float) -> None:
         self._finished.append(request)
@@ -137,11 +116,11 @@ class TokenClock(EngineObserver):
         counts = np.array(self._emitted_counts, np.float64)
         slots, counts = slots[slots >= 0], counts[slots >= 0]
         self._count_gaps(slots, counts, now_s)
-        answers = ~self._thinking[slots]
+        answers = ~self._table["thinking"][slots]
         self._answer(slots[answers], counts[answers], now_s)
         for request_id in self._thought_ids:
-            if (slot := self._slots.get(request_id)) is not None and self._thinking[slot]:
-                self._thinking[slot] = False
+            if (slot := self._slots.get(request_id)) is not None and self._table["thinking"][slot]:
+                self._table["thinking"][slot] = False
                 self._table["thought_s"][slot] = now_s
         for request in self._finished:
             self._serve(request)
@@ -154,7 +133,7 @@ class TokenClock(EngineObserver):
         slot = self._slots.get(request_id)
         if slot is None or np.isnan(self._table["last_s"][slot]):
             return Phase.PREFILL
-        return Phase.REASONING if self._thinking[slot] else Phase.ANSWERING
+        return Phase.REASONING if self._table["thinking"][slot] else Phase.ANSWERING
 
     def pacers(self, now_s: float) -> tuple[int, int, int]:
         """Return the number of pacers with tokens, of empty pacers, and of all held tokens."""
@@ -168,7 +147,7 @@ class TokenClock(EngineObserver):
     def num_answers_below(self, num_tokens: int) -> int:
         """Return the number of answering requests with fewer than `num_tokens` answering tokens."""
         slots = np.fromiter(self._slots.values(), np.int64, len(self._slots))
-        answers = ~self._thinking[slots] & (self._table["num_tokens"][slots] > 0)
+        answers = ~self._table["thinking"][slots] & (self._table["num_tokens"][slots] > 0)
         return int((answers & (self._table["num_answering"][slots] < num_tokens)).sum())
 
     def user_class(self, request_id: str) -> str:
@@ -180,23 +159,20 @@ class TokenClock(EngineObserver):
         slot = self._slots.get(request.request_id)
         if slot is None or not self._table["num_tokens"][slot]:
             return
-        row = {name: float(column[slot]) for name, column in self._table.items()}
-        user_class, num_gaps = self._class_name(slot), int(row["num_tokens"]) - 1
-        served = ServedRequest(
-            user_class=user_class,
-            queueing_s=row["queueing_s"],
-            ttft_s=row["first_s"] - row["arrival_s"],
-            e2e_s=row["last_s"] - row["arrival_s"],
-            num_gaps=num_gaps,
-            tpot_s=(row["last_s"] - row["first_s"]) / num_gaps if num_gaps else nan,
-            preemptions=request.preemptions,
-        )
-        self.served.append(served)
+        row, name = self._table[slot], self._class_name(slot)
+        values = {
+            "queueing_seconds": row["queueing_s"],
+            "ttft_seconds": row["first_s"] - row["arrival_s"],
+            "e2e_seconds": row["last_s"] - row["arrival_s"],
+            "preemptions": request.preemptions,
+        }
+        if (num_gaps := row["num_tokens"] - 1) > 0:
+            values["tpot_seconds"] = (row["last_s"] - row["first_s"]) / num_gaps
         if count := row["num_answering"]:
             total_s = count * (row["shown_s"] + row["tbt_s"])
             expected_s = count * row["first_shown_s"] + row["tbt_s"] * count * (count - 1) / 2
-            value = (total_s - row["sum_shown_s"]) / (total_s - expected_s)
-            self.finished_qoe.append((user_class, value))
+            values["qoe"] = (total_s - row["sum_shown_s"]) / (total_s - expected_s)
+        self.latencies += [(metric, name, float(value)) for metric, value in values.items()]
 
     def _count_gaps(self, slots: Ints, counts: Floats, now_s: float) -> None:
         last_s = self._table["last_s"]
@@ -206,7 +182,7 @@ class TokenClock(EngineObserver):
         known = ~np.isnan(gaps_s)
         self._table["first_s"][slots[~known]] = now_s
         slots, gaps_s = slots[known], gaps_s[known]
-        rows = self._class_of[slots] * len(PHASES) + ~self._thinking[slots]
+        rows = self._table["class_number"][slots] * len(PHASES) + ~self._table["thinking"][slots]
         bins = rows * _NUM_BINS + np.searchsorted(_EDGES, gaps_s)
         shape = self.tbt_counts.shape
         self.tbt_counts += np.bincount(bins, minlength=self.tbt_counts.size).reshape(shape)
@@ -231,13 +207,14 @@ class TokenClock(EngineObserver):
         for slot in slots[table["num_answering"][slots] == 0].tolist():
             table["first_shown_s"][slot] = now_s
             name, thought_s = self._class_name(slot), float(table["thought_s"][slot])
-            self.first_answers.append((name, now_s - float(table["arrival_s"][slot])))
+            first_s = now_s - float(table["arrival_s"][slot])
+            self.latencies.append(("first_answer_seconds", name, first_s))
             if not isnan(thought_s):
-                self.ttfat.append((name, now_s - thought_s))
+                self.latencies.append(("ttfat_seconds", name, now_s - thought_s))
         table["num_answering"][slots] += counts
 
     def _class_name(self, slot: int) -> str:
-        return self.classes[int(self._class_of[slot])]
+        return self.classes[int(self._table["class_number"][slot])]
 
     def _class_number(self, user_class: str) -> int:
         if user_class not in self.classes:
@@ -249,9 +226,7 @@ class TokenClock(EngineObserver):
         return self.classes.index(user_class)
 
     def _grow(self) -> None:
-        old = len(self._thinking)
+        old = len(self._table)
         more = max(64, old)
-        self._table = {name: np.append(a, np.empty(more)) for name, a in self._table.items()}
-        self._thinking = np.append(self._thinking, np.empty(more, np.bool_))
-        self._class_of = np.append(self._class_of, np.empty(more, np.int64))
+        self._table = np.append(self._table, np.empty(more, self._table.dtype))
         self._free.extend(range(old + more - 1, old - 1, -1))

@@ -61,7 +61,9 @@ class Engine:
         self.instance = instance
         self.load = LoadView(total_blocks=instance.kv_blocks)
         self.record = TimelineRecord()
-        self.events = ObservedEvents.of(observers)
+        self.events = ObservedEvents()
+        for observer in observers:
+            self.events.add(observer)
         self.arrivals = Arrivals(async_scheduling=vllm)
         self.ranked = RankedRequests(policy, self.load, self.record, instance.block_tokens)
         self.requests = self.ranked.requests
@@ -144,8 +146,7 @@ class Engine:
         """Give a request its progress in earlier instances."""
         view, record = request.view, self.record
         request.joins_s = max(request.joins_s, carried.available_s)
-        request.context += carried.generated_tokens
-        request.last_token_s = carried.last_token_s
+        request.context += len(carried.token_s)
         view.preemptions = record.preemptions[request.row] = carried.preemptions
         view.queue, view.queue_entered_s = carried.queue, carried.queue_entered_s
         request.other_token_s = carried.token_s
@@ -154,11 +155,12 @@ class Engine:
             record.scheduled_s[request.row] = carried.scheduled_s
         if carried.token_s:
             record.first_token_s[request.row] = carried.token_s[0]
+            request.last_token_s = carried.token_s[-1]
         request.reserved_blocks = carried.reserved_blocks
         if carried.kv_tokens:
             self.memory.stored.bring(request, self.instance.blocks(carried.kv_tokens))
             request.prefill_left = request.context - carried.kv_tokens
-            if request.prefill_left == 1 and carried.generated_tokens:
+            if request.prefill_left == 1 and carried.token_s:
                 request.prefill_left = 0  # the newest token's KV is computed by its next step
 
     def withdraw(self, request: RequestState, *, holds_blocks: bool = False) -> Carried:
@@ -189,13 +191,10 @@ class Engine:
         scheduled_s = self.record.scheduled_s[request.row]
         return Carried(
             available_s=load.now_s,
-            generated_tokens=view.generated_tokens,
-            thinking_tokens=view.thinking_tokens,
             kv_tokens=kv_tokens,
             preemptions=view.preemptions,
             scheduled_s=None if scheduled_s != scheduled_s else scheduled_s,
             token_s=tuple(self.token_s(request)),
-            last_token_s=request.last_token_s,
             queue=view.queue,
             queue_entered_s=view.queue_entered_s,
             held_blocks=held_blocks,

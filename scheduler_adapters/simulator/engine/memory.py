@@ -136,16 +136,12 @@ class KvMemory:
         """Take the block for the next token of a decode, by eviction if necessary."""
         needed, instance, load = self.growth_of(request), self.instance, self.load
         while instance.kv_blocks - load.used_blocks < max(needed, instance.decode_headroom_blocks):
-            order = _evict_order(request)
-            worse = [
-                (place, other)
-                for other in self.residents.values()
-                if (place := _evict_order(other)) > order
-                and place[0]
-                and not other.is_moving
-                and not self.step.contains(other)
-            ]
-            victim = max(worse)[1] if worse else request
+            last, victim = evict_order(request.current_rank, request.row), request
+            for other in self.residents.values():
+                place = evict_order(other.current_rank, other.row)
+                is_evictable = place[0] and not other.is_moving
+                if place > last and is_evictable and not self.step.contains(other):
+                    last, victim = place, other
             self._evict(victim)
             if victim is request:
                 return False
@@ -249,10 +245,6 @@ class KvMemory:
         for _, _, request in sorted(worse, reverse=True):
             freed_blocks += self.blocks_of(request) + self.growth_of(request)
             yield request, freed_blocks
-
-
-def _evict_order(request: RequestState) -> tuple[bool, tuple[float, ...], int]:
-    return evict_order(request.current_rank, request.row)
 
 
 class FreedPrefixes:

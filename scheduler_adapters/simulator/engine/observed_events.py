@@ -1,6 +1,6 @@
 """The observers of one engine by event; an event that no observer overrides costs nothing."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -22,14 +22,6 @@ class ObservedEvents:
     ran: Methods = field(default_factory=list)
     thinking_ended: Methods = field(default_factory=list)
     withdrawn: Methods = field(default_factory=list)
-
-    @classmethod
-    def of(cls, observers: Iterable[EngineObserver]) -> "ObservedEvents":
-        """Return the events of observers."""
-        events = cls()
-        for observer in observers:
-            events.add(observer)
-        return events
 
     def add(self, observer: EngineObserver) -> None:
         """Add the events that an observer overrides."""

@@ -275,21 +275,6 @@ class RankedRequests:
         if valid_until_s < batch.timer_s:
             self.watch(batch, valid_until_s)
 
-    def rank_groups(self, stale: list[DecodeBatch]) -> None:
-        """Rank the batches whose rank ended with this step; batches of one group become one."""
-        if len(stale) == 1 and stale[0].count:
-            self._ask_batch(stale[0])
-            return
-        first_of: dict[object, DecodeBatch] = {}
-        for batch in stale:
-            if batch.count:
-                assert batch.rank is not None
-                group = batch.rank.group
-                first = first_of.get(group)
-                first_of[group] = batch if first is None else self.merge(first, batch)
-        for batch in first_of.values():
-            self._ask_batch(batch)
-
     def merge(self, one: DecodeBatch, other: DecodeBatch) -> DecodeBatch:
         """Return one batch of two; the members of the smaller one move."""
         large, small = (one, other) if one.count >= other.count else (other, one)
@@ -297,11 +282,21 @@ class RankedRequests:
         return large
 
     def rank_changed(self, changed: list[RequestState], stale: list[DecodeBatch]) -> None:
-        """Rank requests with an event in the last step, and batches whose rank ended."""
+        """Rank requests with an event in the last step, and batches whose rank ended.
+
+        Batches of one group become one.
+        """
         for request in changed:
             self._loosen(request)
-        if stale:
-            self.rank_groups(stale)
+        first_of: dict[object, DecodeBatch] = {}
+        for batch in stale:
+            if batch.count:
+                assert batch.rank is not None
+                first = first_of.get(batch.rank.group)
+                merged = batch if first is None else self.merge(first, batch)
+                first_of[batch.rank.group] = merged
+        for batch in first_of.values():
+            self._ask_batch(batch)
         for request in changed:
             self.ask(request)
             self._settle(request)

@@ -88,8 +88,7 @@ class RequestState:
 
     @property
     def generated_tokens(self) -> int:
-        context = self.context if self.batch is None else self.offset + self.batch.counter
-        return context - self.view.prompt_tokens
+        return self.now_context - self.view.prompt_tokens
 
     @property
     def computed_tokens(self) -> int:

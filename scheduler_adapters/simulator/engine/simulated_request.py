@@ -77,8 +77,6 @@ class Carried:
     available_s: float = 0.0
     """Earliest time in the queue of the next instance: the end of its last step in the old one.
     The duration of a transfer is to be added."""
-    generated_tokens: int = 0
-    thinking_tokens: int = 0
     kv_tokens: int = 0
     """Tokens with keys and values that move with the request."""
     preemptions: int = 0
@@ -86,7 +84,6 @@ class Carried:
     """Start of its first step; None before that."""
     token_s: tuple[float, ...] = ()
     """Times of its tokens, in this instance and in earlier ones."""
-    last_token_s: float | None = None
     queue: tuple[float, ...] | None = None
     """Queue of the policy (`RequestView.enqueued_s`); `queue_entered_s` is its time of entry."""
     queue_entered_s: float = 0.0

@@ -62,15 +62,12 @@ class StepExecutor(StepScheduler):
         if step.chunks:
             self._count_chunks(tick, changed)
         memory.update_load()
-        has_changed = changed or len(memory.residents) != num_residents
-        # An observer of single tokens is called at every step.
-        step.repeats = step.is_steady and not (step.chunks or emitted)
-        if stale and step.repeats and not has_changed:
-            self._repeat_ranking(stale)
-        elif changed or stale:
+        if changed or stale:
             self.ranked.rank_changed(changed, stale)
-        if stale or (has_changed and step.repeats):
-            step.repeats = not stale and self._has_all()
+        # An observer of single tokens is called at every step.
+        step.repeats = step.is_steady and not (step.chunks or emitted or stale)
+        if step.repeats and (changed or len(memory.residents) != num_residents):
+            step.repeats = self._has_all()
         if self.split_levels:
             self.rejoin_split_levels()
 
@@ -100,11 +97,10 @@ class StepExecutor(StepScheduler):
                 self._finish(request)
             else:
                 changed.append(request)
-                if self.events.thinking_ended:
-                    self._report_thinking_end(request)
+                self._report_thinking_end(request)
 
     def _report_thinking_end(self, request: RequestState) -> None:
-        if request.generated_tokens == request.reasoning_tokens:
+        if self.events.thinking_ended and request.generated_tokens == request.reasoning_tokens:
             for tell in self.events.thinking_ended:
                 tell(request.sync_view(), self.load.now_s)
 
@@ -135,8 +131,7 @@ class StepExecutor(StepScheduler):
             changed.append(request)
             for tell in self.events.prefill_ended:
                 tell(request.sync_view(), now_s)
-            if self.events.thinking_ended:
-                self._report_thinking_end(request)
+            self._report_thinking_end(request)
 
     def _report_decodes(self) -> None:
         """Report each decode's token, which is not counted yet."""
@@ -197,53 +192,13 @@ class StepExecutor(StepScheduler):
             context += count
             steps += 1
             if steps == 1 and load.now_s < until_s:  # in a cluster the second is rare
-                until_s = self._quiet_until_s()
+                # Until a request or a score arrives, a copy lands, or a rank ends.
+                timers, lands_s = self.ranked.timers, memory.stored.next_landing_s
+                arrives_s = min(self.arrivals.next_s, self.ranked.next_score_s)
+                until_s = min(arrives_s, lands_s, until_s, timers[0][0] if timers else inf)
         self._advance_batches(steps)
         return steps > 0
 
     def _advance_batches(self, steps: int) -> None:
         for batch in self.step.batches if steps else ():
             batch.advance_many(steps, self.load.now_s)
-
-    def _repeat_ranking(self, stale: list[DecodeBatch]) -> None:
-        """Repeat a step whose shared ranks end with it, until a batch changes its level.
-
-        Inside a level order does not matter, as long as there is room for all.
-        """
-        load, memory, ranked, timers = self.load, self.memory, self.ranked, self.ranked.timers
-        quiet_until_s = self._quiet_until_s()
-        batches = self.step.batches
-        count = sum([batch.count for batch in batches])
-        levels = [batch.level for batch in batches]
-        displaces = self.step.rule.displace and ranked.num_waiting
-        has_room = count == load.num_decoding and not displaces
-        while True:
-            if stale:
-                ranked.rank_groups(stale)
-            now_s = load.now_s
-            if not has_room or now_s >= quiet_until_s or (timers and timers[0][0] <= now_s):
-                return
-            growth = context = 0
-            for batch, level in zip(batches, levels, strict=True):
-                is_due = batch.next_due <= batch.counter + 1
-                if is_due or not batch.count or batch.level is not level:
-                    return
-                growth += batch.grows()
-                context += batch.context
-            if load.used_blocks + growth > memory.decode_blocks:
-                return
-            if not (self.step.rule is self.fixed_rule or self.rule_stays()):
-                return
-            load.used_blocks += growth
-            self._pass(self.latency.step_s(count, context, ()))
-            stale = []
-            for batch in batches:
-                batch.advance(load.step - 1, load.now_s)
-                if batch.rank_until <= batch.counter:
-                    stale.append(batch)
-
-    def _quiet_until_s(self) -> float:
-        """Return when a request or score arrives, a copy lands, a rank ends, or the run is cut."""
-        timers, lands_s = self.ranked.timers, self.memory.stored.next_landing_s
-        arrives_s = min(self.arrivals.next_s, self.ranked.next_score_s)
-        return min(arrives_s, lands_s, self.until_s, timers[0][0] if timers else inf)

@@ -10,7 +10,6 @@ from scheduler_adapters.timeline.token_clock import (
     MAX_CLASSES,
     OTHER_CLASS,
     TBT_BUCKETS_S,
-    ServedRequest,
     TokenClock,
 )
 from scheduler_adapters.views import Phase, RequestView
@@ -30,6 +29,15 @@ def step(
     if thought is not None:
         clock.thinking_ended(view(thought), now_s)
     clock.stepped(now_s)
+
+
+def values(clock: TokenClock, metric: str) -> list[float]:
+    """The values of a metric of the class "chat" so far."""
+    return [
+        value
+        for name, user_class, value in clock.latencies
+        if (name, user_class) == (metric, "chat")
+    ]
 
 
 def finish(clock: TokenClock, *names: str, now_s: float = 9.0) -> None:
@@ -62,11 +70,13 @@ def test_qoe_and_gaps_are_those_of_the_definition_for_any_run(seed: int) -> None
     served = [name for name in names if token_s[name]]
     finish(clock, *served)
     expected = [by_definition(token_s[name], token_s[name][0], targets[name]) for name in served]
-    assert [qoe for _, qoe in clock.finished_qoe] == pytest.approx(expected)
+    assert values(clock, "qoe") == pytest.approx(expected)
     assert len(clock) == len(names) - len(served)
-    assert [one.num_gaps for one in clock.served] == [len(token_s[name]) - 1 for name in served]
-    assert [one.ttft_s for one in clock.served] == [token_s[name][0] - 1.0 for name in served]
-    assert [one.e2e_s for one in clock.served] == [token_s[name][-1] - 1.0 for name in served]
+    times = [token_s[name] for name in served]
+    assert values(clock, "ttft_seconds") == [one[0] - 1.0 for one in times]
+    assert values(clock, "e2e_seconds") == [one[-1] - 1.0 for one in times]
+    expected = [(one[-1] - one[0]) / (len(one) - 1) for one in times if len(one) > 1]
+    assert values(clock, "tpot_seconds") == expected
 
 
 def test_the_pacer_is_empty_once_the_reader_has_read_all_that_came() -> None:
@@ -88,10 +98,11 @@ def test_answering_begins_behind_the_token_that_ends_thinking() -> None:
     for number in range(4):
         step(clock, 2.0 + number, {"a": 1}, thought="a" if number == 3 else None)
         assert clock.phase("a") is (Phase.ANSWERING if number == 3 else Phase.REASONING)
-    assert clock.first_answers == []
+    assert clock.latencies == []
     step(clock, 6.5, {"a": 1}, thought="a")
-    assert clock.first_answers == [("chat", 5.5)]
-    assert clock.ttfat == [("chat", 1.5)]
+    assert clock.latencies == [
+        ("first_answer_seconds", "chat", 5.5), ("ttfat_seconds", "chat", 1.5)
+    ]  # fmt: skip
     reasoning, answering = clock.tbt_counts[0].sum(axis=-1)
     assert (reasoning, answering) == (3, 1)
 
@@ -104,9 +115,9 @@ def test_where_the_prompt_has_ended_thinking_the_first_token_answers() -> None:
     assert clock.phase("a") is Phase.PREFILL
     step(clock, 2.0, {"a": 1, "b": 1})
     assert [clock.phase(name) for name in "ab"] == [Phase.ANSWERING, Phase.REASONING]
-    assert (clock.first_answers, clock.ttfat) == ([("chat", 1.0)], [])
+    assert clock.latencies == [("first_answer_seconds", "chat", 1.0)]
     finish(clock, "a")
-    assert clock.finished_qoe == [("chat", 1.0)]
+    assert values(clock, "qoe") == [1.0]
 
 
 def test_answers_are_counted_by_their_tokens() -> None:
@@ -129,8 +140,7 @@ def test_classes_are_counted_apart_and_requests_without_a_target_read_at_the_def
     finish(clock, "b")
     assert clock.classes == ["chat", ""]
     assert clock.tbt_counts.sum(axis=(1, 2)).tolist() == [1, 1]
-    user_class, qoe = clock.finished_qoe[0]
-    assert user_class == ""
+    (qoe,) = (value for *of, value in clock.latencies if of == ["qoe", ""])
     assert qoe == pytest.approx(by_definition([2.0, 2.0 + 3 * DEFAULT_TBT_S], 2.0, DEFAULT_TBT_S))
 
 
@@ -156,8 +166,8 @@ def test_aborted_requests_leave_nothing() -> None:
         clock.withdrawn(view("unknown"), 1.6)
     finish(clock, "unknown")
     assert len(clock) == len(clock._queued_s) == 0
-    assert len(clock._thinking) == 64
-    assert clock.finished_qoe == clock.served == []
+    assert len(clock._table) == 64
+    assert clock.latencies == []
 
 
 def test_a_step_without_tokens_after_someone_left_changes_nothing() -> None:
@@ -182,8 +192,9 @@ def test_a_finished_request_leaves_its_latencies_and_those_without_a_token_do_no
     finished.preemptions = 1
     clock.finished(finished, 3.5)
     finish(clock, "b", "c")
-    first, single = clock.served
-    assert first == ServedRequest("chat", 0.75, 2.0, 2.5, 2, 0.25, 1)
-    assert (single.num_gaps, single.ttft_s, single.e2e_s) == (0, 2.0, 2.0)
-    assert np.isnan(single.tpot_s)
+    assert values(clock, "queueing_seconds") == [0.75, 0.75]
+    assert values(clock, "ttft_seconds") == [2.0, 2.0]
+    assert values(clock, "e2e_seconds") == [2.5, 2.0]
+    assert values(clock, "tpot_seconds") == [0.25]
+    assert values(clock, "preemptions") == [1, 0]
     assert len(clock) == 0

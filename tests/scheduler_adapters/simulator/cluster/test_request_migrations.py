@@ -141,8 +141,8 @@ def test_reserved_blocks_are_taken_before_those_who_wait():
     engine.advance(1.0)
     assert engine.view().num_waiting == 1
     carried = Carried(
-        available_s=2.0, generated_tokens=3, kv_tokens=34, token_s=(0.1, 0.2, 0.3),
-        last_token_s=0.3, reserved_blocks=3,
+        available_s=2.0, kv_tokens=34, token_s=(0.1, 0.2, 0.3),
+        reserved_blocks=3,
     )  # fmt: skip
     engine.submit(waiting._replace(request_id="came", output_tokens=6), carried=carried)
     engine.advance(2.5)

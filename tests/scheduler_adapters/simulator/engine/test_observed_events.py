@@ -14,7 +14,9 @@ class Finished(EngineObserver):
 
 
 def test_an_event_that_no_observer_overrides_has_no_method():
-    events = ObservedEvents.of([Finished(), EngineObserver(), Finished()])
+    events = ObservedEvents()
+    for observer in (Finished(), EngineObserver(), Finished()):
+        events.add(observer)
     assert len(events.finished) == 2
     for name in ("admitted", "emitted", "evicted", "queued", "ran", "withdrawn"):
         assert getattr(events, name) == []
