@@ -17,11 +17,7 @@ from scheduler_adapters.simulator.cluster.clock import ClusterClock
 from scheduler_adapters.simulator.cluster.instance_telemetry import Telemetry
 from scheduler_adapters.simulator.cluster.outages import Outage, Outages
 from scheduler_adapters.simulator.cluster.placement_calls import PlacementCalls, overrides
-from scheduler_adapters.simulator.cluster.placement_views import (
-    InstanceViews,
-    Snapshots,
-    TelemetryAge,
-)
+from scheduler_adapters.simulator.cluster.placement_views import InstanceViews, TelemetryAge
 from scheduler_adapters.simulator.cluster.request_migrations import RequestMigrations
 from scheduler_adapters.simulator.engine.engine import Engine, uncollected
 from scheduler_adapters.simulator.engine.request_state import RequestState
@@ -85,10 +81,14 @@ class Cluster:
         for instance in range(len(engines)) if watches_phases else ():
             engines[instance].observe(_PhaseEnds(self, instance))
         has_ticks = overrides(placement, "tick")
-        self.views = InstanceViews(self.clock)
+        self.views = InstanceViews(
+            self.clock,
+            placement.watch,
+            has_snapshots=age.period_s > 0,
+            with_decodes=has_ticks,
+        )
         if age.period_s:
-            snapshots = self.views = Snapshots(self.clock, placement.watch, with_decodes=has_ticks)
-            self._repeat(ClusterClock.SNAPSHOT, age.period_s, snapshots.take)
+            self._repeat(ClusterClock.SNAPSHOT, age.period_s, self.views.take_snapshot)
         self.calls = PlacementCalls(placement, self.views, age.max_age_s)
         self.migrations = RequestMigrations(self.calls, fabric)
         self.outages = Outages(self.migrations, outages)

@@ -40,7 +40,7 @@ class BelowLimit:
         while checks and checks[0][0] <= step:
             _, row = heappop(checks)
             if row in self.limits:
-                left = self.limits[row] - generated_tokens(self.requests[row])
+                left = self.limits[row] - self.requests[row].generated_tokens
                 if left > 0:
                     heappush(checks, (step + left, row))
                 else:
@@ -116,33 +116,31 @@ def to_prefill(state: RequestState, left: int) -> tuple[int, int]:
 
 
 class Telemetry(EngineObserver):
-    """View of one engine, its bookings and, with a `watch`, counts of thinking and answering.
-
-    KV in transfer to the instance is booked at once, so that each decision sees the ones before.
-    """
+    """View of one engine, its bookings and, with a `watch`, counts of thinking and answering."""
 
     def __init__(
         self, engine: Engine, watch: Watch | None, *, watches_prefills: bool = False
     ) -> None:
-        self.engine, self.watch = engine, watch
-        self.requests, self.load = engine.requests, engine.load
-        self.num_booked = self.booked_blocks = self.booked_thinking = self.booked_fresh = 0
+        self.engine, self.requests, self.load = engine, engine.requests, engine.load
+        self.watch, self.is_watching = watch or Watch(), watch is not None
+        self.booked: dict[RequestState, int] = {}
+        """Requests in transfer to the instance, and the blocks of their KV."""
         self.thinking, self.fresh = BelowLimit(engine), BelowLimit(engine)
         self.dry: list[tuple[float, int, int]] = []
         """Heap of (time when all is read, row, tokens) of answers without KV blocks."""
         self.prefills = PrefillQueue(engine) if watches_prefills else None
-        if watch is not None:
+        if self.is_watching:
             engine.observe(self)
 
     def view(self, now_s: float = inf) -> InstanceView:
         """Return the view, brought up to date; by default the step under way counts as done."""
         view = self.engine.view()
-        view.num_waiting += self.num_booked
-        view.booked_blocks = self.booked_blocks
-        if self.watch is not None:
-            view.num_thinking = self.thinking.count() + self.booked_thinking
-            view.num_fresh_answering = self.fresh.count() + self.booked_fresh
+        view.booked_blocks = 0
+        if self.is_watching:
+            view.num_thinking, view.num_fresh_answering = self.thinking.count(), self.fresh.count()
             view.paced_until_s = self.paced_until_s()
+        for state, blocks in self.booked.items():
+            count_in_transfer(view, state, blocks, self.watch if self.is_watching else None)
         if self.prefills is not None:
             view.prefill_tokens, view.prefill_squares = self.prefills.sums(now_s)
         return view
@@ -151,38 +149,27 @@ class Telemetry(EngineObserver):
         """Return whether the end of the step under way will change the view."""
         return self.prefills is not None and bool(self.prefills.chunks(now_s))
 
-    def book(self, state: RequestState, blocks: int, *, sign: int = 1) -> None:
-        """Book a request in transfer with `blocks` of KV; `sign` -1 cancels the booking."""
-        thinking, fresh = phase_counts(state, self.watch)
-        self.num_booked += sign
-        self.booked_blocks += sign * blocks
-        self.booked_thinking += sign * thinking
-        self.booked_fresh += sign * fresh
-
     def submitted(self, state: RequestState) -> None:
         """Count a request that was submitted to the engine."""
         if self.prefills is not None:
             self.prefills.submitted(state)
-        if self.watch is None or state.is_gone:
+        if not self.is_watching or state.is_gone:
             return
         if answers(state):
-            self._answers(state, self.watch)
-            self._note_dry(state, self.watch)
+            self.thinking_ended(state.view, 0.0)
+            self._note_dry(state)
         else:
             limit = self.watch.demote_above_tokens + 1 - state.view.prompt_tokens
             self.thinking.add(state, limit)
 
-    def _answers(self, state: RequestState, watch: Watch) -> None:
+    def thinking_ended(self, request: RequestView, now_s: float) -> None:
+        state = self.requests[request.number]
         self.thinking.discard(state.row)
-        self.fresh.add(state, state.reasoning_tokens + watch.quantum_tokens)
+        self.fresh.add(state, state.reasoning_tokens + self.watch.quantum_tokens)
 
     def prefill_ended(self, request: RequestView, now_s: float) -> None:
         if request.phase is Phase.ANSWERING:
             self.thinking_ended(request, now_s)
-
-    def thinking_ended(self, request: RequestView, now_s: float) -> None:
-        if self.watch is not None:
-            self._answers(self.requests[request.number], self.watch)
 
     def finished(self, request: RequestView, now_s: float) -> None:
         self.thinking.discard(request.number)
@@ -191,16 +178,15 @@ class Telemetry(EngineObserver):
     withdrawn = finished
 
     def evicted(self, request: RequestView, now_s: float) -> None:
-        if self.watch is not None:
-            self._note_dry(self.requests[request.number], self.watch)
+        self._note_dry(self.requests[request.number])
 
-    def _note_dry(self, state: RequestState, watch: Watch) -> None:
-        if (tokens := generated_tokens(state)) > state.reasoning_tokens:
-            heappush(self.dry, (self._dry_s(state, watch), state.row, tokens))
+    def _note_dry(self, state: RequestState) -> None:
+        if (tokens := state.generated_tokens) > state.reasoning_tokens:
+            heappush(self.dry, (self._dry_s(state), state.row, tokens))
 
-    def _dry_s(self, state: RequestState, watch: Watch) -> float:
+    def _dry_s(self, state: RequestState) -> float:
         token_s = self.engine.token_s(state)[state.reasoning_tokens :]
-        return read_all_s(np.array(token_s), watch.pace_s)
+        return read_all_s(np.array(token_s), self.watch.pace_s)
 
     def paced_until_s(self, *, for_later: bool = False) -> float:
         """Return the earliest time at which a reader has read all tokens.
@@ -208,12 +194,12 @@ class Telemetry(EngineObserver):
         By default requests of the newest step are left out: they got a token at its end, which is
         not before now. `for_later` includes them, for a comparison with later times.
         """
-        watch, dry, requests, load = self.watch, self.dry, self.requests, self.load
-        if watch is None:
+        dry, requests, load = self.dry, self.requests, self.load
+        if not self.is_watching:
             return inf
         while dry:
             _, row, tokens = dry[0]
-            if generated_tokens(requests[row]) == tokens and not requests[row].is_gone:
+            if requests[row].generated_tokens == tokens and not requests[row].is_gone:
                 break
             heappop(dry)
         first_s = dry[0][0] if dry else inf
@@ -225,29 +211,33 @@ class Telemetry(EngineObserver):
                 for state in batch.members.values():
                     last_s = batch.last_s if batch.counter > state.joined else state.last_token_s
                     is_left = for_later or last_s != load.last_step_end_s
-                    if is_left and generated_tokens(state) > state.reasoning_tokens:
-                        first_s = min(first_s, self._dry_s(state, watch))
+                    if is_left and state.generated_tokens > state.reasoning_tokens:
+                        first_s = min(first_s, self._dry_s(state))
         return first_s
-
-
-def generated_tokens(state: RequestState) -> int:
-    """Return the number of output tokens so far."""
-    return state.now_context - state.view.prompt_tokens
 
 
 def answers(state: RequestState) -> bool:
     """Return whether a request has ended its thinking, or its prefill if it does not think."""
-    return generated_tokens(state) >= max(1, state.reasoning_tokens)
+    return state.generated_tokens >= max(1, state.reasoning_tokens)
 
 
-def phase_counts(state: RequestState, watch: Watch | None) -> tuple[bool, bool]:
-    """Return whether a request counts as thinking, and whether as a fresh answer."""
-    if watch is None:
-        return False, False
-    generated = generated_tokens(state)
-    if answers(state):
-        return False, generated < state.reasoning_tokens + watch.quantum_tokens
-    return state.view.prompt_tokens + generated <= watch.demote_above_tokens, False
+def count_in_transfer(
+    view: InstanceView, state: RequestState, blocks: int, watch: Watch | None
+) -> None:
+    """Add a request in transfer with `blocks` of KV to the view of its destination.
+
+    So each decision sees the ones before.
+    """
+    view.num_waiting += 1
+    view.booked_blocks += blocks
+    if watch is not None:
+        generated = state.generated_tokens
+        if answers(state):
+            is_fresh = generated < state.reasoning_tokens + watch.quantum_tokens
+            view.num_fresh_answering += is_fresh
+        else:
+            context = state.view.prompt_tokens + generated
+            view.num_thinking += context <= watch.demote_above_tokens
 
 
 def read_all_s(token_s: Floats, pace_s: float) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 from lengthwise.errors import require
 from scheduler_adapters.placement import Watch
 from scheduler_adapters.simulator.cluster.clock import ClusterClock
-from scheduler_adapters.simulator.cluster.instance_telemetry import phase_counts
+from scheduler_adapters.simulator.cluster.instance_telemetry import count_in_transfer
 from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.views import InstanceView, RequestView, Role
 
@@ -30,47 +30,98 @@ class TelemetryAge:
 
 
 class InstanceViews(Sequence[InstanceView]):
-    """Living instances as they are now.
+    """Living instances as they are now or, with snapshots, as of the last one and decisions since.
 
-    Only the instances that are read are advanced to now; the others skip ahead as if alone.
+    Without snapshots only the instances that are read are advanced to now.
+
+    Args:
+        has_snapshots: show the last snapshot; the caller takes the first at 0 s.
+        with_decodes: snapshots have the decodes of each instance.
     """
 
-    def __init__(self, clock: ClusterClock) -> None:
-        self.clock = clock
-        self.by_number = [engine.own_view for engine in clock.engines]
-        self.living = set(range(len(self.by_number)))
+    def __init__(
+        self, clock: ClusterClock, watch: Watch | None, *, has_snapshots: bool, with_decodes: bool
+    ) -> None:
+        self.clock, self.watch = clock, watch
+        self.has_snapshots, self.with_decodes = has_snapshots, with_decodes
+        own_views = [engine.own_view for engine in clock.engines]
+        self.by_number = [replace(view) for view in own_views] if has_snapshots else own_views
+        self.living = set(range(len(own_views)))
         self.shown = list(self.by_number)
         """Views of living instances, by number."""
+        self.taken_s = 0.0
+
+    @property
+    def age_s(self) -> float:
+        """Time since the instances were as they are shown."""
+        return self.clock.now_s - self.taken_s if self.has_snapshots else 0.0
+
+    def take_snapshot(self) -> None:
+        self.taken_s = self.clock.now_s
+        for instance in range(len(self.by_number)):
+            self._take_snapshot_of(instance)
+        self._show_living()
+
+    def _take_snapshot_of(self, instance: int) -> None:
+        self._update(instance)
+        engine = self.clock.engines[instance]
+        decodes = tuple(engine.decodes()) if self.with_decodes else ()
+        self.by_number[instance] = replace(
+            engine.own_view,
+            paced_until_s=self.clock.telemetry[instance].paced_until_s(for_later=True),
+            decodes=lambda: decodes,
+        )
 
     def set_living(self, instance: int, is_living: bool) -> None:
         """Leave out an instance that has failed, or show one that has recovered."""
         (self.living.add if is_living else self.living.discard)(instance)
+        if is_living and self.has_snapshots:
+            self._take_snapshot_of(instance)
         self._show_living()
 
     def _show_living(self) -> None:
         self.shown = [self.by_number[instance] for instance in sorted(self.living)]
 
     def set_role(self, instance: int, role: Role) -> None:
-        """Change the role of an instance."""
         self.clock.engines[instance].own_view.role = self.by_number[instance].role = role
 
-    @property
-    def age_s(self) -> float:
-        """Time since the instances were as they are shown."""
-        return 0.0
-
     def placed(self, request: RequestView, instance: int) -> None:
-        """Note a request that was placed."""
-
-    def book(self, instance: int, state: RequestState, blocks: int, *, sign: int = 1) -> None:
-        """Book a request in transfer at its destination; `sign` -1 cancels the booking."""
-        self.clock.telemetry[instance].book(state, blocks, sign=sign)
-        self.clock.outdated.add(instance)
+        """Add a placed request to the snapshot."""
+        if self.has_snapshots:
+            view, context = self.by_number[instance], request.context_tokens
+            view.num_waiting += 1
+            if request.generated_tokens == request.thinking_tokens:
+                view.num_thinking += self._is_counted(context)
+            view.waiting_prompt_tokens += request.prompt_tokens
+            view.prefill_tokens += context
+            view.prefill_squares += context**2
 
     def thinking_ended(self, instance: int, state: RequestState) -> None:
-        """Note a request that begins to answer in its instance."""
+        """Count a request that begins to answer among the answers of the snapshot."""
+        if self.has_snapshots:
+            view = self.by_number[instance]
+            counted = self._is_counted(state.view.prompt_tokens + state.reasoning_tokens)
+            view.num_thinking = max(0, view.num_thinking - counted)
+            view.num_fresh_answering += self.watch is not None
 
-    def _refresh(self, instance: int) -> None:
+    def _is_counted(self, context_tokens: int) -> bool:
+        """Return whether a request of that context counts among those that think."""
+        return self.watch is not None and context_tokens <= self.watch.demote_above_tokens
+
+    def book(self, instance: int, state: RequestState, blocks: int) -> None:
+        """Book a request in transfer with `blocks` of KV at its destination."""
+        self.clock.telemetry[instance].booked[state] = blocks
+        self.clock.outdated.add(instance)
+        if self.has_snapshots:
+            count_in_transfer(self.by_number[instance], state, blocks, self.watch)
+
+    def cancel_booking(self, instance: int, state: RequestState) -> None:
+        """Cancel a booking, which the last snapshot may still show."""
+        del self.clock.telemetry[instance].booked[state]
+        self.clock.outdated.add(instance)
+
+    def _update(self, instance: int) -> None:
+        """Bring the engine's own view of an instance up to date."""
         clock, telemetry = self.clock, self.clock.telemetry[instance]
         if clock.next_s[instance] < clock.now_s:
             clock.advance(instance, clock.now_s)
@@ -86,81 +137,14 @@ class InstanceViews(Sequence[InstanceView]):
         if isinstance(index, slice):
             return list(self)[index]
         view = self.shown[index]
-        self._refresh(view.instance_id)
+        if not self.has_snapshots:
+            self._update(view.instance_id)
         return view
 
     def __iter__(self) -> Iterator[InstanceView]:
-        now_s = self.clock.now_s
-        late = {i for i, start_s in enumerate(self.clock.next_s) if start_s < now_s}
-        for instance in sorted(late | self.clock.outdated):
-            self._refresh(instance)
+        if not self.has_snapshots:
+            now_s = self.clock.now_s
+            late = {i for i, start_s in enumerate(self.clock.next_s) if start_s < now_s}
+            for instance in sorted(late | self.clock.outdated):
+                self._update(instance)
         return iter(self.shown)
-
-
-class Snapshots(InstanceViews):
-    """Living instances as of the last snapshot, and the decisions made since."""
-
-    def __init__(self, clock: ClusterClock, watch: Watch | None, *, with_decodes: bool) -> None:
-        super().__init__(clock)
-        self.watch = watch
-        self.with_decodes = with_decodes
-        self.taken_s = 0.0
-        self.by_number = [replace(view) for view in self.by_number]
-        self.shown = list(self.by_number)
-
-    def take(self) -> None:
-        """Take a snapshot of all instances."""
-        self.taken_s = self.clock.now_s
-        for instance in range(len(self.by_number)):
-            self._renew(instance)
-        self._show_living()
-
-    def _refresh(self, instance: int) -> None:
-        """Leave a view as it is between snapshots."""
-
-    def _renew(self, instance: int) -> None:
-        super()._refresh(instance)
-        engine = self.clock.engines[instance]
-        decodes = tuple(engine.decodes()) if self.with_decodes else ()
-        self.by_number[instance] = replace(
-            engine.own_view,
-            paced_until_s=self.clock.telemetry[instance].paced_until_s(for_later=True),
-            decodes=lambda: decodes,
-        )
-
-    def set_living(self, instance: int, is_living: bool) -> None:
-        if is_living:
-            self._renew(instance)
-        super().set_living(instance, is_living)
-
-    @property
-    def age_s(self) -> float:
-        return self.clock.now_s - self.taken_s
-
-    def placed(self, request: RequestView, instance: int) -> None:
-        view, context = self.by_number[instance], request.context_tokens
-        view.num_waiting += 1
-        if request.generated_tokens == request.thinking_tokens:
-            view.num_thinking += self._counts(context)
-        view.waiting_prompt_tokens += request.prompt_tokens
-        view.prefill_tokens += context
-        view.prefill_squares += context**2
-
-    def book(self, instance: int, state: RequestState, blocks: int, *, sign: int = 1) -> None:
-        super().book(instance, state, blocks, sign=sign)
-        if sign > 0:
-            view, (thinking, fresh) = self.by_number[instance], phase_counts(state, self.watch)
-            view.num_waiting += 1
-            view.booked_blocks += blocks
-            view.num_thinking += thinking
-            view.num_fresh_answering += fresh
-
-    def thinking_ended(self, instance: int, state: RequestState) -> None:
-        view = self.by_number[instance]
-        counted = self._counts(state.view.prompt_tokens + state.reasoning_tokens)
-        view.num_thinking = max(0, view.num_thinking - counted)
-        view.num_fresh_answering += self.watch is not None
-
-    def _counts(self, context_tokens: int) -> bool:
-        """Return whether a request of that context counts among those that think."""
-        return self.watch is not None and context_tokens <= self.watch.demote_above_tokens

@@ -31,6 +31,7 @@ MAX_STAGES = 3
 """Stages of a live migration at most, with the last one."""
 LAST_BLOCKS = 16
 """KV blocks left to copy from which a stage is the last one."""
+_NOTHING = Carried()
 
 
 @dataclass(slots=True, eq=False)
@@ -43,19 +44,26 @@ class OngoingMigration:
     source: int
     to: int
     start_s: float
-    carried: Carried | None = None
-    """Progress taken along; None while the request decodes in its source."""
+    pause_s: float = inf
+    """Time of the stop; inf while the request decodes in its source."""
+    carried: Carried = _NOTHING
+    """Progress taken along by a stopped request."""
     blocks: int = 0
     """Blocks of the KV taken along."""
     reserved_blocks: int = 0
     """Blocks reserved at the destination of a live migration; other migrations only book."""
     is_live: bool = False
-    pause_s: float = inf
+    number: int = 0
+    """Number in order of the starts."""
     stages: int = 0
     """Stages begun so far; a copy is one."""
     copied_tokens: int = 0
     preemptions: int = 0
     """Preemptions at the start of a live migration; another number means that the KV was lost."""
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.pause_s < inf
 
 
 class RequestMigrations:
@@ -67,7 +75,7 @@ class RequestMigrations:
         self.transfers = Transfers(fabric or Fabric(kv_bytes_per_token=1))
         self.under_way: dict[int, OngoingMigration] = {}
         """Migrations by number."""
-        self.num_sent = self.num_events = self.num_aborted = 0
+        self.num_begun = self.num_events = self.num_aborted = 0
         self.prefilled: deque[OngoingMigration] = deque()
         """Requests with their first token in prefill instances, until a destination is named."""
         self.ended: list[Migration] = []
@@ -84,9 +92,8 @@ class RequestMigrations:
             carried = replace(carried, kv_tokens=0)
         clock.changed(source)
         row, start_s = clock.rows[source][state.row], max(clock.now_s, carried.available_s)
-        migration = OngoingMigration(row, state, source, source, start_s, carried)
-        migration.pause_s, migration.blocks = start_s, engine.instance.blocks(carried.kv_tokens)
-        return migration
+        blocks = engine.instance.blocks(carried.kv_tokens)
+        return OngoingMigration(row, state, source, source, start_s, start_s, carried, blocks)
 
     def send(self, migration: OngoingMigration, to: int) -> None:
         """Book a request at its destination, and copy its KV once its last step has ended."""
@@ -115,36 +122,36 @@ class RequestMigrations:
             self.clock.engines[instance].own_view.num_migrating += sign * migration.is_live
 
     def _begin(self, migration: OngoingMigration) -> None:
-        self.num_sent += 1
-        self.under_way[self.num_sent] = migration
-        self._expect_start(self.num_sent, migration.start_s)
+        self.num_begun = migration.number = self.num_begun + 1
+        self.under_way[migration.number] = migration
+        self._expect_start(migration, migration.start_s)
 
     def _end_of_step_s(self, instance: int) -> float:
         """Return the end of the step under way; now, if there is none."""
         return max(self.clock.now_s, self.clock.current(instance).load.now_s)
 
-    def _expect_start(self, number: int, start_s: float) -> None:
+    def _expect_start(self, migration: OngoingMigration, start_s: float) -> None:
+        action = partial(self._start, migration)
         if start_s > self.clock.now_s:
-            self.clock.push(start_s, self.clock.STARTED, number, partial(self._start, number))
+            self.clock.push(start_s, self.clock.STARTED, migration.number, action)
         else:
-            self._start(number)
+            action()
 
-    def _start(self, number: int) -> None:
+    def _start(self, migration: OngoingMigration) -> None:
         """Begin to copy: a stopped request, or the next stage of a decoding one."""
-        migration = self.under_way.get(number)
-        if migration is None:
+        if migration.number not in self.under_way:
             return  # one of its instances has failed
-        if migration.carried is None:
-            self._start_stage(number, migration)
+        if not migration.is_stopped:
+            self._start_stage(migration)
         elif migration.to == migration.source:
-            self._arrive(number)
+            self._arrive(migration)
         else:
             block_tokens = self.clock.engines[migration.source].instance.block_tokens
-            self._copy(number, migration, migration.blocks * block_tokens)
+            self._copy(migration, migration.blocks * block_tokens)
 
-    def _copy(self, number: int, migration: OngoingMigration, tokens: int) -> None:
+    def _copy(self, migration: OngoingMigration, tokens: int) -> None:
         if not tokens:
-            self._arrive(number)
+            self._arrive(migration)
             return
         migration.stages += 1
         if not self.has_fabric:
@@ -154,16 +161,16 @@ class RequestMigrations:
             )
         num_bytes = tokens * self.transfers.link.kv_bytes_per_token
         ends = migration.source, migration.to
-        self.transfers.start(self.clock.now_s, number, *ends, num_bytes)
+        self.transfers.start(self.clock.now_s, migration.number, *ends, num_bytes)
         self._expect_landing()
 
-    def _start_stage(self, number: int, migration: OngoingMigration) -> None:
+    def _start_stage(self, migration: OngoingMigration) -> None:
         """Copy the tokens decoded since the last stage began; stop the request if they are few."""
         engine, state = self.clock.current(migration.source), migration.state
         is_lost = state.is_gone or state.batch is None
         is_lost = is_lost or state.view.preemptions != migration.preemptions
         if is_lost or not self._reserve(migration):
-            self._abort(number)
+            self._abort(migration)
             return
         tokens = state.computed_tokens
         left = tokens - migration.copied_tokens
@@ -174,7 +181,7 @@ class RequestMigrations:
             migration.pause_s = stopped.pause_s
             self.calls.views.book(migration.to, state, 0)
         migration.copied_tokens = tokens
-        self._copy(number, migration, left)
+        self._copy(migration, left)
 
     def _reserve(self, migration: OngoingMigration) -> bool:
         """Return whether the destination could reserve blocks for all computed tokens."""
@@ -186,9 +193,9 @@ class RequestMigrations:
         self.clock.changed(migration.to)
         return True
 
-    def _abort(self, number: int) -> None:
+    def _abort(self, migration: OngoingMigration) -> None:
         """Abort a live migration; an unfinished request stays in its source."""
-        migration = self.under_way.pop(number)
+        del self.under_way[migration.number]
         self._count(migration, -1)
         self.num_aborted += 1
         self.clock.release(migration.to, migration.reserved_blocks)
@@ -205,19 +212,17 @@ class RequestMigrations:
             return
         for number in self.transfers.land(self.clock.now_s):
             migration = self.under_way[number]
-            if migration.carried is None:
-                self._expect_start(number, self._end_of_step_s(migration.source))
+            if migration.is_stopped:
+                self._arrive(migration)
             else:
-                self._arrive(number)
+                self._expect_start(migration, self._end_of_step_s(migration.source))
         self._expect_landing()
         self.hand_over_prefilled()
 
-    def _arrive(self, number: int) -> None:
+    def _arrive(self, migration: OngoingMigration) -> None:
         """Submit a request to its destination, and free the blocks that it held."""
-        migration, now_s = self.under_way.pop(number), self.clock.now_s
         self._leave(migration)
-        assert migration.carried is not None
-        reserved_blocks = migration.reserved_blocks
+        now_s, reserved_blocks = self.clock.now_s, migration.reserved_blocks
         carried = replace(
             migration.carried, available_s=now_s, held_blocks=0, reserved_blocks=reserved_blocks
         )
@@ -238,15 +243,11 @@ class RequestMigrations:
             )
 
     def _leave(self, migration: OngoingMigration) -> None:
-        """Free the blocks held in the source, and cancel the booking at the destination."""
+        """End a migration: free the blocks held in the source, and cancel the booking."""
+        del self.under_way[migration.number]
         self._count(migration, -1)
-        self._release_source(migration)
-        booked = 0 if migration.reserved_blocks else migration.blocks
-        self.calls.views.book(migration.to, migration.state, booked, sign=-1)
-
-    def _release_source(self, migration: OngoingMigration) -> None:
-        assert migration.carried is not None
         self.clock.release(migration.source, migration.carried.held_blocks)
+        self.calls.views.cancel_booking(migration.to, migration.state)
 
     def lose(self, instance: int) -> list[tuple[int, RequestView, Carried]]:
         """Abort the migrations of an instance that fails; return the requests between instances.
@@ -258,19 +259,18 @@ class RequestMigrations:
             if instance not in (migration.source, migration.to):
                 continue
             self.transfers.cancel(self.clock.now_s, number)
-            if migration.carried is None:
-                self._abort(number)
+            if not migration.is_stopped:
+                self._abort(migration)
                 continue
-            del self.under_way[number]
             self._leave(migration)
             self.clock.release(migration.to, migration.reserved_blocks)
             lost.append(migration)
         for migration in [one for one in self.prefilled if one.source == instance]:
             self.prefilled.remove(migration)
-            self._release_source(migration)
+            self.clock.release(instance, migration.carried.held_blocks)
             lost.append(migration)
         self._expect_landing()
-        return [(one.row, one.state.view, one.carried) for one in lost if one.carried]
+        return [(one.row, one.state.view, one.carried) for one in lost]
 
     def hand_over_prefilled(self) -> None:
         """Send prefilled requests on, in order, as long as there is a place for the first."""

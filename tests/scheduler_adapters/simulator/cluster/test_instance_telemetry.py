@@ -74,12 +74,11 @@ def test_what_is_on_its_way_is_booked():
     for live in (answers, thinks):
         elsewhere.engine.withdraw(live)
     seen = telemetry()
-    seen.book(answers, 3)
-    seen.book(thinks, 0)
+    seen.booked = {answers: 3, thinks: 0}
     view = seen.view()
     assert (view.instance_id, view.num_waiting, view.booked_blocks) == (4, 2, 3)
     assert (view.num_thinking, view.num_fresh_answering, view.free_blocks) == (1, 1, 17)
-    seen.book(answers, 3, sign=-1)
+    del seen.booked[answers]
     assert (seen.view().num_waiting, seen.view().booked_blocks) == (1, 0)
 
 
