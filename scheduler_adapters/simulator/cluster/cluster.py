@@ -67,10 +67,16 @@ class Cluster:
         if clients is not None:  # 0 s for requests that are never sent
             requests = replace(requests, arrival_s=np.zeros(len(requests)))
         self.requests, self.placement, self.clients = requests, placement, clients
-        self.thinks = overrides(placement, "at_phase_change") and len(engines) > 1
-        self.hands_over = overrides(placement, "at_prefill_end")
-        heeds_ends = self.hands_over or clients is not None
-        watches_phases = self.thinks or heeds_ends
+        thinks = overrides(placement, "at_phase_change") and len(engines) > 1
+        hands_over = overrides(placement, "at_prefill_end")
+        self.at_ends: tuple[Callable[[int, RequestState], None] | None, ...] = (
+            self._end_thinking if thinks else None,
+            self._end_prefill if hands_over else None,
+            None if clients is None else lambda *_: self._expect_arrival(),
+        )
+        """Actions at the end of a thinking, of a prefill, and of a request."""
+        heeds_ends = hands_over or clients is not None
+        watches_phases = thinks or heeds_ends
         telemetry = [
             Telemetry(engine, placement.watch, watches_prefills=placement.watches_prefills)
             for engine in engines
@@ -118,9 +124,8 @@ class Cluster:
             engine.timeline(self.requests.take(np.array(rows, dtype=np.int64)))
             for engine, rows in zip(clock.engines, clock.rows, strict=True)
         ]
-        places = clock.rows, clock.last_at
         return ClusterRun(
-            timeline=join_moved(self.requests, parts, *places, migrations.counts),
+            timeline=join_moved(self.requests, parts, clock.rows, clock.last_at, migrations.counts),
             migrations=tuple(migrations.ended),
             num_aborted=migrations.num_aborted,
             num_replaced=self.outages.num_replaced,
@@ -205,8 +210,8 @@ class Cluster:
         row = self._row_of.get(move.request_id, -1)
         if row < 0 or self.clock.last_at[row, 0] < 0:
             raise self._invalid_tick(move, "it has not arrived; move a request that was placed")
-        if move.how not in ("copy", "live", "recompute"):
-            raise self._invalid_tick(move, "use how='copy', 'live' or 'recompute'")
+        if move.how not in ("copy", "live"):
+            raise self._invalid_tick(move, "use how='copy' or how='live'")
         instance, own_row = self.clock.last_at[row].tolist()
         state = self.clock.current(instance).requests[own_row]
         self.calls.check(move.to, state.view)
@@ -215,10 +220,9 @@ class Cluster:
         if move.how == "live":
             self.migrations.send_live(instance, state, move.to)
         else:
-            stopped = self.migrations.take_out(instance, state, keeps_kv=move.how == "copy")
-            self.migrations.send(stopped, move.to)
+            self.migrations.send(self.migrations.take_out(instance, state), move.to)
 
-    def end_thinking(self, instance: int, state: RequestState) -> None:
+    def _end_thinking(self, instance: int, state: RequestState) -> None:
         """Move a request that ended its thinking to where it is to answer.
 
         A tick may have moved it during the step.
@@ -233,7 +237,7 @@ class Cluster:
         if chosen != instance:
             self.migrations.send(self.migrations.take_out(instance, state), chosen)
 
-    def end_prefill(self, instance: int, state: RequestState) -> None:
+    def _end_prefill(self, instance: int, state: RequestState) -> None:
         """Hand over a request whose prefill ended, if its instance hands requests over."""
         role = self.clock.engines[instance].own_view.role
         if not state.is_gone and role == "prefill":
@@ -244,45 +248,30 @@ class Cluster:
                 self._send_on(instance, state, chosen)
         self.migrations.hand_over_prefilled()
 
-    def free_client(self, instance: int, state: RequestState) -> None:
-        """Send the next request of the client whose request has finished."""
-        self._expect_arrival()
-
 
 class _PhaseEnds(EngineObserver):
     """Stops an engine at the end of a step in which the phase of a request ends."""
 
     def __init__(self, cluster: Cluster, instance: int) -> None:
-        self.cluster = cluster
-        self.instance = instance
+        self.clock, self.instance, self.actions = cluster.clock, instance, cluster.at_ends
 
-    def _stop(
-        self,
-        request: RequestView,
-        now_s: float,
-        order: int,
-        then: Callable[[int, RequestState], None],
-    ) -> None:
-        clock, instance = self.cluster.clock, self.instance
-        engine = clock.engines[instance]
-        action = partial(then, instance, engine.requests[request.number])
-        second = 3 * request.number + order
-        clock.push(now_s, clock.PHASE_ENDED, instance, action, second=second)
-        engine.stop()
+    def _stop(self, request: RequestView, now_s: float, end: int) -> None:
+        if (action := self.actions[end]) is not None:
+            engine = self.clock.engines[self.instance]
+            act = partial(action, self.instance, engine.requests[request.number])
+            second = len(self.actions) * request.number + end
+            self.clock.push(now_s, self.clock.PHASE_ENDED, self.instance, act, second=second)
+            engine.stop()
 
     def thinking_ended(self, request: RequestView, now_s: float) -> None:
-        if self.cluster.thinks:
-            self._stop(request, now_s, 0, self.cluster.end_thinking)
+        self._stop(request, now_s, 0)
 
     def prefill_ended(self, request: RequestView, now_s: float) -> None:
-        if self.cluster.hands_over:
-            self._stop(request, now_s, 1, self.cluster.end_prefill)
+        self._stop(request, now_s, 1)
 
     def finished(self, request: RequestView, now_s: float) -> None:
-        if self.cluster.hands_over:
-            self._stop(request, now_s, 1, self.cluster.end_prefill)
-        if self.cluster.clients is not None:
-            self._stop(request, now_s, 2, self.cluster.free_client)
+        self._stop(request, now_s, 1)
+        self._stop(request, now_s, 2)
 
 
 def simulate_cluster(

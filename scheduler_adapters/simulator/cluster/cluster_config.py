@@ -68,20 +68,32 @@ class ClusterConfig(InstanceConfig):
         """Return the roles of the instances."""
         if self.prefill_instances is None:
             return None
-        num_decode = self.instances - self.prefill_instances - self.elastic_instances
-        numbers: dict[Role, int] = {
-            "prefill": self.prefill_instances,
-            "decode": num_decode,
-            "both": self.elastic_instances,
-        }
-        return [role for role, number in numbers.items() for _ in range(number)]
+        prefill, elastic = self.prefill_instances, self.elastic_instances
+        decode = self.instances - prefill - elastic
+        pools: list[tuple[Role, int]] = [
+            ("prefill", prefill),
+            ("decode", decode),
+            ("both", elastic),
+        ]
+        return [role for role, number in pools for _ in range(number)]
 
     def loaded_placement(self) -> Placement | None:
-        """Return a fresh placement; None for a single instance."""
+        """Return a fresh placement; None for a single instance.
+
+        Raises ConfigError for one whose numbers were measured on another model or device.
+        """
         if self.placement is None:
             return None
         placement = load_placement(self.placement, **self.placement_settings)
-        check_made_for(placement, self.profile)
+        served = self.profile.partition(":")[0].partition("@")[::2]
+        for kind, made_for, name in zip(
+            ("model", "device"), placement.made_for, served, strict=True
+        ):
+            if made_for not in (None, name):
+                raise ConfigError(
+                    f"placement {placement.name!r} was calibrated for {kind} {made_for!r}, and the "
+                    f"profile is {self.profile!r}; calibrate it for {name!r}"
+                )
         return placement
 
     def fabric(self) -> Fabric:
@@ -125,14 +137,3 @@ class ClusterConfig(InstanceConfig):
             **faults,
         )
         return run.timeline, run
-
-
-def check_made_for(placement: Placement, profile: str) -> None:
-    """Refuse a placement whose numbers were measured on another model or device."""
-    served = profile.partition(":")[0].partition("@")[::2]
-    for kind, made_for, name in zip(("model", "device"), placement.made_for, served, strict=True):
-        if made_for not in (None, name):
-            raise ConfigError(
-                f"placement {placement.name!r} was calibrated for {kind} {made_for!r}, and the "
-                f"profile is {profile!r}; calibrate it for {name!r}"
-            )

@@ -15,12 +15,14 @@ from scheduler_adapters.placement import Placement, SetRole, Watch
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster import ClusterRun, request_migrations
 from scheduler_adapters.simulator.cluster.outages import Outage
+from scheduler_adapters.simulator.cluster.placement_calls import QueueLength
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.simulator.engine.simulated_request import Carried, simulated_requests
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric, Transfers
+from scheduler_adapters.timeline.migrations import Migration
 from scheduler_adapters.views import InstanceView, Phase, RequestView
 from scheduler_adapters.workload.requests import Requests
 from tests.scheduler_adapters.simulator.any_policy import EveryToken
@@ -95,7 +97,7 @@ class ReferenceCluster:
         self.num_aborted = 0
         self.num_flights = 0
         self.num_ticks = 0
-        self.moves: list[tuple[str, int, int, float, float, int, float, int]] = []
+        self.moves: list[Migration] = []
         self.run()
 
     def run(self) -> None:
@@ -295,8 +297,7 @@ class ReferenceCluster:
                 self.num_flights += 1
                 self.expect(self.num_flights, flight, start_s, now_s)
             else:
-                flight = self.take_out(row, now_s, keeps_kv=change.how != "recompute")
-                self.send(flight, change.to, now_s)
+                self.send(self.take_out(row, now_s), change.to, now_s)
         self.hand_over(now_s)
 
     def is_copied_live(self, live: RequestState) -> bool:
@@ -362,12 +363,9 @@ class ReferenceCluster:
             self.parked.pop(0)
             self.send(flight, chosen, now_s)
 
-    def take_out(self, row: int, now_s: float, *, keeps_kv: bool = True) -> Flight:
+    def take_out(self, row: int, now_s: float) -> Flight:
         instance, live = self.at[row]
-        engine = self.engines[instance]
-        carried = engine.withdraw(live, holds_blocks=keeps_kv)
-        if not keeps_kv:
-            carried = replace(carried, kv_tokens=0)
+        carried = self.engines[instance].withdraw(live, holds_blocks=True)
         blocks = -(-carried.kv_tokens // 16)
         start_s = max(now_s, carried.available_s)
         flight = Flight(row, live, carried, instance, instance, start_s, blocks, start_s)
@@ -423,11 +421,16 @@ class ReferenceCluster:
         carried = replace(flight.carried, available_s=now_s, reserved_blocks=flight.reserved_blocks)
         self.submit(flight.row, flight.to, carried)
         if flight.to != flight.source:
-            request_id = self.requests[flight.row].request_id
             self.moves.append(
-                (
-                    *(request_id, flight.source, flight.to, flight.start_s, now_s, flight.blocks),
-                    *(now_s - flight.pause_s, flight.stages),
+                Migration(
+                    request_id=self.requests[flight.row].request_id,
+                    source=flight.source,
+                    destination=flight.to,
+                    start_s=flight.start_s,
+                    end_s=now_s,
+                    kv_blocks=flight.blocks,
+                    downtime_s=now_s - flight.pause_s,
+                    stages=flight.stages,
                 )
             )
 
@@ -445,7 +448,7 @@ class ReferenceCluster:
         return bool(self.snapshot) and now_s - self.snapshot_s > self.age.max_age_s
 
     def decider(self, now_s: float) -> Placement:
-        return FewestRequests() if self.is_too_old(now_s) else self.placement
+        return QueueLength() if self.is_too_old(now_s) else self.placement
 
     def book(self, to: int, live: RequestState, blocks: int) -> None:
         if self.snapshot:
@@ -541,24 +544,6 @@ def count_one(view: InstanceView, live: RequestState, watch: Watch) -> None:
     view.num_fresh_answering += not thinks and answered < watch.quantum_tokens
 
 
-class FewestRequests(Placement):
-    name = "fewest"
-
-    def place(self, request, instances):
-        return self.fewest("prefill", instances)
-
-    def at_prefill_end(self, request, instance, instances):
-        if any(view.instance_id == instance and view.role != "prefill" for view in instances):
-            return instance
-        return self.fewest("decode", instances)
-
-    def fewest(self, role, instances):
-        of_role = [view for view in instances if view.role == role or view.role == "both"]
-        views = of_role if of_role else instances
-        fewest = min(view.num_requests for view in views)
-        return next(view.instance_id for view in views if view.num_requests == fewest)
-
-
 def is_decoding(live: RequestState) -> bool:
     is_resident = not (live.is_gone or live.is_waiting or live.is_moving)
     return is_resident and not live.prefill_left
@@ -574,14 +559,7 @@ def generated(live: RequestState) -> int:
 
 def assert_runs_are_equal(run: ClusterRun, walked: ReferenceCluster) -> None:
     timeline = run.timeline
-    moves = [
-        (
-            *(one.request_id, one.source, one.destination, one.start_s, one.end_s, one.kv_blocks),
-            *(one.downtime_s, one.stages),
-        )
-        for one in run.migrations
-    ]
-    assert moves == walked.moves
+    assert list(run.migrations) == walked.moves
     assert run.num_aborted == walked.num_aborted
     assert run.num_fallbacks == walked.num_fallbacks
     np.testing.assert_array_equal(run.num_replaced, walked.num_replaced)
@@ -595,9 +573,8 @@ def assert_runs_are_equal(run: ClusterRun, walked: ReferenceCluster) -> None:
         np.testing.assert_array_equal(timeline.finished_s[row], record.finished_s[live.row])
         np.testing.assert_array_equal(timeline.scheduled_s[row], record.scheduled_s[live.row])
         assert timeline.preemptions[row] == record.preemptions[live.row]
-        assert timeline.migrations[row] == sum(
-            one[0] == live.view.request_id for one in walked.moves
-        )
+        moves = [one for one in walked.moves if one.request_id == live.view.request_id]
+        assert timeline.migrations[row] == len(moves)
         if live.reasoning_tokens < len(token_s):
             assert timeline.first_answer_s[row] == token_s[live.reasoning_tokens]
             if live.reasoning_tokens:
