@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,42 +37,30 @@ def test_serve_answers_until_it_is_told_to_stop_and_exits_0(tiny_bundle, stop):
         assert process.wait(60) == 0
 
 
-def test_a_missing_bundle_is_one_clear_line(fails, tmp_path):
+def test_a_missing_or_damaged_bundle_is_one_clear_line(fails, tiny_bundle, tmp_path):
     assert "python -m training fit" in fails("serve", "--bundle", str(tmp_path / "none"))
-
-
-def test_a_damaged_bundle_is_one_clear_line(fails, tiny_bundle, tmp_path):
-    copy = tmp_path / "bundle"
-    copy.mkdir()
-    for path in tiny_bundle.path.iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
+    copy = shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
     (copy / FP32).write_bytes(b"x")
     assert "damaged" in fails("serve", "--bundle", str(copy))
 
 
 def test_a_port_in_use_is_one_clear_line(fails, tiny_bundle):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        error = fails("serve", "--bundle", str(tiny_bundle.path), "--address", address)
-    assert address in error
+        assert address in fails("serve", "--bundle", str(tiny_bundle.path), "--address", address)
 
 
 @pytest.mark.parametrize(
-    "option", ["--precision=fp64", "--address=nowhere", "--max-batch-prompts=0", "--num-runners=-1"]
+    ("option", "message"),
+    [
+        ("--precision=fp64", "precision"),
+        ("--address=nowhere", "address"),
+        ("--max-batch-prompts=0", "max_batch_prompts"),
+        ("--num-runners=-1", "num_runners"),
+        ("--log-format=xml", "text, json"),
+        ("--registry-model=b@champion", "give one of --bundle and --registry-model"),
+    ],
 )
-def test_a_wrong_setting_is_one_clear_line(fails, tiny_bundle, option):
-    name = option.removeprefix("--").partition("=")[0].replace("-", "_")
-    assert name in fails("serve", "--bundle", str(tiny_bundle.path), option)
-
-
-def test_what_to_serve_is_one_of_two(fails):
+def test_a_wrong_setting_is_one_clear_line(fails, tiny_bundle, option, message):
+    assert message in fails("serve", "--bundle", str(tiny_bundle.path), option)
     assert "give one of --bundle and --registry-model" in fails("serve")
-    both = ["--bundle", "a", "--registry-model", "b@champion"]
-    assert "give one of" in fails("serve", *both)
-
-
-def test_the_form_of_the_log_is_text_or_json(fails, tiny_bundle):
-    arguments = ["serve", "--bundle", str(tiny_bundle.path), "--log-format", "xml"]
-    assert "text, json" in fails(*arguments)

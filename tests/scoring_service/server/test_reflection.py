@@ -29,9 +29,7 @@ def describing(serve):
 def test_reflection_is_off_by_default(server):
     with grpc.insecure_channel(server.target) as channel:
         call = channel.stream_stream(METHOD)(iter([b""]), timeout=60)
-        with pytest.raises(grpc.RpcError) as caught:
-            list(call)
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert call.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_reflection_describes_every_service(describing):
@@ -66,11 +64,7 @@ def test_malformed_and_silent_requests_do_not_hold_up_the_end(describing):
     ]
     code = grpc.StatusCode  # Cancelled is one that made room for a later call.
     allowed = {code.INVALID_ARGUMENT, code.RESOURCE_EXHAUSTED, code.CANCELLED}
-    for call in calls:
-        with pytest.raises(grpc.RpcError) as caught:
-            list(call)
-        assert caught.value.code() in allowed
-
+    assert {call.code() for call in calls} <= allowed
     silent = [channel.stream_stream(METHOD)(no_messages(gate), timeout=60) for channel in channels]
     begun_s = time.monotonic()
     with ScoringClient(describing.target, timeout_s=60) as client:
@@ -96,9 +90,7 @@ def test_the_most_silent_call_makes_room(describing):
         for _ in range(MAX_CALLS + 1):
             calls.append(channel.stream_stream(METHOD)(then_silent(), timeout=60))
             next(calls[-1])
-        with pytest.raises(grpc.RpcError) as caught:
-            next(calls[0])
-        assert caught.value.code() is grpc.StatusCode.CANCELLED
+        assert calls[0].code() is grpc.StatusCode.CANCELLED
         gate.set()
         for call in calls[1:]:
             assert list(call) == []

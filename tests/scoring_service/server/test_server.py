@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lengthwise.errors import (
-    ScoringError,
-    ServiceUnavailable,
-)
-from scoring_service.client import Score, ScoringClient
+from lengthwise.errors import ScoringError, ServiceUnavailable
+from scoring_service.client import Score
 from scoring_service.server.rpc import SERVICE
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
@@ -26,39 +24,32 @@ def test_a_long_prompt_is_cut_and_says_so(client):
     assert not client.score("poem").truncated
 
 
-def test_a_call_in_flight_finishes_during_the_drain(server, monkeypatch):
+def test_a_call_in_flight_finishes_during_the_drain(server, client, monkeypatch):
     entered, proceed = threading.Event(), threading.Event()
-    real = server.service.model.scorer.score
-
-    def slow(prompts):
-        entered.set()
-        proceed.wait(60)
-        return real(prompts)
-
-    monkeypatch.setattr(server.service.model.scorer, "score", slow)
-    results = []
-    with ScoringClient(server.target, timeout_s=60) as client:
-        caller = threading.Thread(target=lambda: results.append(client.score("yes")))
-        caller.start()
+    scorer, real = server.service.model.scorer, server.service.model.scorer.score
+    monkeypatch.setattr(
+        scorer, "score", lambda prompts: (entered.set(), proceed.wait(60), real(prompts))[2]
+    )
+    with ThreadPoolExecutor(2) as pool:
+        call = pool.submit(client.score, "yes")
         assert entered.wait(60)
-        drain = threading.Thread(target=server.stop)
-        drain.start()
+        drain = pool.submit(server.stop)
         proceed.set()
-        drain.join(60)
-        caller.join(60)
-        assert isinstance(results[0], Score)
-        with pytest.raises(ServiceUnavailable):
-            client.score("yes", timeout_s=60)
+        drain.result(60)
+        assert isinstance(call.result(60), Score)
+    with pytest.raises(ServiceUnavailable):
+        client.score("yes", timeout_s=60)
 
 
-def test_a_failing_model_is_an_internal_error_that_hides_nothing_from_the_log(
-    server, client, monkeypatch, caplog
+@pytest.mark.parametrize("broken", ["rpc._score_response", "call_lifecycle.Call"])
+def test_a_defect_is_an_internal_error_that_hides_nothing_from_the_log(
+    client, monkeypatch, caplog, broken
 ):
-    def broken(prompts):
+    def fail(*arguments):
         raise ValueError("surprise")
 
-    monkeypatch.setattr(server.service.model.scorer, "score", broken)
-    with pytest.raises(ScoringError, match="INTERNAL"):
+    monkeypatch.setattr(f"scoring_service.server.{broken}", fail)
+    with pytest.raises(ScoringError, match=r"INTERNAL: .*its log says how"):
         client.score("yes")
     assert "surprise" in caplog.text
 
@@ -66,7 +57,7 @@ def test_a_failing_model_is_an_internal_error_that_hides_nothing_from_the_log(
 @settings(max_examples=50, deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes_get_a_status_and_leave_the_server_well(raw_bytes_call, raw):
-    code = raw_bytes_call(raw)
+    code = raw_bytes_call.future(raw, timeout=60).code()
     assert code in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT)
 
 
@@ -75,20 +66,5 @@ def raw_bytes_call(tiny_model):
     server = ScoringServer(tiny_model, ServerConfig(address="127.0.0.1:0"))
     server.start()
     with grpc.insecure_channel(server.target) as channel:
-        method = channel.unary_unary(f"/{SERVICE}/ScoreBatch")
-
-        def call(raw: bytes) -> grpc.StatusCode:
-            return method.future(raw, timeout=60).code()
-
-        yield call
+        yield channel.unary_unary(f"/{SERVICE}/ScoreBatch")
     server.stop()
-
-
-def test_an_answer_that_cannot_be_written_ends_the_call(server, client, monkeypatch, caplog):
-    def fail(answer):
-        raise ValueError("as told")
-
-    monkeypatch.setattr("scoring_service.server.rpc._score_response", fail)
-    with pytest.raises(ScoringError, match="its log says how"):
-        client.score("poem")
-    assert "as told" in caplog.text

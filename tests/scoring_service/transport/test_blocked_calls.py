@@ -20,11 +20,8 @@ class Clock:
 @pytest.fixture
 def made():
     clock, cancelled = Clock(), []
-    return (
-        BlockedCalls(cancelled.append, timeout_s=5.0, max_calls=3, clock=clock),
-        clock,
-        cancelled,
-    )
+    blocked = BlockedCalls(cancelled.append, timeout_s=5.0, max_calls=3, clock=clock)
+    return blocked, clock, cancelled
 
 
 def test_a_call_beyond_the_time_limit_is_cancelled_once(made):
