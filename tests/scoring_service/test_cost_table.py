@@ -14,16 +14,8 @@ TABLE = CostTable((8, 16, 64), {1: (1.0, 2.0, 8.0), 4: (2.0, 4.0)})
 @pytest.mark.parametrize(
     ("batch", "tokens", "seconds"),
     [
-        (1, 8, 1.0),
-        (1, 16, 2.0),
-        (1, 12, 1.5),
-        (1, 64, 8.0),
-        (4, 8, 2.0),
-        (4, 16, 4.0),
-        (2, 8, 4 / 3),
-        (8, 16, 8.0),
-        (1, 128, 16.0),
-        (1, 4, 0.5),
+        *((1, 8, 1.0), (1, 16, 2.0), (1, 64, 8.0), (4, 8, 2.0), (4, 16, 4.0)),
+        *((1, 12, 1.5), (2, 8, 4 / 3), (8, 16, 8.0), (1, 128, 16.0), (1, 4, 0.5)),
     ],
 )
 def test_predictions_are_linear_between_and_beyond_the_measurements(batch, tokens, seconds):
@@ -35,12 +27,9 @@ def test_a_prediction_is_positive_and_grows_with_the_batch(batch, tokens):
     assert 0 < TABLE.predict_s(batch, tokens) <= TABLE.predict_s(batch + 1, tokens)
 
 
-def test_one_length_only_is_enough():
-    assert CostTable((8,), {1: (3.0,)}).predict_s(2, 50) == pytest.approx(6.0)
-
-
-def test_the_table_knows_its_limits():
+def test_the_table_knows_its_limits_and_one_length_only_is_enough():
     assert (TABLE.max_batch, TABLE.max_batched_tokens) == (4, 16)
+    assert CostTable((8,), {1: (3.0,)}).predict_s(2, 50) == pytest.approx(6.0)
 
 
 def depends_on_company(prompts):

@@ -17,13 +17,6 @@ from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
 
 
-def test_a_long_prompt_is_cut_and_says_so(client):
-    score = client.score("poem " * 100)
-    assert score.truncated
-    assert score.prompt_tokens == 32
-    assert not client.score("poem").truncated
-
-
 def test_a_call_in_flight_finishes_during_the_drain(server, client, monkeypatch):
     entered, proceed = threading.Event(), threading.Event()
     scorer, real = server.service.model.scorer, server.service.model.scorer.score

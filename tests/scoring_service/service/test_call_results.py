@@ -85,34 +85,28 @@ def test_results_come_when_all_are_there_with_the_times_of_their_stages(calls):
     calls.batcher.score(1.0, 2.0)
     assert results(pending) == [Scored(1.0, 3, False), Scored(2.0, 5, True)]
     assert [(job.queue_s, job.infer_s) for job in pending.jobs] == [(1.0, 0.5), (0.5, 0.5)]
+    assert results(calls.begin("yes")) == [Scored(1.0, 3, False)]  # Known by now.
 
 
 def test_what_is_known_is_not_computed_again(calls):
     calls.begin("yes")
     calls.batcher.score(1.0)
-    assert results(calls.begin("yes")) == [Scored(1.0, 3, False)]
     both = calls.begin("yes", "no")
-    (jobs,) = calls.batcher.submitted
-    assert len(jobs) == 1
+    assert [len(jobs) for jobs in calls.batcher.submitted] == [1]
     assert both.done == []
     calls.batcher.score(2.0)
     assert sorted(result.score for result in results(both)) == [1.0, 2.0]
 
 
-def test_equal_prompts_of_two_calls_are_computed_once(calls):
-    first, second = calls.begin("yes"), calls.begin("yes")
+def test_equal_prompts_of_calls_are_computed_once_but_the_deadline_of_one_is_not_the_others(calls):
+    first, second, third = calls.begin("yes"), calls.begin("yes"), calls.begin("yes")
     assert len(calls.batcher.submitted) == 1
-    calls.batcher.score(3.0)
-    assert results(first) == results(second) == [Scored(3.0, 3, False)]
-
-
-def test_the_deadline_of_one_call_is_not_that_of_another(calls):
-    first, second = calls.begin("yes"), calls.begin("yes")
     calls.batcher.score(too_late())
     assert isinstance(results(first)[0], ScoringTimeout)
-    assert second.done == []
+    assert second.done == third.done == []
+    assert len(calls.batcher.submitted) == 1
     calls.batcher.score(3.0)
-    assert results(second) == [Scored(3.0, 3, False)]
+    assert results(second) == results(third) == [Scored(3.0, 3, False)]
 
 
 @pytest.mark.parametrize("why", ["cancelled", "late"])
@@ -127,17 +121,10 @@ def test_who_has_no_time_left_does_not_try_for_itself(calls, why):
     assert calls.batcher.submitted == []
 
 
-def test_a_refusal_costs_no_tokenizing_and_is_for_this_call_only(calls):
+def test_a_refusal_costs_no_tokenizing_and_is_for_this_call_only(calls, caplog):
     calls.batcher.refusal = ServiceOverloaded("full")
-    refused = calls.begin("break")
-    assert results(refused) == [calls.batcher.refusal]
+    assert results(calls.begin("break")) == [calls.batcher.refusal]
     calls.batcher.refusal = None
-    again = calls.begin("yes")
-    calls.batcher.score(1.0)
-    assert results(again) == [Scored(1.0, 3, False)]
-
-
-def test_a_tokenizer_that_fails_is_logged_and_ends_the_call(calls, caplog):
     (error,) = results(calls.begin("break"))
     assert type(error) is ScoringError
     assert "as told" in caplog.text

@@ -111,9 +111,8 @@ def test_a_folder_that_is_gone_is_waited_for(
     assert outcomes == ["loaded"]
 
 
-def test_golden_prompts_that_are_met_are_accepted(folder):
-    model = RankerModel.load(ModelBundle.load(folder))
-    golden = {p: model.score([model.tokenizer.tokenize([p])[0].ids])[0] for p in ("yes", "essay")}
+def test_golden_prompts_that_are_met_are_accepted(service, folder):
+    golden = dict(zip(("yes", "essay"), service.model.score_texts(["yes", "essay"]), strict=True))
     rewrite(folder, golden=golden)
     RankerModel.load(ModelBundle.load(folder))
     rewrite(folder, golden={**golden, "poem": 3.0})
@@ -121,13 +120,11 @@ def test_golden_prompts_that_are_met_are_accepted(folder):
         RankerModel.load(ModelBundle.load(folder))
 
 
-def test_no_call_fails_while_versions_change_under_load(write_bundle, folder):
-    model = RankerModel.load(ModelBundle.load(folder))
+def test_no_call_fails_while_versions_change_under_load(write_bundle, service, folder):
     config = ServerConfig(address="127.0.0.1:0", reload_poll_s=0.02, cache_entries=0)
-    server = ScoringServer(model, config, lambda: folder)
+    server = ScoringServer(service.model, config, lambda: folder)
     server.start()
     stop = threading.Event()
-
     seen: set[tuple[str, float]] = set()
 
     def ask(_: int) -> None:
@@ -147,5 +144,4 @@ def test_no_call_fails_while_versions_change_under_load(write_bundle, folder):
         for future in futures:
             future.result(60)
     server.stop()
-    revisions = [revision for revision, _ in seen]
-    assert len(seen) == len(set(revisions)) == 4, "each revision has one score"
+    assert len({revision for revision, _ in seen}) == len(seen) == 4, "each has one score"
