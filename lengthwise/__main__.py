@@ -12,7 +12,6 @@ from lengthwise.command_line.program import (
     DISTRIBUTION,
     Program,
     exit_code_of,
-    load_command,
     programs,
     table_of,
     unknown,
@@ -91,7 +90,7 @@ def completion(arguments: Sequence[str]) -> str:
     parser = ArgumentParser(prog=DISTRIBUTION)
     commands = parser.add_subcommands(required=False)
     for name, (program, command) in by_name(programs().values()).items():
-        known = make_parser(f"{DISTRIBUTION} {name}", _settings_of(program.place_of(command)))
+        known = make_parser(f"{DISTRIBUTION} {name}", _settings_of(program, command))
         for action in known._actions:
             action.option_strings = [word.replace("_", "-") for word in action.option_strings]
         commands.add_subcommand(name, known, help=program.commands[command][1])
@@ -99,12 +98,11 @@ def completion(arguments: Sequence[str]) -> str:
     return str(parser.get_completion_script(f"shtab-{arguments[0]}"))
 
 
-def _settings_of(place: str) -> Command:
+def _settings_of(program: Program, name: str) -> Command:
     """Return the function with the options of a command: `run` if the command parses its own."""
     try:
-        command = load_command(place)
-        own = "arguments" in get_type_hints(command)
-        return load_command(f"{place.partition(':')[0]}:run") if own else command
+        command = program.command(name)
+        return program.command(name, "run") if "arguments" in get_type_hints(command) else command
     except ImportError:
         return nothing
 

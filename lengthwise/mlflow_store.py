@@ -100,15 +100,13 @@ class MlflowStore:
         self, client: Any, experiment: str, description: str, name: str, **tags: str
     ) -> str:
         """Start a run with the tags of this process and `tags`; returns its id."""
-        found = client.get_experiment_by_name(experiment)
-        if found is None:
+        if (found := client.get_experiment_by_name(experiment)) is not None:
+            number = found.experiment_id
+        else:
             own = {"mlflow.experimentKind": "custom_model_development", NOTE: description}
             artifacts = (self.root / "artifacts").as_uri() if self.is_folder else None
             number = client.create_experiment(experiment, artifact_location=artifacts, tags=own)
-        else:
-            number = found.experiment_id
-        run = client.create_run(number, run_name=name, tags=tags_of_run() | tags)
-        return str(run.info.run_id)
+        return str(client.create_run(number, run_name=name, tags=tags_of_run() | tags).info.run_id)
 
     @contextmanager
     def errors_in_one_line(self) -> Iterator[None]:
@@ -150,12 +148,11 @@ def tags_of_run() -> dict[str, str]:
         version = importlib.metadata.version("lengthwise")
     except importlib.metadata.PackageNotFoundError:
         version = ""
-    command = shlex.join(sys.argv)
     tags = {
         "mlflow.source.type": "LOCAL",
-        "mlflow.source.name": command.partition(" ")[0],
+        "mlflow.source.name": sys.argv[0],
         "mlflow.source.git.commit": commit,
-        "command": command[:5000],  # MLflow's limit
+        "command": shlex.join(sys.argv)[:5000],  # MLflow's limit
         "version": version,
     }
     return {key: value for key, value in tags.items() if value}

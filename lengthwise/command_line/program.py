@@ -96,11 +96,13 @@ class Program:
             "COMMAND --help lists the common options of a command, --help-all all of them."
         )
 
-    def place_of(self, name: str) -> str:
-        """Return the full place of a command, "module:function"."""
-        place = self.commands[name][0]
-        is_full = place.startswith(f"{self.module}.")
-        return place if is_full else f"{self.module}.commands.{place}"
+    def command(self, name: str, function: str | None = None) -> Command:
+        """Import the function of a command, or another function of its module."""
+        module, _, own = self.commands[name][0].partition(":")
+        if not module.startswith(f"{self.module}."):
+            module = f"{self.module}.commands.{module}"
+        found: Command = getattr(importlib.import_module(module), function or own)
+        return found
 
     def run_command(self, name: str, arguments: Sequence[str]) -> int:
         """Run one of the commands; returns the exit code."""
@@ -109,7 +111,7 @@ class Program:
 
     def _run(self, name: str, arguments: Sequence[str]) -> int | None:
         try:
-            command = load_command(self.place_of(name))
+            command = self.command(name)
             if "arguments" in get_type_hints(command):
                 return command(arguments)
             return run_command(f"python -m {self.module} {name}", command, arguments)
@@ -130,13 +132,6 @@ def programs() -> Mapping[str, Program]:
     except PackageNotFoundError:  # run from a checkout that is on the path only
         return {}
     return {module: points[module].load() for module in _PACKAGES}
-
-
-def load_command(place: str) -> Command:
-    """Import the function of a command, "module:function"."""
-    module, _, function = place.partition(":")
-    command: Command = getattr(importlib.import_module(module), function)
-    return command
 
 
 def table_of(commands: Commands, width: int = 0) -> str:
@@ -192,11 +187,8 @@ def run_command(
     The parameters are those of `options.parse`.
     """
 
-    def run() -> int | None:
-        given = parse(program, command, arguments, defaults, description, reword=as_typed)
-        return command(**given)
-
-    return exit_code_of(run)
+    given = partial(parse, program, command, arguments, defaults, description, reword=as_typed)
+    return exit_code_of(lambda: command(**given()))
 
 
 def exit_code_of(run: Callable[[], int | None]) -> int:

@@ -24,13 +24,11 @@ _FOLDS: Final = 10
 """Curves from half the rows (two folds) have larger errors: quantiles would spread too far."""
 
 
-def calibrate(
-    scores: NDArray[np.float64], lengths: NDArray[np.float64], *, seed: int = 0
-) -> dict[str, Any]:
+def calibrate(scores: NDArray[np.float64], lengths: NDArray[np.float64]) -> dict[str, Any]:
     """Return an entry of `Manifest.calibration`: the score -> length curves of a target model.
 
     Scores and observed lengths (tokens, > 0), shape (N,), are of prompts that the ranker was not
-    trained on. The seed divides them into tenths.
+    trained on.
     """
     if len(scores) < MIN_ROWS:
         raise DataError(
@@ -38,7 +36,7 @@ def calibrate(
         )
     logs = np.log(lengths)
     num_knots = int(np.clip(len(scores) // _ROWS_PER_KNOT, 2, _MAX_KNOTS))
-    fold = np.random.default_rng(seed).permutation(len(scores)) % _FOLDS
+    fold = np.random.default_rng(0).permutation(len(scores)) % _FOLDS
     misses = np.empty((len(QUANTILES), len(scores)))
     for number in range(_FOLDS):
         held = fold == number
@@ -48,7 +46,7 @@ def calibrate(
     shifts = [_conformal(miss, q) for miss, q in zip(misses, QUANTILES, strict=True)]
     # Shifted separately, curves may cross where rows are few.
     tokens = np.exp(np.maximum.accumulate(curves + np.array(shifts)[:, None], axis=0))
-    mean = _monotone([float(lengths[members].mean()) for members in _bins(scores, num_knots)])
+    mean = _monotone([lengths[members].mean() for members in _bins(scores, num_knots)])
     return {
         "scores": knots.tolist(),
         "mean": mean.tolist(),
@@ -93,7 +91,7 @@ def _curves(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     bins = _bins(scores, num_knots)
     knots = np.array([np.median(scores[members]) for members in bins])
-    curves = [_monotone([float(np.quantile(logs[m], q)) for m in bins]) for q in QUANTILES]
+    curves = [_monotone([np.quantile(logs[members], q) for members in bins]) for q in QUANTILES]
     return knots, np.array(curves)
 
 
@@ -101,7 +99,7 @@ def _bins(scores: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
     return np.array_split(np.argsort(scores, kind="stable"), count)
 
 
-def _monotone(values: list[float]) -> NDArray[np.float64]:
+def _monotone(values: Sequence[Any]) -> NDArray[np.float64]:
     """Return the nearest non-decreasing sequence (pool adjacent violators)."""
     from sklearn.isotonic import isotonic_regression
 

@@ -17,20 +17,18 @@ MIN_ROWS: Final = 20
 logger = logging.getLogger(__name__)
 
 
-def tau_b_ci(
-    scores: ArrayLike, lengths: ArrayLike, *, resamples: int = 500, seed: int = 0
-) -> tuple[float, float]:
+def tau_b_ci(scores: ArrayLike, lengths: ArrayLike, *, resamples: int = 500) -> tuple[float, float]:
     """Return the 95% percentile bootstrap interval of tau_b over prompts."""
     x, y = np.asarray(scores), np.asarray(lengths)
-    return _interval(lambda i: tau_b(x[i], y[i]), len(x), resamples, seed)
+    return _interval(lambda i: tau_b(x[i], y[i]), len(x), resamples)
 
 
 def tau_b_difference_ci(
-    scores: ArrayLike, others: ArrayLike, lengths: ArrayLike, *, resamples: int = 500, seed: int = 0
+    scores: ArrayLike, others: ArrayLike, lengths: ArrayLike
 ) -> tuple[float, float]:
     """Return the 95% paired bootstrap interval of tau_b(scores) - tau_b(others)."""
     x, z, y = np.asarray(scores), np.asarray(others), np.asarray(lengths)
-    return _interval(lambda i: tau_b(x[i], y[i]) - tau_b(z[i], y[i]), len(x), resamples, seed)
+    return _interval(lambda i: tau_b(x[i], y[i]) - tau_b(z[i], y[i]), len(x), 500)
 
 
 def pair_accuracy(scores: ArrayLike, lengths: ArrayLike, *, delta: float = 0.0) -> float:
@@ -87,9 +85,9 @@ def warn_of_few(num_prompts: int) -> None:
 
 
 def _interval(
-    statistic: Callable[[NDArray[np.int64]], float], n: int, resamples: int, seed: int
+    statistic: Callable[[NDArray[np.int64]], float], n: int, resamples: int
 ) -> tuple[float, float]:
-    rows = np.random.default_rng(seed).integers(n, size=(resamples, n))
+    rows = np.random.default_rng(0).integers(n, size=(resamples, n))
     draws = [statistic(chosen) for chosen in rows]
     if np.all(np.isnan(draws)):
         return math.nan, math.nan

@@ -72,16 +72,14 @@ def predict(features: NDArray[np.float64], tokens: NDArray[np.float64]) -> NDArr
     return predictions
 
 
-def transfer(
-    dataset: str, target: pd.DataFrame, data_dir: str | None, limit: int = 3000
-) -> list[float]:
+def transfer(dataset: str, target: pd.DataFrame, data_dir: str | None) -> list[float]:
     """Return tau_b per target model of the learner trained on another data set (of one model)."""
     unwanted = {prompt_hash(prompt) for prompt in target.index}
     data = load_data(dataset, data_dir)
     if data.card.id == SYNTHETIC != dataset:
         raise DataError(f"{dataset} is not at hand, and invented lengths tell nothing about models")
     ordered = sorted(label_prompts(data.records), key=lambda item: position(item.prompt, 0))
-    train = [item for item in ordered if item.key not in unwanted][:limit]
+    train = [item for item in ordered if item.key not in unwanted][:3000]
     model = _fit(embed(texts(train)), targets(train, "geometric_mean"))
     return taus(model.predict(embed(list(target.index))), target)
 

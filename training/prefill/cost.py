@@ -8,7 +8,6 @@ that fits its figures, so there is no default: measure each model on each device
 
 import logging
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -78,7 +77,6 @@ def fit_cost(samples: PrefillSamples) -> PrefillCost:
             f"{count} prompt length{'s' * (count > 1)}, the longest of {lengths.max():.0f} tokens; "
             f"measure {MIN_LENGTHS} or more, from the shortest prompts to the longest"
         )
-    _warn_of_falls(points)
     sizes, measured_s = points["batch_size"].to_numpy(), points["measured_s"].to_numpy()
     work_N2 = np.column_stack([sizes * lengths**2, sizes * lengths])
     seconds_2 = _fit(work_N2, measured_s)
@@ -120,11 +118,3 @@ def _fit(work_N2: NDArray[np.float64], measured_s: NDArray[np.float64]) -> NDArr
         f_scale=1.345 * noise,  # Huber's: 95% as efficient as least squares on normal noise
     )
     return np.asarray(found.x * unit_s / scale_2)
-
-
-def _warn_of_falls(points: pd.DataFrame) -> None:
-    rows = points[["batch_size", "prompt_tokens", "measured_s"]].to_numpy(float)
-    for (size, shorter, before_s), (next_size, longer, after_s) in pairwise(rows):
-        if size == next_size and after_s < before_s:
-            text = "batch of %d: %d tokens took %.3g ms, %d took %.3g ms; measure again?"
-            logger.warning(text, size, longer, after_s * 1e3, shorter, before_s * 1e3)

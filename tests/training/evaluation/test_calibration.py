@@ -32,18 +32,10 @@ def test_coverage_is_within_three_points_on_new_rows(slope: float) -> None:
         assert shares[str(quantile)] == pytest.approx(quantile, abs=0.03)
 
 
-def test_two_hundred_rows_cover_well_on_average() -> None:
-    errors = []
-    for seed in range(20):
-        shares = coverage(calibrate(*model_rows(200, seed)), *model_rows(4000, 99))
-        errors.append([shares[str(q)] - q for q in QUANTILES])
-    assert np.abs(np.mean(errors, axis=0)).max() < 0.03
-
-
 def test_curves_rise_with_the_score_and_never_cross() -> None:
     # Shifted separately, curves of few rows may cross.
     for rows, seed in [(150, 3), *((50, seed) for seed in range(40))]:
-        curve = LengthCurve.parse("m", calibrate(*model_rows(rows, seed), seed=seed))
+        curve = LengthCurve.parse("m", calibrate(*model_rows(rows, seed)))
         quantiles = np.array([curve.quantiles[q] for q in QUANTILES])
         assert (np.diff(quantiles, axis=0) >= 0).all()
         assert np.all(np.diff(curve.expected) >= 0)

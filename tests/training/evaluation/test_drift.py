@@ -87,14 +87,6 @@ def test_false_alarms_are_as_rare_as_the_help_says() -> None:
     assert certain >= 0.5
 
 
-def test_windows_of_a_worked_example() -> None:
-    assert window_bounds(100, 100) == [(0, 100)]
-    assert window_bounds(125, 100) == [(0, 100), (25, 125)]
-    assert window_bounds(124, 100) == [(24, 124)]
-    assert window_bounds(99, 100) == [(0, 99)]
-    assert len(window_bounds(100_000, 100)) == MAX_WINDOWS
-
-
 @pytest.mark.parametrize(
     ("interval", "gate", "below", "certain", "reason"),
     [

@@ -9,18 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from lengthwise.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
+from lengthwise.bundle import FP32, INT8
 from lengthwise.errors import BundleError
 from training.data.synthetic import generate
-from training.export.bundle_scores import score_prompts
 from training.export.onnx_models import export_fp32, measure_parity, write_models
 from training.ranker.data_module import tokenize
 from training.ranker.encoder import (
     PromptScorer,
     build_scorer,
     in_buckets,
-    load_scorer,
-    save_scorer,
 )
 
 pytestmark = pytest.mark.slow
@@ -74,23 +71,3 @@ def test_int8_is_left_out_where_it_loses_more_than_the_gate(
     again = write(val_lengths=lengths, max_tau_b_drop=drop / 2)
     assert again["int8_val_tau_b_drop"] == pytest.approx(drop)
     assert sorted(path.name for path in tmp_path.iterdir()) == [FP32]
-
-
-def test_a_saved_scorer_comes_back_whole_and_serves_the_same_scores(
-    tiny_bert: Path, scorer: PromptScorer, tmp_path: Path, ids: list[list[int]]
-) -> None:
-    _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=32)
-    save_scorer(tmp_path / "checkpoint", scorer, tokenizer)
-    loaded, _ = load_scorer(tmp_path / "checkpoint")
-    expected = in_buckets(scorer, ids)
-    np.testing.assert_allclose(in_buckets(loaded, ids), expected, atol=1e-6)
-
-    def fill(folder: Path) -> None:
-        export_fp32(loaded, folder / FP32)
-        tokenizer.save(str(folder / TOKENIZER))
-
-    manifest = Manifest(
-        name="t", label="output_tokens", label_tokenizer="none", max_prompt_tokens=32
-    )
-    bundle = ModelBundle.write(tmp_path / "bundle", manifest, fill)
-    np.testing.assert_allclose(score_prompts(bundle, PROMPTS), expected, atol=1e-5)

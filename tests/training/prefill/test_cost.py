@@ -51,17 +51,6 @@ def test_the_fit_finds_the_cost_that_made_the_latencies(alpha: float, beta: floa
     assert cost.held_out_error < 1e-3
 
 
-def test_one_disturbed_length_bends_the_fit_less_than_least_squares() -> None:
-    frame = table()
-    frame.loc[frame["prompt_tokens"] == 2048, "latency_s"] *= 2
-    cost = fit_cost(samples(frame))
-    size, length = frame["batch_size"].to_numpy(float), frame["prompt_tokens"].to_numpy(float)
-    work = np.column_stack([size * length**2, size * length]) / [1e6, 1]
-    plain = np.linalg.lstsq(work, frame["latency_s"] * PEAK, rcond=None)[0] / [1e6, 1]
-    assert abs(cost.alpha / 5.2e5 - 1) < 0.5 * abs(plain[0] / 5.2e5 - 1)
-    assert abs(cost.beta / 1.3e10 - 1) < 0.5 * abs(plain[1] / 1.3e10 - 1)
-
-
 def test_a_disturbed_run_among_several_changes_nothing() -> None:
     frame = table(repeats=3)
     frame.loc[::3, "latency_s"] *= 10
@@ -84,14 +73,13 @@ def test_a_fixed_cost_shows_in_the_error_on_the_shortest_prompts() -> None:
     assert points.loc[errors.idxmax(), "prompt_tokens"] == min(LENGTHS)
 
 
-def test_latencies_that_fall_with_length_and_poor_fits_are_warned_of(
+def test_poor_fits_are_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     frame = table()
     frame["latency_s"] = frame["latency_s"].to_numpy()[::-1]
     with caplog.at_level(logging.WARNING):
         fit_cost(samples(frame))
-    assert "256 tokens took" in caplog.text
     assert "do not route by this fit" in caplog.text
 
 
@@ -115,18 +103,3 @@ def test_r2_is_the_share_of_the_variance_that_the_fit_explains(
     )
     assert 0.99 < cost.r2 < 1
     assert "R^2" not in caplog.text
-
-
-def test_a_fall_is_told_with_both_latencies_in_milliseconds(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    frame = table()
-    is_it = (frame["batch_size"] == 4) & (frame["prompt_tokens"] == 4096)
-    frame.loc[is_it, "latency_s"] = 0.001
-    with caplog.at_level(logging.WARNING):
-        fit_cost(samples(frame))
-    falls = [record.getMessage() for record in caplog.records if "took" in record.getMessage()]
-    before_s = 4 * (5.2e5 * 2048**2 + 1.3e10 * 2048) / PEAK
-    told = f"batch of 4: 4096 tokens took 1 ms, 2048 took {before_s * 1e3:.3g} ms; measure again?"
-    # A batch of 4 short prompts that takes less than the longest one alone is no fall.
-    assert falls == [told]

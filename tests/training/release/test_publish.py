@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,43 +102,6 @@ def test_a_bundle_states_its_precisions_and_the_cost_of_its_training(
     assert expected.items() <= bundle.manifest.metrics.items()
     assert (INT8 in bundle.manifest.files) == has_int8
     assert len(scores) == len(labelled.splits.test)
-
-
-def test_a_bundle_that_beats_the_champion_takes_its_place(
-    labelled: LabelledSplits, tiny_bundle: ModelBundle, make_store: Callable[[], object]
-) -> None:
-    metrics = {"tau_b": 0.5, "tau_b_ci": [0.4, 0.6]}
-    bundle = replace(tiny_bundle, manifest=replace(tiny_bundle.manifest, metrics=metrics))
-    store = make_store()
-    version, verdict = publish.register(store, bundle, labelled.splits)  # type: ignore[arg-type]
-    assert (version, verdict.promoted) == ("1", True)
-    assert vars(store)["promoted"] == [("tiny", "1")]
-    chance = replace(bundle, manifest=replace(bundle.manifest, metrics={}))
-    assert not publish.register(store, chance, labelled.splits)[1].promoted  # type: ignore[arg-type]
-    assert len(vars(store)["promoted"]) == 1
-
-
-@pytest.fixture
-def make_store() -> Callable[[], object]:
-    class Store:
-        """A registry without a champion."""
-
-        def __init__(self) -> None:
-            self.promoted: list[tuple[str, str]] = []
-
-        def champion(self, name: str) -> None:
-            return None
-
-        def register(
-            self, name: str, bundle: str, tags: dict[str, str], description: str = ""
-        ) -> str:
-            assert tags["verdict"]
-            return "1"
-
-        def promote(self, name: str, version: str) -> None:
-            self.promoted.append((name, version))
-
-    return Store
 
 
 WORDS = ("yes", "no", "short", "poem", "long", "essay")
