@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from lengthwise.errors import ConfigError, require
+from lengthwise.tables.reading import OnBadRows
 
 Label = Literal["output_tokens", "reasoning_tokens", "answer_tokens"]
 Repeats = Literal["first", "geometric_mean"]
@@ -31,26 +32,32 @@ def _check(section: str, settings: object, **rules: Rule) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class ColumnOptions:
+    """Columns of a table or log without a card."""
+
+    prompt_column: str = "prompt"
+    """A column, or a path into it, such as request.messages."""
+    length_column: tuple[str, ...] = ()
+    """Tokens, also by path (usage.completion_tokens); several are repeated samples of each prompt;
+    default: the bundle's label, and output_tokens in training."""
+    model_column: str | None = None
+    """The model that responded; needed if the rows are of several models."""
+    model: str | None = None
+    """Only this model's responses."""
+    on_bad_rows: OnBadRows = "error"
+    """A row without a prompt or a length ends the command, or is left out and counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(ColumnOptions):
     """Prompts and lengths of a training run."""
 
     dataset: str = "alpaca-vicuna7b"
     """Id of a data card, or the path of a card.yaml, of a table (.parquet, .jsonl, .csv) or of a
     log (OpenAI-style, vLLM, LiteLLM, Langfuse). It holds the validation and test prompts."""
-    prompt_column: str = "prompt"
-    """Of a table without a card: a column or a path into it, such as request.messages."""
-    length_column: tuple[str, ...] = ()
-    """Tokens, also by path (usage.completion_tokens); several are repeated samples of each prompt;
-    default: output_tokens."""
-    model_column: str | None = None
-    """The model that responded; default: the column model, if there is one."""
-    on_bad_rows: Literal["error", "skip"] = "error"
-    """A row without a prompt or a length ends the run, or is left out and counted."""
     also: tuple[str, ...] = ()
     """Further data sets to learn from; "arena-hard*4" takes one four times per epoch. Lengths are
     compared within a data set only."""
-    model: str | None = None
-    """Only this model's responses, of a `dataset` that holds several."""
     consensus: bool = False
     """Learn the mean log length over the models of a data set, each less its own mean: the label of
     choice for a model that is not in the data."""
@@ -212,15 +219,15 @@ def config_from(values: Mapping[str, Any]) -> TrainConfig:
     """
     sections = {"data": DataConfig, "split": SplitConfig, "encoder": EncoderConfig}
     sections |= {"loss": LossConfig, "optim": OptimConfig}
+
+    def read(value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value  # JSON has no tuples.
+
     try:
         made = {
-            section: kind(**{name: _as_tuple(value) for name, value in values[section].items()})
+            section: kind(**{name: read(value) for name, value in values[section].items()})
             for section, kind in sections.items()
         }
         return TrainConfig(**{**values, **made})
     except (TypeError, KeyError) as error:
         raise ConfigError(f"not a training configuration of this version: {error}") from error
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value  # JSON has no tuples.

@@ -147,7 +147,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
         trained = train(config, encoder, labels, folder, lightning, resume=options.resume)
         write_test_prompts(options.out / "test.parquet", labelled)
         first, *others = (
-            _publish(part, trained.only(number), options.out, tracker)
+            _publish(part, trained.only(number), options.out, tracker, is_further=number > 0)
             for number, part in enumerate(parts)
         )
         options.state.unlink()  # The run is whole: nothing to resume.
@@ -158,12 +158,12 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
 
 
 def _publish(
-    labelled: LabelledSplits, trained: Trained, out: Path, tracker: Tracker
+    labelled: LabelledSplits, trained: Trained, out: Path, tracker: Tracker, *, is_further: bool
 ) -> dict[str, Any]:
     from training.release.publish import BUNDLE, log_results, register, write_bundle, write_report
 
     label = labelled.config.data.label
-    suffix = f"-{label}" if labelled.is_further else ""
+    suffix = f"-{label}" if is_further else ""
     name, folder = labelled.data.card.id + suffix, out / (BUNDLE + suffix)
     bundle, scores = write_bundle(labelled, trained, folder, tracker.run_id, name)
     write_report(out / f"ranker{suffix}.html", bundle.manifest, scores, labelled.splits)

@@ -10,9 +10,9 @@ import numpy as np
 
 from lengthwise.bundle import Manifest, ModelBundle, sha256_of
 from lengthwise.errors import ConfigError, DataError, require
-from lengthwise.tables.reading import OnBadRows
 from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
-from training.data.records import FieldMap, PromptResponse, read_records
+from training.config import ColumnOptions
+from training.data.records import PromptResponse, read_records
 from training.evaluation.calibration import target_of
 from training.evaluation.drift import Window, judge, measure_window, miscovered, window_bounds
 from training.evaluation.ranking_metrics import MIN_ROWS
@@ -21,7 +21,7 @@ from training.release.registry import find_bundle
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonitorOptions:
+class MonitorOptions(ColumnOptions):
     """The bundle, its log and its gate."""
 
     bundle: str
@@ -37,22 +37,14 @@ class MonitorOptions:
     """Calibration to check; default: the bundle's first."""
     require_certainty: bool = False
     """Exit with 1 only if the whole 95% interval is below the gate."""
-    prompt_column: str = "prompt"
-    """A column, or a path into it, such as request.messages."""
-    length_column: str | None = None
-    """Tokens, also by path (usage.completion_tokens); default: the bundle's label."""
-    model_column: str | None = None
-    """The model that responded."""
-    model: str | None = None
-    """Only rows of this model."""
-    on_bad_rows: OnBadRows = "error"
-    """A row without a prompt or a length ends the command, or is left out and counted."""
 
     def __post_init__(self) -> None:
         enough = f"{MIN_ROWS} or more, fewer rows tell nothing"
         require("window", self.window, self.window >= MIN_ROWS, enough)
         if (gate := self.gate_tau_b) is not None:
             require("gate_tau_b", gate, -1 <= gate <= 1, "a tau_b in [-1, 1]")
+        if len(self.length_column) > 1:
+            raise ConfigError("length_column names several columns; a log has one length per row")
         if self.model_column is not None and self.model is None:
             raise ConfigError("model_column is given without model; add --model NAME")
 
@@ -127,14 +119,7 @@ def _gate(manifest: Manifest, given: float | None) -> float:
 
 
 def _read_log(manifest: Manifest, options: MonitorOptions) -> tuple[list[PromptResponse], int]:
-    fields = FieldMap(
-        prompt=options.prompt_column,
-        output_tokens=(options.length_column or manifest.label,),
-        model=options.model_column,
-    )
-    records, num_empty = read_records(
-        options.log, fields, model=options.model, on_bad_rows=options.on_bad_rows
-    )
+    records, num_empty = read_records(options.log, options, manifest.label)
     if len(records) < MIN_ROWS:
         raise DataError(
             f"{len(records)} rows with a length; give {MIN_ROWS} or more, fewer tell nothing",

@@ -24,7 +24,7 @@ from lengthwise.tables.files import SUFFIXES, is_file_name, name_of
 from lengthwise.tables.reading import read_table
 from training.config import DataConfig
 from training.data import synthetic
-from training.data.records import FieldMap, PromptResponse, to_records
+from training.data.records import FieldMap, PromptResponse, fields_of, to_records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,8 +91,14 @@ class LoadedData:
 def read_card(dataset: str) -> Card:
     """Read a card by the id of its data set, or by the path of the card file."""
     path = Path(dataset) if dataset.endswith(".yaml") else CARDS / dataset / CARD
+    if not path.is_file():
+        known = ", ".join(sorted(folder.parent.name for folder in CARDS.glob(f"*/{CARD}")))
+        raise DataError(
+            f"no data set {dataset!r}; use one of {known}, a card.yaml, or the path of a table or "
+            f"log ({', '.join(SUFFIXES)}, also .gz and .zst, or without suffix)"
+        )
+    content = _parsed(path)
     try:
-        content = _parsed(path)
         mapping = dict(content.pop("fields"))
         mapping["output_tokens"] = _names(mapping.get("output_tokens", "output_tokens"))
         join = content.pop("prompts", None)
@@ -102,12 +108,6 @@ def read_card(dataset: str) -> Card:
             prompts=Join(**{**join, "keys": _names(join["keys"])}) if join else None,
             digest=sha256_of(path),
         )
-    except FileNotFoundError as error:
-        known = ", ".join(sorted(folder.parent.name for folder in CARDS.glob(f"*/{CARD}")))
-        raise DataError(
-            f"no data set {dataset!r}; use one of {known}, a card.yaml, or the path of a table or "
-            f"log ({', '.join(SUFFIXES)}, also .gz and .zst, or without suffix)"
-        ) from error
     except (TypeError, KeyError, AttributeError) as error:
         valid = ", ".join(f.name for f in fields(Card) if f.name != "digest")
         raise DataError(
@@ -118,8 +118,6 @@ def read_card(dataset: str) -> Card:
 def _parsed(path: Path) -> Any:
     try:
         return yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"the card cannot be read: {reason}", path=path) from error
@@ -160,11 +158,7 @@ def load_data(
 
 
 def _own_table(path: Path, columns: DataConfig) -> LoadedData:
-    named = FieldMap(
-        prompt=columns.prompt_column,
-        output_tokens=columns.length_column or ("output_tokens",),
-        model=columns.model_column,
-    )
+    named = fields_of(columns)
     frame = read_table(path, columns=named.columns(), on_bad_rows=columns.on_bad_rows)
     optional = ["sample", "reasoning_tokens", "answer_tokens", "group"]
     optional += ["model"] if named.model is None else []
@@ -233,9 +227,7 @@ def refuse_foreign_card(table: Path) -> None:
     """Check that writing the card of this table replaces no card of another table."""
     path = card_path(table)
     try:
-        card = _parsed(path)
-    except FileNotFoundError:
-        return
+        card = _parsed(path) if path.exists() else {"path": table.name}
     except DataError as error:
         raise ConfigError(f"{error}; remove it") from error
     if not isinstance(card, dict) or card.get("path") != table.name:

@@ -30,8 +30,6 @@ class LabelledSplits:
     """Records merged into an earlier record's prompt: repeated samples and duplicates."""
     heads: tuple[LabelledSplits, ...] = ()
     """The prompts of the same data set by each further length of `data.heads`."""
-    is_further: bool = False
-    """True for an element of `heads`."""
 
     @property
     def banner(self) -> str | None:
@@ -81,7 +79,7 @@ def load_splits(config: TrainConfig, data_dir: str | None) -> LabelledSplits:
                 "those of fewer prompts",
                 *(config.name, limit, part, count),
             )
-    return replace(first, heads=tuple(replace(head, is_further=True) for head in heads))
+    return replace(first, heads=tuple(heads))
 
 
 def _split_by(

@@ -17,6 +17,7 @@ from lengthwise.tables.columns import LENGTH, MODEL, PROMPT, require_columns
 from lengthwise.tables.prompt_text import normalised, prompt_of
 from lengthwise.tables.reading import SKIP, OnBadRows, log_left_out, read_table
 from lengthwise.tables.values import count_of
+from training.config import ColumnOptions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,20 +161,32 @@ def checked(
     return frame.assign(**converted).drop(index=frame.index[list(bad)])
 
 
+def fields_of(
+    columns: ColumnOptions, label: str = "output_tokens", group: str | None = None
+) -> FieldMap:
+    """Return the columns that options name; `label` is the column of lengths by default."""
+    return FieldMap(
+        prompt=columns.prompt_column,
+        output_tokens=columns.length_column or (label,),
+        model=columns.model_column,
+        group=group,
+    )
+
+
 def read_records(
     path: str | Path,
-    fields: FieldMap,
-    *,
-    model: str | None = None,
-    on_bad_rows: OnBadRows = "error",
+    columns: ColumnOptions,
+    label: str = "output_tokens",
+    group: str | None = None,
 ) -> tuple[list[PromptResponse], int]:
-    """Return `to_records` of a table or log, of one model only if it is named.
+    """Return `to_records` of a table or log, of one model only if the options name it.
 
     A log has a column of models.
     """
-    frame = read_table(path, columns=fields.columns(), on_bad_rows=on_bad_rows)
+    fields, model = fields_of(columns, label, group), columns.model
+    frame = read_table(path, columns=fields.columns(), on_bad_rows=columns.on_bad_rows)
     if model is not None and fields.model is None:
         require_columns(frame, ["model"], path, {"model": MODEL})
         fields = replace(fields, model="model")
-    records, num_empty = to_records(frame, fields, path=path, on_bad_rows=on_bad_rows)
+    records, num_empty = to_records(frame, fields, path=path, on_bad_rows=columns.on_bad_rows)
     return [r for r in records if model is None or r.model == model], num_empty

@@ -74,14 +74,15 @@ def test_an_observation_that_cannot_be_is_refused_with_its_call(tiny_model, chan
 
 
 def test_a_report_without_a_prompt_does_not_break_retraining(tiny_model, tmp_path):
-    from training.data.records import FieldMap, read_records
+    from training.config import ColumnOptions
+    from training.data.records import read_records
 
     log = ReportLog(str(tmp_path / "log.jsonl"), 10_000)
     book = ReportBook(log)
     reported = [seen(1.0, 5), seen(1.0, 6)._replace(prompt="Say hello.\n\0")]
     book.add(reported, "r1", tiny_model.length_curves)
     book.close()
-    records, _ = read_records(tmp_path / "log.jsonl", FieldMap())
+    records, _ = read_records(tmp_path / "log.jsonl", ColumnOptions())
     assert [(record.prompt, record.output_tokens) for record in records] == [("Say hello.\n\0", 6)]
 
 

@@ -87,6 +87,7 @@ def test_a_gate_of_ones_own_and_what_may_be_chance(monitor: Training) -> None:
         (draw_prompts(30), ["--window", "3"], "window is 3"),
         (draw_prompts(30), ["--gate-tau-b", "7"], "gate_tau_b is 7"),
         (draw_prompts(30), ["--length-column", "tokens"], "no column 'tokens'"),
+        (draw_prompts(30), ["--length-column", "a", "b"], "names several columns"),
         (draw_prompts(30), ["--target-model", "gpt-9"], "but for tiny-llm"),
         (draw_prompts(30), ["--model-column", "model"], "add --model NAME"),
         (draw_prompts(30), ["--model", "gpt-9", "--model-column", "model"], "0 rows"),

@@ -98,7 +98,6 @@ def test_each_head_has_the_prompts_with_its_own_label(tmp_path: Path) -> None:
     data = DataConfig(dataset=str(path), heads=("reasoning_tokens",))
     labelled = load_splits(TrainConfig(data=data), None)
     (head,) = labelled.heads
-    assert (head.is_further, labelled.is_further) == (True, False)
     assert (head.config.data.label, head.config.data.heads) == (
         "reasoning_tokens",
         ("output_tokens",),
