@@ -1,6 +1,5 @@
-"""Named experiments: each function returns one configuration. No I/O."""
+"""Named experiments: each recipe is one configuration. No I/O."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -14,101 +13,88 @@ from training.config import (
     TrainConfig,
 )
 
-
-def demo() -> TrainConfig:
-    """4,000 Alpaca prompts x Vicuna-7B lengths, 2 epochs: minutes on two CPU cores."""
-    return TrainConfig(
-        name="demo",
-        data=DataConfig(dataset="alpaca-vicuna7b", max_prompt_tokens=64),
-        split=SplitConfig(train_prompts=4000, val_prompts=500, test_prompts=2000),
-        epochs=2,
-    )
-
-
-def quick() -> TrainConfig:
-    """One epoch over all Alpaca prompts x Vicuna-7B lengths: a nightly run on a laptop."""
-    return TrainConfig(name="quick", epochs=1)
-
-
-def best() -> TrainConfig:
-    """Three epochs over all Alpaca prompts x Vicuna-7B lengths: half an hour on one CPU."""
-    return TrainConfig(name="best", epochs=3)
-
-
-def multi() -> TrainConfig:
-    """Consensus of 200 models, for a model not among them; a quarter of the models is held out."""
-    return TrainConfig(
-        name="multi",
-        data=DataConfig(
-            dataset="alpaca-eval",
-            also=("arena-hard*4", "alpaca-eval*9", "alpaca-vicuna7b"),
-            consensus=True,
-            held_out_models=0.25,
+_PARS: Final = TrainConfig(
+    data=DataConfig(dataset="alpaca-davinci003", repeats="first"),
+    # These parts of the set hold as many prompts as the paper's.
+    split=SplitConfig(
+        val_fraction=0.025, test_fraction=0.115, train_prompts=40_000, test_prompts=5_000
+    ),
+    encoder=EncoderConfig(backbone="bert", pooling="pooler"),
+    loss=LossConfig(objective="pairs", delta=0.2, pairs_per_prompt=10, log_length_weight=0),
+    optim=OptimConfig(
+        encoder_lr=2e-5,
+        head_lr=2e-5,
+        weight_decay=0,
+        warmup_fraction=0,
+        decay=False,
+        clip_norm=None,
+    ),
+    epochs=5,
+    batch_size=256,  # 128 pairs
+    micro_batch_size=256,
+    pad_to_limit=True,
+)
+RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
+    "demo": (
+        "4,000 Alpaca prompts x Vicuna-7B lengths, 2 epochs: minutes on two CPU cores.",
+        TrainConfig(
+            data=DataConfig(dataset="alpaca-vicuna7b", max_prompt_tokens=64),
+            split=SplitConfig(train_prompts=4000, val_prompts=500, test_prompts=2000),
+            epochs=2,
         ),
-        epochs=1,
-    )
-
-
-def reasoning() -> TrainConfig:
-    """Total, reasoning and answer of reasoning models, by three heads of one encoder."""
-    return TrainConfig(
-        name="reasoning",
-        data=DataConfig(
-            dataset="planbench-o1",
-            also=("misguided-attention*4", "pm-llm-benchmark"),
-            model="o1-mini_chat",
-            consensus=True,
-            heads=("reasoning_tokens", "answer_tokens"),
-            max_prompt_tokens=448,
+    ),
+    "quick": (
+        "One epoch over all Alpaca prompts x Vicuna-7B lengths: a nightly run on a laptop.",
+        TrainConfig(epochs=1),
+    ),
+    "best": (
+        "Three epochs over all Alpaca prompts x Vicuna-7B lengths: half an hour on one CPU.",
+        TrainConfig(epochs=3),
+    ),
+    "multi": (
+        "Consensus of 200 models, for a model not among them; a quarter of the models is held out.",
+        TrainConfig(
+            data=DataConfig(
+                dataset="alpaca-eval",
+                also=("arena-hard*4", "alpaca-eval*9", "alpaca-vicuna7b"),
+                consensus=True,
+                held_out_models=0.25,
+            ),
+            epochs=1,
         ),
-        # The set is small: larger parts keep the intervals of its figures useful.
-        split=SplitConfig(test_fraction=0.25, val_fraction=0.1, val_prompts=100),
-        loss=LossConfig(delta=0.25),
-        epochs=2,
-        batch_size=16,
-    )
-
-
-def pars() -> TrainConfig:
-    """The paper's protocol: 40,000 prompts, BERT-base, pooler, drawn pairs, constant Adam 2e-5."""
-    return TrainConfig(
-        name="pars",
-        data=DataConfig(dataset="alpaca-davinci003", repeats="first"),
-        # These parts of the set hold as many prompts as the paper's.
-        split=SplitConfig(
-            val_fraction=0.025, test_fraction=0.115, train_prompts=40_000, test_prompts=5_000
+    ),
+    "reasoning": (
+        "Total, reasoning and answer of reasoning models, by three heads of one encoder.",
+        TrainConfig(
+            data=DataConfig(
+                dataset="planbench-o1",
+                also=("misguided-attention*4", "pm-llm-benchmark"),
+                model="o1-mini_chat",
+                consensus=True,
+                heads=("reasoning_tokens", "answer_tokens"),
+                max_prompt_tokens=448,
+            ),
+            # The set is small: larger parts keep the intervals of its figures useful.
+            split=SplitConfig(test_fraction=0.25, val_fraction=0.1, val_prompts=100),
+            loss=LossConfig(delta=0.25),
+            epochs=2,
+            batch_size=16,
         ),
-        encoder=EncoderConfig(backbone="bert", pooling="pooler"),
-        loss=LossConfig(objective="pairs", delta=0.2, pairs_per_prompt=10, log_length_weight=0),
-        optim=OptimConfig(
-            encoder_lr=2e-5,
-            head_lr=2e-5,
-            weight_decay=0,
-            warmup_fraction=0,
-            decay=False,
-            clip_norm=None,
-        ),
-        epochs=5,
-        batch_size=256,  # 128 pairs
-        micro_batch_size=256,
-        pad_to_limit=True,
-    )
-
-
-def pars_reasoning() -> TrainConfig:
-    """The paper's protocol with delta .25, for lengths of reasoning models by --data.dataset."""
-    config = pars()
-    return replace(config, name="pars-reasoning", loss=replace(config.loss, delta=0.25))
-
-
-_ALL = (demo, quick, best, multi, reasoning, pars, pars_reasoning)
-RECIPES: Final[dict[str, Callable[[], TrainConfig]]] = {
-    make.__name__.replace("_", "-"): make for make in _ALL
+    ),
+    "pars": (
+        "The paper's protocol: 40,000 prompts, BERT-base, pooler, drawn pairs, constant Adam 2e-5.",
+        _PARS,
+    ),
+    "pars-reasoning": (
+        "The paper's protocol with delta .25, for lengths of reasoning models by --data.dataset.",
+        replace(_PARS, loss=replace(_PARS.loss, delta=0.25)),
+    ),
 }
+"""Purpose and settings by the name of the recipe."""
 
 
 def recipe(name: str) -> TrainConfig:
-    """The configuration of that name."""
+    """Return the configuration of that name."""
     if name not in RECIPES:
         raise ConfigError(f"no recipe {name!r}; use one of {', '.join(RECIPES)}")
-    return RECIPES[name]()
+    return replace(RECIPES[name][1], name=name)

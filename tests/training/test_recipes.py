@@ -16,7 +16,7 @@ from training.recipes import RECIPES, recipe
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_every_recipe_is_documented_and_comes_back_from_json(name: str) -> None:
     config = recipe(name)
-    assert RECIPES[name].__doc__
+    assert RECIPES[name][0]
     assert config.name == name
     assert config_from(json.loads(json.dumps(asdict(config)))) == config
     for dataset in (config.data.dataset, *config.data.also):

@@ -17,7 +17,7 @@ from typing import Any, Final
 from lengthwise.command_line.options import POSITIONAL, common_options
 from lengthwise.command_line.program import run_command
 from lengthwise.errors import ConfigError
-from training.commands.options import OutputOptions, print_result, print_rows
+from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
 from training.config import TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
 from training.ranker.processes import rank
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions:
+class FitOptions(StoreOptions):
     """A recipe, and the folders of its run."""
 
     recipe: str = field(metadata=POSITIONAL)
@@ -62,9 +62,6 @@ class FitOptions:
     """Folder for the results."""
     data_dir: str | None = None
     """Folder that holds the data sets."""
-    mlruns_dir: str = "mlruns"
-    """MLflow store: a folder, or the address of a server; the default gives way to
-    $MLFLOW_TRACKING_URI."""
     resume: bool = False
     """Continue the interrupted run in OUT."""
     keep_checkpoints: bool = False
@@ -81,7 +78,7 @@ class FitOptions:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command with the defaults of the recipe, its first argument."""
-    lines = (f"  {name:8} {(make.__doc__ or '').strip()}" for name, make in RECIPES.items())
+    lines = (f"  {name:8} {about}" for name, (about, _) in RECIPES.items())
     named = arguments and not arguments[0].startswith("-")
     return run_command(
         "python -m training fit",

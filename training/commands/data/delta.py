@@ -14,7 +14,6 @@ from training.data.pairs import relative_gap
 
 RUNS: Final = 10
 """Answers to each prompt in the paper."""
-PAPER: Final = {"0.2": "GPT-4, Llama 3.1", "0.25": "DeepSeek-R1"}
 _PAIRS: Final = 100_000
 
 
@@ -61,20 +60,17 @@ def find_delta(prompts: Sequence[LabelledPrompt], share: float) -> dict[str, Any
         "prompts": len(repeated),
         "answers_per_prompt": float(np.mean([len(item.lengths) for item in repeated])),
         "variation": {str(q): float(np.quantile(variation, q)) for q in (0.1, 0.5, 0.8, 0.9)},
-        "within_paper": {each: float(np.mean(variation <= float(each))) for each in PAPER},
         "pairs_kept": float(np.mean(gaps >= delta)),
     }
 
 
 def _print(result: Mapping[str, Any], share: float) -> None:
     count = result["answers_per_prompt"]
-    variation, within = result["variation"].items(), result["within_paper"].items()
     rows = {
         "prompts": f"{result['prompts']}, with {count:.3g} answers each (paper: {RUNS})",
-        **{f"variation, {float(q):4.0%}": f"{value:.3f}" for q, value in variation},
         **{
-            f"within {each}": f"{part:.1%} of the prompts (the paper's for {PAPER[each]})"
-            for each, part in within
+            f"variation, {float(q):4.0%}": f"{value:.3f}"
+            for q, value in result["variation"].items()
         },
         "delta": f"{result['delta']:.3f}, of {share:.0%} of the prompts",
         "pairs kept by it": f"{result['pairs_kept']:.1%}",

@@ -28,7 +28,6 @@ def test_delta_is_what_a_part_of_the_prompts_stays_within(
     result = json.loads(capsys.readouterr().out)
     assert result["delta"] == result["variation"]["0.5"] == pytest.approx(0.2)
     assert (result["prompts"], result["answers_per_prompt"]) == (3, 3)
-    assert result["within_paper"] == pytest.approx({"0.2": 2 / 3, "0.25": 2 / 3})
     assert result["pairs_kept"] == pytest.approx(2 / 9, abs=0.01)  # 80 and 100 of nine pairs
     assert main(["delta", "--data", table, "--share", "1"]) == 0
     assert "delta              0.500, of 100% of the prompts" in capsys.readouterr().out
