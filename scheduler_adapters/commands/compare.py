@@ -11,12 +11,12 @@ from typing import Any, Self
 import pandas as pd
 
 from lengthwise.command_line.options import common_options
-from lengthwise.command_line.program import INTERRUPTED, print_next
+from lengthwise.command_line.program import INTERRUPTED
 from lengthwise.errors import ConfigError, SchedulingError, require
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
-from scheduler_adapters.commands.experiment_settings import changed_options, check_names, load_named
+from scheduler_adapters.commands.experiment_settings import check_names, load_named
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
 from scheduler_adapters.reporting.latency_tables import (
     INTERVALS,
@@ -235,17 +235,6 @@ def _show(results: _Results) -> None:
         if found:
             print(f"\ncapacity, {config.found_unit}\n{text_of(capacity_table(found))}")
         print(config.lead(results.requests))
-        print_next(_next(results))
-
-
-def _next(results: _Results) -> str:
-    """Return the search for the load, under the placement with the lowest mean latency."""
-    config = results.config
-    best = min(results.outcomes, key=lambda outcome: outcome.summary.e2e_s.mean)
-    own = config.by_placement()[best.placement]
-    left_out = ["rate_per_s", "policies", "out", *["slo"] * (not config.slo)]
-    options = changed_options(own, SearchConfig, without=left_out)
-    return f"python -m scheduler_adapters capacity --policies {' '.join(config.policies)}{options}"
 
 
 def _print_left_out(why: str, results: _Results) -> None:

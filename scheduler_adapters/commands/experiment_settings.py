@@ -1,13 +1,11 @@
 """Settings and captions that the commands of the simulator share."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from shlex import quote
 from typing import Any, Self
 
 from lengthwise.errors import ConfigError
-from lengthwise.strict_json import to_json
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.reporting.tracking import log_run
 from scheduler_adapters.simulator.instance_config import InstanceConfig, check_memory
@@ -81,18 +79,6 @@ class Setup(InstanceConfig, WorkloadConfig):
             settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}
             settings |= {"warning": self.banner} if self.banner else {}
             log_run(self.mlruns_dir, name, params=settings, metrics=metrics, files=files)
-
-
-def changed_options(settings: Any, *kinds: type[Any], without: Collection[str] = ()) -> str:
-    """Return the fields of `kinds` that have other values than their defaults, as options."""
-    defaults = {each.name: getattr(kind(), each.name) for kind in kinds for each in fields(kind)}
-    words = []
-    for name, default in defaults.items():
-        value = getattr(settings, name)
-        if value != default and name not in ("json", "mlruns_dir", *without):
-            text = to_json(value) if isinstance(value, dict) else str(value)
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [quote(text)])]
-    return "".join(f" {word}" for word in words)
 
 
 def check_folder(path: Path | None) -> None:

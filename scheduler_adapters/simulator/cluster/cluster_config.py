@@ -109,9 +109,8 @@ class ClusterConfig(InstanceConfig):
         clients: int | None = None,
         loop: LoopName = "auto",
         observers: Callable[[int], Sequence[EngineObserver]] = lambda instance: (),
-        **faults: Any,
     ) -> tuple[Timeline, ClusterRun | None]:
-        """Serve requests on one instance, or on the cluster; `faults` are its outages and age."""
+        """Serve requests on one instance, or on the cluster."""
         placement, instance = self.loaded_placement(), self.instance()
         if placement is None:
             timeline = simulate(
@@ -134,6 +133,5 @@ class ClusterConfig(InstanceConfig):
             kind=self.engine,
             clients=clients,
             observers=observers,
-            **faults,
         )
         return run.timeline, run

@@ -1,14 +1,11 @@
 """`compare`: one table over policies and rates, and files that stand alone."""
 
 import json
-import shlex
 
 import pandas as pd
 import pytest
 
-from lengthwise.command_line.options import parse
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands import capacity
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.simulator.cluster import cluster_config
 
@@ -123,22 +120,6 @@ def test_placements_are_named_in_tables_sentences_files_and_figures(tmp_path, ca
         assert set(pd.read_csv(tmp_path / f"{table}.csv")["policy"]) == set(systems)
     assert len(pd.read_parquet(tmp_path / "fcfs_stay_q20.parquet")) == 60
     assert "2 instances under random, stay; " in (tmp_path / "report.html").read_text()
-
-
-def test_the_next_command_searches_for_the_same_targets_on_the_same_instances(capsys):
-    slo, settings = {"ttft_s.p90": 3.0}, {"late": {"policy": "slai", "offset": 10.0}}
-    own = {"stay": {"placement": "pascal", "migration": "never"}}
-    options = ["--policies=[late]", f"--settings={json.dumps(settings)}", "--placements=[stay]"]
-    options += [f"--placement-settings={json.dumps(own)}", f"--slo={json.dumps(slo)}"]
-    assert main(["compare", *SMALL, *CLUSTER[:2], *options, "--seeds=1", "--tolerance=0.5"]) == 0
-    _, _, words = capsys.readouterr().out.splitlines()[-1].partition(" capacity ")
-    config = parse("capacity", capacity.run, shlex.split(words))["config"]
-    assert (config.slo, config.seeds, config.tolerance) == (slo, 1, 0.5)
-    assert (config.placement, config.instances) == ("pascal", 2)
-    assert config.placement_settings == {"migration": "never"}
-    assert (config.policies, config.settings) == (["late"], settings)
-    assert main(["compare", *SMALL, "--policies=[fcfs]"]) == 0
-    assert "--slo" not in capsys.readouterr().out
 
 
 def test_an_interrupted_comparison_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
