@@ -14,13 +14,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import Any, Final
 
 import matplotlib
+import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from lengthwise.bundle import BANNER
+from lengthwise.tables.files import write_whole
 
 FIGURE_STYLE: Final[dict[Any, Any]] = {
     "font.size": 10,
@@ -55,6 +59,40 @@ class ReportSection:
     figure: Figure | Sequence[Figure] | None = None
     """Several figures are side by side on a wide page."""
     caption: str = ""
+    drawn: tuple[str, pd.DataFrame] | None = None
+    """Name without suffix of files with the figure and its table, and that table."""
+
+
+def write_report(
+    folder: Path, *, title: str, lead: str, sections: Sequence[ReportSection]
+) -> list[Path]:
+    """Write report.html, and beside it every `drawn` figure with its table; returns the files."""
+    written = []
+    for section in sections:
+        if section.drawn is not None and section.figure is not None:
+            name, table = section.drawn
+            written.append(save_table(table, folder / f"{name}.csv"))
+            written.append(save_figure(section.figure, folder / f"{name}.svg"))
+    page = page_text(title=title, lead=lead, sections=sections)
+    return [write_page(folder / "report.html", page), *written]
+
+
+def write_page(path: Path, page: str) -> Path:
+    """Write a page whole or not at all; returns the path.
+
+    Raises DataError if the place cannot be written.
+    """
+    return write_whole(path, lambda part: part.write_text(page, encoding="utf-8"), make_folder=True)
+
+
+def save_table(table: pd.DataFrame, path: Path) -> Path:
+    """Write a table as CSV; returns the path."""
+    return write_whole(path, lambda part: table.to_csv(part, index=False), make_folder=True)
+
+
+def table_of(table: pd.DataFrame) -> ReportTable:
+    """Return a table as one of a report."""
+    return ReportTable(columns=[*map(str, table)], rows=table.to_numpy(dtype=object).tolist())
 
 
 def page_text(*, title: str, lead: str, sections: Sequence[ReportSection]) -> str:
@@ -79,6 +117,34 @@ def svg_of(figure: Figure) -> str:
     svg = buffer.getvalue()
     size = r'<svg ([^>]*?)width="([^"]*)" height="[^"]*"'
     return re.sub(size, r'<svg style="max-width:\2" \1', svg[svg.index("<svg") :], count=1)
+
+
+def save_figure(figure: Figure | Sequence[Figure], path: Path) -> Path:
+    """Write a figure as a file, in the format of the suffix; returns the path.
+
+    Several figures become one SVG file, side by side.
+    """
+    if not isinstance(figure, Figure):
+        return write_whole(path, lambda part: part.write_text(_row_of(figure)), make_folder=True)
+
+    def save(part: Path) -> None:
+        with matplotlib.rc_context(FIGURE_STYLE):
+            figure.savefig(part, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+    return write_whole(path, save, make_folder=True)
+
+
+def _row_of(figures: Sequence[Figure]) -> str:
+    """Return one SVG document with the figures of equal height side by side."""
+    sizes_pt = [figure.get_size_inches() * 72 for figure in figures]
+    starts = np.cumsum([0.0, *(width for width, _ in sizes_pt)])
+    panels = [
+        re.sub("<svg ", f'<svg x="{start:g}" width="{width:g}" height="{height:g}" ', svg, count=1)
+        for start, (width, height), svg in zip(starts, sizes_pt, map(svg_of, figures), strict=False)
+    ]
+    size = f'width="{starts[-1]:g}pt" height="{sizes_pt[0][1]:g}pt"'
+    box = f'viewBox="0 0 {starts[-1]:g} {sizes_pt[0][1]:g}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box}>{"".join(panels)}</svg>\n'
 
 
 def _section(section: ReportSection) -> str:

@@ -9,7 +9,7 @@ import json
 import re
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -161,3 +161,21 @@ def _values(text: str, path: Path) -> Iterator[Any]:
             ) from error
         yield from value if isinstance(value, list) else [value]
         start = _SPACE.match(text, end)
+
+
+def write_whole(path: Path, write: Callable[[Path], object], *, make_folder: bool = False) -> Path:
+    """Write a file whole or not at all: `write` fills a file beside `path`, which takes its place.
+
+    Raises DataError if the place cannot be written.
+    """
+    part = path.with_name(f".part-{path.name}")
+    try:
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write(part)
+        part.replace(path)
+    except OSError as error:
+        if path.parent.is_dir():
+            part.unlink(missing_ok=True)
+        raise DataError(f"cannot be written ({error}); choose another place", path=path) from error
+    return path

@@ -83,8 +83,8 @@ class Report:
         )
 
     def _write(self, folder: Path) -> None:
-        from scheduler_adapters.reporting.figures import agreement_figure, save_figure
-        from scheduler_adapters.reporting.page import save_table
+        from lengthwise.report_page import save_figure, save_table
+        from scheduler_adapters.reporting.figures import agreement_figure
 
         save_table(pd.DataFrame(self.rows), folder / "summary.csv")
         if self._per_request:

@@ -15,12 +15,12 @@ from lengthwise.command_line.options import common_options
 from lengthwise.command_line.program import INTERRUPTED
 from lengthwise.errors import ConfigError, at_least, require
 from lengthwise.progress import Progress
+from lengthwise.report_page import ReportSection, ReportTable, write_report
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands import experiment_settings as setup
 from scheduler_adapters.commands.experiment_settings import load_named, policy_of
 from scheduler_adapters.reporting.figures import capacity_figure
 from scheduler_adapters.reporting.latency_tables import capacity_table, text_of
-from scheduler_adapters.reporting.page import ReportTable, Section, write_report
 from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.staircase import tiles_of
@@ -377,7 +377,7 @@ def capacity_section(
     found: Mapping[str, list[float]],
     requests: Requests,
     bounds: list[float] | None = None,
-) -> Section:
+) -> ReportSection:
     """Return the loads and their bound, as a table and as bars with intervals."""
     table, label = capacity_table(_with(found, bounds or [])), f"capacity ({config.found_unit})"
     targets = ", ".join(
@@ -387,7 +387,7 @@ def capacity_section(
     text = f"The highest load at which {targets}, found by bisection."
     if bounds:
         text += f" {bound_text(bounds, config.instances)} {too_short_text(config, found, bounds)}"
-    return Section(
+    return ReportSection(
         heading="Capacity",
         text=text,
         table=ReportTable(

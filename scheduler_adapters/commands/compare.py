@@ -14,6 +14,7 @@ from lengthwise.command_line.options import common_options
 from lengthwise.command_line.program import INTERRUPTED
 from lengthwise.errors import ConfigError, SchedulingError, require
 from lengthwise.progress import Progress
+from lengthwise.report_page import ReportSection, save_table, table_of, write_report
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
 from scheduler_adapters.commands.experiment_settings import check_names, load_named
@@ -30,7 +31,6 @@ from scheduler_adapters.reporting.latency_tables import (
     system_name,
     text_of,
 )
-from scheduler_adapters.reporting.page import Section, save_table, table_of, write_report
 from scheduler_adapters.simulator.observers import LoadCurve, LoadRecorder, progress_lines
 from scheduler_adapters.timeline.first_answer_tail import reading_figures
 from scheduler_adapters.timeline.latency_metrics import summarize
@@ -250,7 +250,7 @@ def _write(results: _Results, folder: Path) -> list[Path]:
     columns = columns_of(results.rows[0])
     table = table_of(rows[list(columns)].rename(columns=columns))
     effect = effect_text(results.outcomes).replace("\n", "\n\n")  # paragraphs
-    sections = [Section(heading="All runs", text=effect, table=table), *_figures(results)]
+    sections = [ReportSection(heading="All runs", text=effect, table=table), *_figures(results)]
     if results.capacities:
         sections.append(capacity_section(results.config, results.capacities, results.requests))
     summary, lead = save_table(rows, folder / "summary.csv"), results.config.lead(results.requests)
@@ -258,13 +258,13 @@ def _write(results: _Results, folder: Path) -> list[Path]:
     return [summary, *report]
 
 
-def _figures(results: _Results) -> Iterator[Section]:
+def _figures(results: _Results) -> Iterator[ReportSection]:
     """Yield the latency against several rates, then latencies and load at the highest rate."""
     config, outcomes, count = results.config, results.outcomes, len(results.requests)
     rates = {outcome.rate_per_s for outcome in outcomes}
     if len(rates) > 1:
         by_rate = rate_table(outcomes)
-        yield Section(
+        yield ReportSection(
             heading="Latency against the arrival rate",
             figure=rate_figure(by_rate),
             caption="Median (solid) and 99th percentile (dashed). "
@@ -277,7 +277,7 @@ def _figures(results: _Results) -> Iterator[Section]:
     arrivals = config.arrivals_text(rate_per_s, outcomes[0].timeline.requests)
     said = config.conditions(arrivals, count) + "."
     latencies = latency_table(shown)
-    yield Section(
+    yield ReportSection(
         heading="Latencies" + _rate_text(rate_per_s),
         figure=ecdf_figure(latencies, "seconds", log_x=True),
         caption="Share of requests (TTFT, E2E) and of gaps between tokens (TBT) at or below a "
@@ -285,7 +285,7 @@ def _figures(results: _Results) -> Iterator[Section]:
         drawn=("latencies", latencies),
     )
     load = load_table(shown, config.instance().kv_blocks)
-    yield Section(
+    yield ReportSection(
         heading="KV memory and queue over time" + _rate_text(rate_per_s),
         figure=load_figure(load),
         caption=f"Means over {INTERVALS} intervals of virtual time. {said}",

@@ -24,10 +24,10 @@ import pandas as pd
 
 from lengthwise.errors import ConfigError, at_least, require
 from lengthwise.progress import Progress
+from lengthwise.report_page import save_table
 from scheduler_adapters.commands.experiment_settings import check_place
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.reporting.latency_tables import text_of
-from scheduler_adapters.reporting.page import save_table
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.facts import gpu_of
 

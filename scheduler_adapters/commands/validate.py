@@ -134,8 +134,8 @@ def _table(result: TrialResult) -> str:
 
 
 def _draw(trial: Trial, folder: Path) -> None:
-    from scheduler_adapters.reporting.figures import agreement_figure, save_figure
-    from scheduler_adapters.reporting.page import save_table
+    from lengthwise.report_page import save_figure, save_table
+    from scheduler_adapters.reporting.figures import agreement_figure
 
     for name in METRICS:
         measured_s = trial.measured[name]

@@ -8,18 +8,18 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Plot
 
+from lengthwise.report_page import ReportSection, ReportTable, write_report
 from scheduler_adapters.papers.rows import Figure, PaperFigure
 from scheduler_adapters.papers.runs import ReproduceConfig
 from scheduler_adapters.reporting.figures import capacity_figure, instances_figure, series_figure
 from scheduler_adapters.reporting.latency_tables import capacity_table, series_table
-from scheduler_adapters.reporting.page import ReportTable, Section, write_report
 
 
 def write_page(
     config: ReproduceConfig,
     conditions: str,
     rows: Sequence[PaperFigure],
-    more: Sequence[Section] = (),
+    more: Sequence[ReportSection] = (),
 ) -> Path:
     """Write the rows, and `more`, as a page that stands alone; returns its path."""
     folder = config.out or Path("mlruns") / "reproduce" / config.paper
@@ -33,11 +33,11 @@ def write_page(
         folder,
         title=f"{config.paper.upper()} reproduced in virtual time",
         lead=f"{sum(row.reproduced for row in rows)} of {len(rows)} rows reproduced.",
-        sections=[Section(heading="Figures", text=conditions, table=table), *more],
+        sections=[ReportSection(heading="Figures", text=conditions, table=table), *more],
     )[0]
 
 
-def section_of(figure: Figure, found: Mapping[str, Any]) -> Section:
+def section_of(figure: Figure, found: Mapping[str, Any]) -> ReportSection:
     """Return a section of the report.
 
     Args:
@@ -60,7 +60,7 @@ def section_of(figure: Figure, found: Mapping[str, Any]) -> Section:
         drawn = roles if figure.kind == "instances" else moves
         plot = instances_figure(roles, moves)
     columns = list(figure.columns)
-    return Section(
+    return ReportSection(
         heading=figure.heading.format_map(found),
         text=figure.text,
         table=ReportTable(columns=columns, rows=found["rows"]) if columns else None,

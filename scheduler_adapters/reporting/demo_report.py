@@ -9,15 +9,22 @@ import numpy as np
 import pandas as pd
 
 from lengthwise.bundle import Manifest
+from lengthwise.report_page import (
+    ReportSection,
+    ReportTable,
+    page_text,
+    save_figure,
+    save_table,
+    write_page,
+)
 from scheduler_adapters.reporting import figures
 from scheduler_adapters.reporting.latency_tables import ecdf_table
-from scheduler_adapters.reporting.page import ReportTable, Section, save_table, write_html
 from scheduler_adapters.timeline.latency_metrics import Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Requests
 
 _SHOWN: Final = 48
-_GO_ON: Final = Section(
+_GO_ON: Final = ReportSection(
     heading="Go on",
     table=ReportTable(
         columns=("to", "command"),
@@ -71,19 +78,19 @@ def write_demo_report(
     )
     if num_scored < len(requests):
         lead += f" Only {num_scored} of {len(requests)} prompts had a score; the rest ran FCFS."
-    write_html(page, title="Lengthwise demo", lead=lead, sections=sections)
+    write_page(page, page_text(title="Lengthwise demo", lead=lead, sections=sections))
     panels = {"simulator": simulated} | ({} if served is None else {"vLLM": served})
     table = ecdf_table({engine: _e2e_s(bursts) for engine, bursts in panels.items()})
     save_table(table, page.with_name("latency.csv"))
     figure = figures.ecdf_figure(table, "E2E latency (s)")
-    figures.save_figure(figure, page.with_name("latency.svg"))
+    save_figure(figure, page.with_name("latency.svg"))
 
 
 def _e2e_s(bursts: Bursts) -> dict[str, Any]:
     return {name: t.e2e_s() for name, t in bursts.timelines.items()}
 
 
-def _waiting_section(bursts: Bursts) -> Section:
+def _waiting_section(bursts: Bursts) -> ReportSection:
     """Return the effect of ordering by length on a few requests."""
     tables = []
     for policy in ("fcfs", "pars"):
@@ -97,7 +104,7 @@ def _waiting_section(bursts: Bursts) -> Section:
             "is_long": lengths[some] > np.median(lengths),
         }
         tables.append(pd.DataFrame(columns))
-    return Section(
+    return ReportSection(
         heading="What happens",
         text="A server that answers in order of arrival (FCFS) lets a question that takes a word "
         "wait behind one that takes an essay. The ranker has learnt, from prompts and the lengths "
@@ -110,8 +117,8 @@ def _waiting_section(bursts: Bursts) -> Section:
     )
 
 
-def _latency_section(heading: str, bursts: Bursts) -> Section:
-    return Section(
+def _latency_section(heading: str, bursts: Bursts) -> ReportSection:
+    return ReportSection(
         heading=heading,
         text="The same requests under each scheduler; s/token is the normalised latency, E2E "
         "divided by output tokens. The oracle knows every true length: the best a ranker could do.",
@@ -121,7 +128,7 @@ def _latency_section(heading: str, bursts: Bursts) -> Section:
     )
 
 
-def _predictor_section(manifest: Manifest, requests: Requests) -> Section:
+def _predictor_section(manifest: Manifest, requests: Requests) -> ReportSection:
     metrics = manifest.metrics
     rows = [
         ("this ranker", metrics.get("tau_b")),
@@ -131,7 +138,7 @@ def _predictor_section(manifest: Manifest, requests: Requests) -> Section:
         rows.append(("copying the model's own second response", metrics["ceiling"]))
     if (attainable := manifest.dataset.get("attainable_tau_b")) is not None:
         rows.append(("best possible, by construction of the synthetic set", attainable))
-    return Section(
+    return ReportSection(
         heading="Predicted against real",
         text="Each point is a held-out prompt: the score that the service gave it, and how long "
         "its response really was. Only the order of the scores matters to the scheduler.",
@@ -141,13 +148,13 @@ def _predictor_section(manifest: Manifest, requests: Requests) -> Section:
     )
 
 
-def _training_sections(manifest: Manifest) -> list[Section]:
+def _training_sections(manifest: Manifest) -> list[ReportSection]:
     points = [p for p in manifest.history if "val/tau_b" in p and "step" in p]
     if not points:
         return []
     steps, taus = ([float(point[name]) for point in points] for name in ("step", "val/tau_b"))
     return [
-        Section(
+        ReportSection(
             heading="Training",
             figure=figures.tau_figure(steps, taus),
             caption=f"MLflow run {manifest.mlflow_run_id}",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import matplotlib
@@ -17,8 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 from numpy.typing import ArrayLike
 
-from lengthwise.report_page import FIGURE_STYLE, svg_of
-from scheduler_adapters.workload.table_files import write_whole
+from lengthwise.report_page import FIGURE_STYLE
 
 COLOURS: Final = {
     "fcfs": "#8c8c8c",
@@ -320,31 +317,3 @@ def agreement_figure(table: pd.DataFrame, metric: str) -> Figure:
         if has_policies:
             axis.legend()
         return figure
-
-
-def save_figure(figure: Figure | Sequence[Figure], path: Path) -> Path:
-    """Write a figure as a file, in the format of the suffix; returns the path.
-
-    Several figures become one SVG file, side by side.
-    """
-    if not isinstance(figure, Figure):
-        return write_whole(path, lambda part: part.write_text(_row_of(figure)), make_folder=True)
-
-    def save(part: Path) -> None:
-        with matplotlib.rc_context(FIGURE_STYLE):
-            figure.savefig(part, metadata={"Date": None} if path.suffix == ".svg" else None)
-
-    return write_whole(path, save, make_folder=True)
-
-
-def _row_of(figures: Sequence[Figure]) -> str:
-    """Return one SVG document with the figures of equal height side by side."""
-    sizes_pt = [figure.get_size_inches() * 72 for figure in figures]
-    starts = np.cumsum([0.0, *(width for width, _ in sizes_pt)])
-    panels = [
-        re.sub("<svg ", f'<svg x="{start:g}" width="{width:g}" height="{height:g}" ', svg, count=1)
-        for start, (width, height), svg in zip(starts, sizes_pt, map(svg_of, figures), strict=False)
-    ]
-    size = f'width="{starts[-1]:g}pt" height="{sizes_pt[0][1]:g}pt"'
-    box = f'viewBox="0 0 {starts[-1]:g} {sizes_pt[0][1]:g}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box}>{"".join(panels)}</svg>\n'

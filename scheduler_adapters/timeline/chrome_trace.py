@@ -6,8 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from lengthwise.tables.files import write_whole
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.table_files import write_whole
 
 _MICROSECONDS = 1e6
 

@@ -1,12 +1,15 @@
 """Reports are one page that needs nothing else, readable on a phone, in the dark, and as text."""
 
 import re
+from pathlib import Path
 
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
 from lengthwise.bundle import BANNER
-from lengthwise.report_page import ReportSection, ReportTable, page_text
+from lengthwise.errors import DataError
+from lengthwise.report_page import ReportSection, ReportTable, page_text, write_page, write_report
 
 
 def a_figure() -> Figure:
@@ -80,3 +83,21 @@ def test_a_column_of_words_is_read_from_the_left() -> None:
     page = a_page(table=ReportTable(columns=["policy", "s", "times", "command"], rows=rows))
     assert re.findall("<th([^>]*)>", page) == [' class="text"', "", "", ' class="text"']
     assert page.count('<td class="text">') == 4
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    with pytest.raises(DataError, match=r"report\.html"):
+        write_page(blocked / "report.html", "")
+    assert list(tmp_path.iterdir()) == [blocked]
+
+
+def test_a_figure_that_was_drawn_from_a_table_lies_beside_it(tmp_path: Path) -> None:
+    table = pd.DataFrame({"value": [3.0, 1.0]})
+    drawn = ReportSection(heading="a", figure=[a_figure(), a_figure()], drawn=("latency", table))
+    plain = ReportSection(heading="b", figure=a_figure())
+    files = write_report(tmp_path / "new", title="t", lead="l", sections=[drawn, plain])
+    assert [file.name for file in files] == ["report.html", "latency.csv", "latency.svg"]
+    assert {*files} == {*(tmp_path / "new").iterdir()}
+    assert pd.read_csv(files[1])["value"].tolist() == [3.0, 1.0]

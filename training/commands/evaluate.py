@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import Manifest
 from lengthwise.errors import DataError
+from lengthwise.report_page import write_page
 from lengthwise.strict_json import finite_or_null
 from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
 from training.data.labelled_splits import LabelledSplits
@@ -28,7 +29,7 @@ from training.evaluation.ranking_metrics import (
     tau_b_ci,
     warn_of_few,
 )
-from training.evaluation.report import ranker_page, write_page
+from training.evaluation.report import ranker_page
 from training.export.bundle_scores import score_prompts
 from training.release.registry import find_bundle
 

@@ -1,7 +1,6 @@
 """The report of a ranker: its order of lengths, its baselines and its worst errors."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import matplotlib
@@ -9,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthwise.bundle import Manifest
-from lengthwise.errors import DataError
 from lengthwise.report_page import FIGURE_STYLE, ReportSection, ReportTable, page_text
 from training.evaluation import figures
 
@@ -77,14 +75,6 @@ def ranker_page(
     )
     banner = f"{manifest.banner}. " if manifest.banner else ""
     return page_text(title=f"Ranker {manifest.name}", lead=banner + lead, sections=sections)
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write a page. Raises DataError if the folder cannot be written."""
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot be written ({error}); choose another place", path=path) from error
 
 
 def _worst(

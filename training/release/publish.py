@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
+from lengthwise.report_page import write_page
 from lengthwise.strict_json import finite_or_null
 from scoring_service.ranker.scorer import OnnxScorer
 from training.config import TrainConfig
@@ -25,7 +26,7 @@ from training.evaluation import figures
 from training.evaluation.baselines import group_means, tfidf_ridge
 from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
 from training.evaluation.ranking_metrics import grouped_tau_b, pair_accuracy, tau_b_ci
-from training.evaluation.report import ranker_page, write_page
+from training.evaluation.report import ranker_page
 from training.export.bundle_scores import onnx_scores
 from training.export.onnx_models import write_models
 from training.ranker.data_module import tokenize

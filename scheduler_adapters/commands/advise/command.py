@@ -11,7 +11,9 @@ import numpy as np
 from lengthwise.command_line.options import common_options
 from lengthwise.command_line.program import print_banner, print_next
 from lengthwise.errors import ConfigError, DataError, at_least, require
+from lengthwise.report_page import save_table
 from lengthwise.strict_json import to_json
+from lengthwise.tables.files import write_whole
 from scheduler_adapters.commands.advise import page, scored_log
 from scheduler_adapters.commands.advise.endpoint import Endpoint, measure_steps
 from scheduler_adapters.commands.advise.replay import (
@@ -31,13 +33,11 @@ from scheduler_adapters.commands.advise.verdict import decide
 from scheduler_adapters.commands.capacity import check_slo
 from scheduler_adapters.commands.experiment_settings import check_folder
 from scheduler_adapters.reporting.latency_tables import text_of
-from scheduler_adapters.reporting.page import save_table
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import check_memory
 from scheduler_adapters.simulator.latency.affine_fit import read_affine
 from scheduler_adapters.simulator.latency.facts import GPUS
 from scheduler_adapters.timeline.latency_metrics import summarize
-from scheduler_adapters.workload.table_files import write_whole
 from scheduler_adapters.workload.workload import TraceColumns
 
 log = logging.getLogger(__name__)

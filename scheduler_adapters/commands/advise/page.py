@@ -7,16 +7,16 @@ from typing import Final
 
 import pandas as pd
 
-from scheduler_adapters.commands.advise.replay import STATISTICS, Figures, Spread, spread_of
-from scheduler_adapters.commands.advise.verdict import WORTHWHILE, Verdict
-from scheduler_adapters.reporting.figures import band_figure
-from scheduler_adapters.reporting.page import (
+from lengthwise.report_page import (
+    ReportSection,
     ReportTable,
-    Section,
     save_table,
     table_of,
     write_report,
 )
+from scheduler_adapters.commands.advise.replay import STATISTICS, Figures, Spread, spread_of
+from scheduler_adapters.commands.advise.verdict import WORTHWHILE, Verdict
+from scheduler_adapters.reporting.figures import band_figure
 
 _PANELS: Final = {"e2e_s.mean": "E2E, mean", "e2e_s.p99": "E2E, p99", "ttft_s.mean": "TTFT, mean"}
 _NOTHING_TO_DO: Final = "Keep the scheduler that you have; ask again with a log of busier hours."
@@ -129,17 +129,17 @@ def write_advice(advice: Advice, folder: Path) -> list[Path]:
     sections = [
         _latencies(advice, table),
         *_prices(advice),
-        Section(heading="The ranker", text=advice.quality),
-        Section(heading="Next", text="\n\n".join(advice.commands) or _NOTHING_TO_DO),
+        ReportSection(heading="The ranker", text=advice.quality),
+        ReportSection(heading="Next", text="\n\n".join(advice.commands) or _NOTHING_TO_DO),
     ]
     lead, title = banner + advice.verdict.headline, "Would ordering by predicted length help?"
     return write_report(folder, title=title, lead=lead, sections=sections)
 
 
-def _latencies(advice: Advice, table: pd.DataFrame) -> Section:
+def _latencies(advice: Advice, table: pd.DataFrame) -> ReportSection:
     drawn = table[table["metric"].isin(list(_PANELS))].replace({"metric": _PANELS})
     drawn = drawn.rename(columns={"metric": "panel", "load": "x"})
-    return Section(
+    return ReportSection(
         heading="What users would see",
         text="Latency at the load of the log, with 95% intervals over the ranker's errors. "
         "FCFS is first come, first served, as engines do by default; PARS puts requests first "
@@ -152,9 +152,9 @@ def _latencies(advice: Advice, table: pd.DataFrame) -> Section:
     )
 
 
-def _prices(advice: Advice) -> Iterator[Section]:
+def _prices(advice: Advice) -> Iterator[ReportSection]:
     share, worst_s = advice.slower
-    yield Section(
+    yield ReportSection(
         heading="Who waits longer",
         text=f"Under PARS {share:.0%} of the requests end later than under FCFS, the worst 1% "
         f"of all by {worst_s:.3g} s or more.",
@@ -163,7 +163,7 @@ def _prices(advice: Advice) -> Iterator[Section]:
             rows=group_rows(advice),
         ),
     )
-    yield Section(
+    yield ReportSection(
         heading="Instances",
         text=advice.capacity,
         table=ReportTable(

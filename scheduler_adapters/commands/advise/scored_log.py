@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from lengthwise.bundle import read_manifest
 from lengthwise.errors import ConfigError, DataError
+from lengthwise.tables.files import write_whole
 from lengthwise.tables.prompt_text import normalised
 from lengthwise.tables.reading import OnBadRows
 from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.score_sources import PromptScores, open_prompt_scorer
-from scheduler_adapters.workload.table_files import read_table, write_whole
+from scheduler_adapters.workload.table_files import read_table
 from scheduler_adapters.workload.traces import read_trace
 
 log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from lengthwise.tables.files import (
     kind_of,
     name_of,
     plain_file,
+    write_whole,
 )
 
 ROWS = [{"a": 1}, {"a": "\u2028"}]
@@ -94,3 +95,17 @@ def test_names_lose_the_suffixes_of_ours_only(tmp_path: Path) -> None:
     assert is_file_name("t.json.gz")
     assert is_file_name(str(tmp_path / "log"))
     assert not is_file_name("alpaca-vicuna7b")
+
+
+def test_a_file_whose_writing_fails_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "t.txt"
+    write_whole(path, lambda part: part.write_text("old"))
+
+    def fail(part: Path) -> None:
+        part.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(DataError, match="disk full"):
+        write_whole(path, fail)
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["t.txt"]

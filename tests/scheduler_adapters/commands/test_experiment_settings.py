@@ -6,6 +6,7 @@ import pytest
 
 from lengthwise.bundle import BANNER
 from lengthwise.errors import ConfigError
+from lengthwise.report_page import page_text
 from scheduler_adapters.commands.experiment_settings import (
     Setup,
     check_folder,
@@ -14,7 +15,6 @@ from scheduler_adapters.commands.experiment_settings import (
     load_named,
     policy_of,
 )
-from scheduler_adapters.reporting.page import write_html
 from scheduler_adapters.workload import workload
 from scheduler_adapters.workload.requests import make_requests
 
@@ -89,8 +89,7 @@ def test_scores_of_a_ranker_of_invented_data_carry_its_banner(tmp_path, monkeypa
     monkeypatch.setattr(workload, "read_manifest", lambda folder: manifest)
     setup = Setup(trace=tmp_path / "t.csv", scores="bundle:run/bundle")
     assert setup.conditions("all at 0 s", 5).startswith(f"{BANNER}. llama")
-    page = write_html(tmp_path / "p.html", title="t", lead=setup.conditions("", 5), sections=[])
-    text = page.read_text()
+    text = page_text(title="t", lead=setup.conditions("", 5), sections=[])
     assert text.count(BANNER) == 1
     assert f'<p class="banner">{BANNER}</p><h1>' in text
     assert Setup().banner is None

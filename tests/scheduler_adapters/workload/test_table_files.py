@@ -1,10 +1,10 @@
-"""Tables: three formats, refused columns, and files that appear whole or not at all."""
+"""Tables: three formats, and refused columns."""
 
 import pandas as pd
 import pytest
 
 from lengthwise.errors import DataError
-from scheduler_adapters.workload.table_files import read_table, write_whole
+from scheduler_adapters.workload.table_files import read_table
 
 TABLE = pd.DataFrame({"a": [1, 2], "b": [0.5, 1.5]})
 
@@ -32,17 +32,3 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, name, why):
     (tmp_path / name).write_bytes(b"nothing")
     with pytest.raises(DataError, match=why):
         read_table(tmp_path / name)
-
-
-def test_a_file_whose_writing_fails_leaves_the_old_one_and_nothing_else(tmp_path):
-    path = tmp_path / "t.txt"
-    write_whole(path, lambda part: part.write_text("old"))
-
-    def fail(part):
-        part.write_text("half")
-        raise OSError("disk full")
-
-    with pytest.raises(DataError, match="disk full"):
-        write_whole(path, fail)
-    assert path.read_text() == "old"
-    assert [each.name for each in tmp_path.iterdir()] == ["t.txt"]
