@@ -20,6 +20,7 @@ from lengthwise.bundle import ModelBundle
 from scoring_service.bench.load import (
     Load,
     Outcomes,
+    PromptMaker,
     closed_loop,
     cpu_s,
     open_loop,
@@ -27,7 +28,6 @@ from scoring_service.bench.load import (
     rss_bytes,
 )
 from scoring_service.bench.peers import Peer, ours
-from scoring_service.bench.workload import PromptMaker
 from scoring_service.client import ScoringClient
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.worker import use_short_slices

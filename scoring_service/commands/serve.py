@@ -11,16 +11,8 @@ from lengthwise.bundle import ModelBundle
 from lengthwise.command_line.logs import LOG_FORMATS, configure_logs
 from lengthwise.command_line.options import common_options
 from lengthwise.errors import ConfigError, require
+from scoring_service.server import worker
 from scoring_service.server.supervisor import as_options, supervise
-from scoring_service.server.worker import (
-    END_S,
-    EndRequest,
-    end_for_sure,
-    end_with_parent,
-    return_free_memory,
-    use_short_slices,
-    wait,
-)
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.registry import RegistrySource
 
@@ -74,9 +66,9 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
         supervise(config, as_options(replace(options, parent_pid=os.getpid())))
         return
     if options.parent_pid is not None:
-        end_with_parent(options.parent_pid)
-    return_free_memory()
-    use_short_slices()
+        worker.end_with_parent(options.parent_pid)
+    worker.return_free_memory()
+    worker.use_short_slices()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from scoring_service.ranker.model import RankerModel
     from scoring_service.server.server import ScoringServer
@@ -84,12 +76,12 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     locate = options.source()
     model = RankerModel.load(ModelBundle.load(locate()), config.precision)
     server = ScoringServer(model, config, locate)
-    end = EndRequest.on_signals()
+    end = worker.EndRequest.on_signals()
     server.start()
     # The present objects stay for good: the collector can skip them.
     gc.collect()
     gc.freeze()
     print(f"serving {model.manifest.name} revision {model.revision} on {server.target}", flush=True)
-    wait(end, options.parent_pid)
-    end_for_sure(config.drain_notice_s + config.drain_grace_s + END_S)
+    worker.wait(end, options.parent_pid)
+    worker.end_for_sure(config.drain_notice_s + config.drain_grace_s + worker.END_S)
     server.stop()

@@ -9,7 +9,7 @@ from lengthwise.errors import ScoringError
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.status import to_status
 from scoring_service.server.call_lifecycle import Method, PromptRequest
-from scoring_service.service.cache import Scored
+from scoring_service.service.call_results import Scored
 from scoring_service.service.reports import Observation
 from scoring_service.service.scoring import CallAnswer, ScoringService
 
@@ -20,9 +20,16 @@ _MAX_INLINE_BYTES: Final = 2048
 
 def scoring_methods(service: ScoringService) -> dict[str, Method]:
     """Return the methods of `lengthwise.scoring.v1.ScoringService` by name."""
+
+    def read(request: pb.ScoreRequest) -> PromptRequest:
+        return PromptRequest([request.prompt], request.target_model, _score_response)
+
+    def read_batch(request: pb.ScoreBatchRequest) -> PromptRequest:
+        return PromptRequest(list(request.prompts), request.target_model, _batch_response)
+
     return {
-        "Score": Method(pb.ScoreRequest, _read, _MAX_INLINE_BYTES),
-        "ScoreBatch": Method(pb.ScoreBatchRequest, _read_batch, 0),
+        "Score": Method(pb.ScoreRequest, read, _MAX_INLINE_BYTES),
+        "ScoreBatch": Method(pb.ScoreBatchRequest, read_batch, 0),
         "Report": Method(pb.ReportRequest, partial(_report, service), 0),
         "Info": Method(pb.InfoRequest, partial(_info, service)),
     }
@@ -50,14 +57,6 @@ def _info(service: ScoringService, _: pb.InfoRequest) -> Message:
         max_batch_prompts=config.max_batch_prompts,
         max_message_bytes=config.max_message_bytes,
     )
-
-
-def _read(request: pb.ScoreRequest) -> PromptRequest:
-    return PromptRequest([request.prompt], request.target_model, _score_response)
-
-
-def _read_batch(request: pb.ScoreBatchRequest) -> PromptRequest:
-    return PromptRequest(list(request.prompts), request.target_model, _batch_response)
 
 
 def _batch_response(answer: CallAnswer) -> Message:

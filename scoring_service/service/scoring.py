@@ -11,8 +11,7 @@ from lengthwise.calibration import LengthCurve
 from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, MicroBatcher
-from scoring_service.service.cache import Key, Result, ScoreCache
-from scoring_service.service.call_results import CallResults
+from scoring_service.service.call_results import CallResults, Key, Result, ScoreCache
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reports import Observation, ReportBook, ReportLog
 

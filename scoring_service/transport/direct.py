@@ -51,18 +51,6 @@ def supports(server: grpc.Server) -> bool:
 class DirectCall:
     """One call. Any thread must call `respond`, once, or `fail`."""
 
-    __slots__ = (
-        "_answered",
-        "_begun",
-        "_core",
-        "_method",
-        "_num_pending",
-        "deadline_s",
-        "metadata",
-        "on_answered",
-        "on_cancel",
-    )
-
     def __init__(self, method: DirectMethod, event: Any) -> None:
         self._method = method
         self._core = event.call

@@ -6,9 +6,11 @@ import os
 import threading
 import time
 
+import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
-from scoring_service.bench.load import closed_loop, cpu_s, open_loop, rss_bytes
+from scoring_service.bench.load import PromptMaker, closed_loop, cpu_s, open_loop, rss_bytes
 from scoring_service.server.worker import EndRequest
 
 
@@ -50,3 +52,22 @@ def test_cpu_time_of_a_process_is_its_own():
         pass
     assert before_s + 0.05 <= cpu_s(os.getpid()) <= time.process_time()
     assert rss_bytes(os.getpid()) > 10e6
+
+
+@pytest.fixture
+def tokenizer(tiny_bundle):
+    return Tokenizer.from_file(str(tiny_bundle.tokenizer_path))
+
+
+def test_prompts_have_the_lengths_that_were_asked_for(tokenizer):
+    make = PromptMaker(tokenizer, 128, seed=3)
+    for length in (4, 20, 128):
+        assert len(tokenizer.encode(make.of_length(length)).ids) == length
+    lengths = [len(tokenizer.encode(prompt).ids) for prompt in make.lognormal(2000)]
+    assert np.mean(lengths) == pytest.approx(34, rel=0.1)
+    assert {len(tokenizer.encode(p).ids) for p in make.uniform(200, 5, 7)} == {5, 6, 7}
+
+
+def test_a_seed_makes_the_same_prompts_again(tokenizer):
+    first, again, other = (PromptMaker(tokenizer, 128, seed=seed) for seed in (3, 3, 4))
+    assert first.lognormal(5) == again.lognormal(5) != other.lognormal(5)

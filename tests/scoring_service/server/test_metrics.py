@@ -8,7 +8,7 @@ import pytest
 
 from lengthwise.errors import ServiceOverloaded
 from scoring_service.server.metrics import Metrics
-from scoring_service.service.cache import Scored
+from scoring_service.service.call_results import Scored
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.scoring import CallAnswer, ScoringService, Timings
 

@@ -7,7 +7,7 @@ import pytest
 from lengthwise.calibration import LengthEstimate
 from lengthwise.errors import InvalidPrompt, ServiceOverloaded
 from scoring_service.server.rpc import _batch_response, _score_response
-from scoring_service.service.cache import Scored
+from scoring_service.service.call_results import Scored
 from scoring_service.service.scoring import CallAnswer, Timings
 
 LENGTH = LengthEstimate(12.0, {0.5: 10.0, 0.75: 30.0})

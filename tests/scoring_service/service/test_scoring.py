@@ -9,8 +9,7 @@ import pytest
 
 from lengthwise.errors import InvalidPrompt, ServiceOverloaded
 from scoring_service.service.batching import Call
-from scoring_service.service.cache import Scored
-from scoring_service.service.call_results import CallResults
+from scoring_service.service.call_results import CallResults, Scored
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reports import Observation
 from scoring_service.service.scoring import ScoringService
