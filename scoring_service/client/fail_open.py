@@ -18,14 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from lengthwise.errors import (
-    AccessDenied,
-    InvalidPrompt,
-    ScoringError,
-    ScoringTimeout,
-    ServiceOverloaded,
-    ServiceUnavailable,
-)
+from lengthwise import errors
+from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.channel import PLAINTEXT, ClientSecurity, Connection, check_seconds
 from scoring_service.client.codec import Score, read_batch, write_batch
@@ -233,9 +227,13 @@ class FailOpenScorer(Connection):
 
     def _report(self, outcome: list[Score | ScoringError] | ScoringError) -> None:
         match outcome:
-            case ScoringTimeout():
+            case errors.ScoringTimeout():
                 self.out_of_time()
-            case ServiceUnavailable() | AccessDenied() | ServiceOverloaded(retry_after_s=None):
+            case (
+                errors.ServiceUnavailable()
+                | errors.AccessDenied()
+                | ServiceOverloaded(retry_after_s=None)
+            ):
                 self._breaker.failure()
             case ServiceOverloaded(retry_after_s=float() as seconds):
                 self._answered_s = time.monotonic()
@@ -248,8 +246,8 @@ class FailOpenScorer(Connection):
 def _reason(result: Score | ScoringError) -> str:
     names = {
         ServiceOverloaded: "overloaded",
-        ScoringTimeout: "timeout",
-        ServiceUnavailable: "unavailable",
+        errors.ScoringTimeout: "timeout",
+        errors.ServiceUnavailable: "unavailable",
         InvalidPrompt: "invalid_prompt",
     }
     return "scored" if isinstance(result, Score) else names.get(type(result), "error")

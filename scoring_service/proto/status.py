@@ -11,21 +11,15 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from lengthwise.errors import (
-    AccessDenied,
-    InvalidPrompt,
-    ScoringError,
-    ScoringTimeout,
-    ServiceOverloaded,
-    ServiceUnavailable,
-)
+from lengthwise import errors
+from lengthwise.errors import ScoringError, ServiceOverloaded
 
 CODE_OF: Final[dict[type[ScoringError], grpc.StatusCode]] = {
-    InvalidPrompt: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.InvalidPrompt: grpc.StatusCode.INVALID_ARGUMENT,
     ServiceOverloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    ScoringTimeout: grpc.StatusCode.DEADLINE_EXCEEDED,
-    ServiceUnavailable: grpc.StatusCode.UNAVAILABLE,
-    AccessDenied: grpc.StatusCode.UNAUTHENTICATED,
+    errors.ScoringTimeout: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.ServiceUnavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.AccessDenied: grpc.StatusCode.UNAUTHENTICATED,
     ScoringError: grpc.StatusCode.INTERNAL,
 }
 """Status code for each error of the server."""
@@ -33,7 +27,7 @@ CODE_OF: Final[dict[type[ScoringError], grpc.StatusCode]] = {
 ERROR_OF: Final[dict[grpc.StatusCode, type[ScoringError]]] = {
     **{code: error for error, code in CODE_OF.items()},
     # A stopping server cancels the calls that it could not finish within its grace period.
-    grpc.StatusCode.CANCELLED: ServiceUnavailable,
+    grpc.StatusCode.CANCELLED: errors.ServiceUnavailable,
 }
 """Error of the client for each status code; any other code is a plain ScoringError."""
 
@@ -72,13 +66,13 @@ def from_rpc_error(error: grpc.RpcError, target: str) -> ScoringError:
     """Return the error of a failed call to `target`."""
     code, message = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNAVAILABLE:
-        return ServiceUnavailable(
+        return errors.ServiceUnavailable(
             f"no scoring service answers at {target} ({message}); "
             f"start one with `python -m scoring_service serve --address {target} --bundle ...`"
         )
     # The transport refuses a message beyond its limit with the status of an overload.
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in message:
-        return InvalidPrompt(f"{target} refused the request: {message}; send a smaller one")
+        return errors.InvalidPrompt(f"{target} refused the request: {message}; send a smaller one")
     status = status_pb2.Status(code=code.value[0], message=f"{target}: {message}")
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY:

@@ -13,6 +13,16 @@ from scoring_service.service.scoring import CallAnswer, ScoringService
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _STAGES: Final = ("tokenize", "queue", "infer", "total")
+_COUNTS: Final = {
+    "expired_prompts": "Dropped uncomputed: cancelled, or after their deadline.",
+    "refused_prompts": "Refused at admission.",
+    "model_runs": "Runs of the model.",
+    "run_prompts": "Prompts in those runs.",
+    "run_tokens": "Tokens in those runs.",
+    "padded_tokens": "With padding.",
+    "cache_hits": "Prompts answered from memory.",
+    "cache_joins": "Prompts that joined another call.",
+}
 
 
 class Metrics(Collector):
@@ -76,17 +86,9 @@ class Metrics(Collector):
             ("cache_entries", "Scores in memory.", len(cache)),
         ):
             yield GaugeMetricFamily(f"scoring_{name}", text, value=gauge)
-        for name, text, count in (
-            ("expired_prompts", "Dropped uncomputed.", batcher.num_expired),
-            ("refused_prompts", "Refused at admission.", batcher.num_refused),
-            ("model_runs", "Runs of the model.", batcher.num_runs),
-            ("run_prompts", "Prompts in those runs.", batcher.num_run_prompts),
-            ("run_tokens", "Tokens in those runs.", batcher.num_tokens),
-            ("padded_tokens", "With padding.", batcher.num_padded_tokens),
-            ("cache_hits", "Prompts answered from memory.", cache.num_hits),
-            ("cache_joins", "Prompts that joined another call.", cache.num_joins),
-        ):
-            yield CounterMetricFamily(f"scoring_{name}", text, value=count)
+        counts = batcher.counts | cache.counts
+        for name, text in _COUNTS.items():
+            yield CounterMetricFamily(f"scoring_{name}", text, value=counts[name])
         family = GaugeMetricFamily(
             "scoring_model_info", "The model served.", labels=["name", "revision", "precision"]
         )

@@ -14,6 +14,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -77,11 +78,7 @@ class MicroBatcher:
     """Runs the jobs of many calls, at most `num_runners` at a time. Threads share it.
 
     There is one permit for each model run that may take place at once; a working runner holds one.
-
-    Args:
-        num_runners: model runs at once, one core each.
-        max_queued: number of queued prompts from which on every new one is refused.
-        clock: seconds, monotonic; deadlines are on this clock.
+    From `max_queued` queued prompts on every new one is refused. Deadlines are on `clock`.
     """
 
     def __init__(
@@ -106,14 +103,8 @@ class MicroBatcher:
         self._running_s = 0.0
         self.slowdown = 1.0
         """Time that recent runs held a permit / their time in the cost table."""
-        self.num_expired = 0
-        """Prompts dropped uncomputed: cancelled, or after their deadline."""
-        self.num_refused = 0
-        """Prompts refused at admission."""
-        self.num_runs = 0
-        self.num_run_prompts = 0
-        self.num_tokens = 0
-        self.num_padded_tokens = 0
+        self.counts: Counter[str] = Counter()
+        """Prompts, runs and tokens since the start, by the names of their metrics."""
         self._idle_runners: list[threading.Lock] = []
         for _ in range(num_runners):
             awake = threading.Lock()
@@ -140,7 +131,7 @@ class MicroBatcher:
                 self.num_queued += 1
                 self._queued_s += job.cost_s
                 heapq.heappush(self._queue, (call.deadline_s, next(self._numbers), job))
-            self.num_refused += len(refused)
+            self.counts["refused_prompts"] += len(refused)
             for _ in range(min(self._free, self.num_queued - self._num_waking)):
                 self._free -= 1
                 self._num_waking += 1
@@ -156,7 +147,7 @@ class MicroBatcher:
             for job in dropped:
                 if job.queued:
                     self._leave_queue(job)
-                    self.num_expired += 1
+                    self.counts["expired_prompts"] += 1
                 job.result = too_late()
         _deliver(dropped)
 
@@ -166,7 +157,7 @@ class MicroBatcher:
             return None
         with self._lock:
             refusal = self._refusal(call.deadline_s, 0.0)
-            self.num_refused += refusal is not None
+            self.counts["refused_prompts"] += refusal is not None
             return refusal
 
     def predicted_wait_s(self, deadline_s: float = math.inf) -> float:
@@ -236,7 +227,7 @@ class MicroBatcher:
                     self._running_s += member.cost_s
                 job.taken_at_s = now_s
                 return group
-            self.num_expired += 1
+            self.counts["expired_prompts"] += 1
             _end(job, too_late(), ended)
         return []
 
@@ -285,16 +276,16 @@ class MicroBatcher:
         for job, result in zip(group, results, strict=True):
             self._running_s -= job.cost_s
             if isinstance(result, ScoringTimeout):
-                self.num_expired += 1
+                self.counts["expired_prompts"] += 1
             else:
                 num_run += 1
                 longest = max(longest, len(job.ids))
-                self.num_tokens += len(job.ids)
+                self.counts["run_tokens"] += len(job.ids)
             if job in job.call.jobs:  # Otherwise it was dropped during the run.
                 _end(job, result, ended)
-        self.num_runs += num_run > 0
-        self.num_run_prompts += num_run
-        self.num_padded_tokens += longest * num_run
+        self.counts["model_runs"] += num_run > 0
+        self.counts["run_prompts"] += num_run
+        self.counts["padded_tokens"] += longest * num_run
 
     def _note_pace(self, group: Sequence[Job]) -> None:
         """Update `slowdown` by the time that a group held its permit, callbacks included."""

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -60,8 +60,8 @@ class ScoreCache:
         self._entries: OrderedDict[Key, Scored] = OrderedDict()
         self._flights: dict[Key, Flight] = {}
         self._lock = threading.Lock()
-        self.num_hits = 0
-        self.num_joins = 0
+        self.counts: Counter[str] = Counter()
+        """Hits and joins, by the names of their metrics."""
 
     @staticmethod
     def key(revision: str, prompt: str) -> Key:
@@ -76,11 +76,11 @@ class ScoreCache:
         with self._lock:
             if (entry := self._entries.get(key)) is not None:
                 self._entries.move_to_end(key)
-                self.num_hits += 1
+                self.counts["cache_hits"] += 1
                 return entry
             if (flight := self._flights.get(key)) is not None:
                 flight.waiting.append(on_landed)
-                self.num_joins += 1
+                self.counts["cache_joins"] += 1
                 return None
             self._flights[key] = flight = Flight(key)
             return flight

@@ -65,16 +65,9 @@ class ScoringService:
     ) -> None:
         """Start to score prompts. One that cannot be scored gets an error, the others a score.
 
-        Args:
-            prompts: at most `max_batch_prompts`.
-            target_model: model whose response lengths to estimate; "" for no estimate.
-            call: deadline of the call, on `time.monotonic`; its `cancel` drops the prompts.
-            on_answer: called once with the answer, on a thread of the batcher, or on this one
-                before `begin` returns. It must be short and must not raise.
-
-        Raises:
-            InvalidPrompt: no prompts, too many, or an unknown target model.
-            ServiceOverloaded: too many calls at once.
+        `on_answer` is called once with the answer, on a thread of the batcher, or on this one
+        before `begin` returns. It must be short and must not raise. Raises InvalidPrompt for no
+        prompts, too many, or an unknown target model, and ServiceOverloaded for too many calls.
         """
         started_s = time.monotonic()
         limit = self.config.max_batch_prompts

@@ -148,9 +148,9 @@ def test_a_prompt_is_admitted_if_its_run_ends_within_four_fifths_of_its_time(
     for name in range(num_ahead):
         held.ask(name, timeout_s=2.5 + 1.25 * name + 1e-6)
     held.ask(7, timeout_s=time_needed_s + 1e-6)
-    assert held.batcher.num_refused == 0
+    assert held.batcher.counts["refused_prompts"] == 0
     assert isinstance(held.ask(8, timeout_s=time_needed_s - 0.1).result, ServiceOverloaded)
-    assert held.batcher.num_refused == 1
+    assert held.batcher.counts["refused_prompts"] == 1
     held.end()
 
 
@@ -177,8 +177,8 @@ def test_a_prompt_that_needs_no_wait_is_admitted_however_little_time_it_has():
     # It is taken at once, and dropped there if its run cannot end in time.
     assert held.ask(1, timeout_s=1.0).result == 1.0
     assert isinstance(held.ask(2, timeout_s=0.99).result, ScoringTimeout)
-    assert batcher.num_expired == 1
-    assert batcher.num_refused == 0
+    assert batcher.counts["expired_prompts"] == 1
+    assert batcher.counts["refused_prompts"] == 0
     assert held.model.runs == [[0], [1]]
 
 
@@ -188,7 +188,7 @@ def test_a_slow_machine_admits_fewer():
     assert held.batcher.predicted_wait_s() == 2.0
     assert isinstance(held.ask(1, timeout_s=4.9).result, ServiceOverloaded)
     held.ask(2, timeout_s=5.001)
-    assert held.batcher.num_refused == 1
+    assert held.batcher.counts["refused_prompts"] == 1
     held.batcher.slowdown = 1.0
     held.end()
 
@@ -236,7 +236,7 @@ def test_a_full_queue_refuses_even_the_urgent_at_once():
     assert isinstance(refused, ServiceOverloaded)
     assert "2 prompts are queued" in str(refused)
     assert refused.retry_after_s == pytest.approx(0.003)
-    assert (held.batcher.num_refused, held.batcher.num_queued) == (1, 2)
+    assert (held.batcher.counts["refused_prompts"], held.batcher.num_queued) == (1, 2)
     held.end()
     assert mixed.results[:2] == [1.0, 2.0]
 
@@ -245,10 +245,10 @@ def test_asking_early_refuses_what_no_prompt_could_do():
     held = Held(SECOND, max_queued=2)
     # The cost of the prompt itself is not known yet: only the wait counts.
     assert held.batcher.refuse_early(Call(held.clock() + 1.2500001)) is None
-    assert held.batcher.num_refused == 0
+    assert held.batcher.counts["refused_prompts"] == 0
     refusal = held.batcher.refuse_early(Call(held.clock() + 1.2))
     assert refusal.retry_after_s == pytest.approx(1.0 - 0.96)
-    assert held.batcher.num_refused == 1
+    assert held.batcher.counts["refused_prompts"] == 1
     held.ask(1, 2)
     assert "2 prompts are queued" in str(held.batcher.refuse_early(Call(math.inf)))
     held.end()
@@ -285,7 +285,7 @@ def test_a_prompt_that_would_be_late_is_never_computed(costs, late_s, in_time_s,
     assert held.end() == [[2]]
     assert isinstance(late.result, ScoringTimeout)
     assert in_time.result == 2.0
-    assert held.batcher.num_expired == 1
+    assert held.batcher.counts["expired_prompts"] == 1
 
 
 def test_a_cancelled_prompt_is_never_computed_and_leaves_the_queue_at_once():
@@ -296,7 +296,7 @@ def test_a_cancelled_prompt_is_never_computed_and_leaves_the_queue_at_once():
     early.cancel()  # Before it is submitted.
     assert {type(result) for result in gone.results} == {ScoringTimeout}
     assert isinstance(held.ask(4, call=early).result, ScoringTimeout)
-    assert (held.batcher.num_queued, held.batcher.num_expired) == (0, 3)
+    assert (held.batcher.num_queued, held.batcher.counts["expired_prompts"]) == (0, 3)
     held.ask(3)
     assert held.end() == [[3]]
     assert held.batcher._queued_s == pytest.approx(0)
@@ -307,7 +307,7 @@ def test_what_is_cancelled_during_its_run_is_told_once_and_counts_as_run():
     held.first.call.cancel()
     assert isinstance(held.first.result, ScoringTimeout)
     held.end()
-    assert (held.batcher.num_expired, held.batcher.num_run_prompts) == (0, 1)
+    assert (held.batcher.counts["expired_prompts"], held.batcher.counts["run_prompts"]) == (0, 1)
 
 
 @pytest.mark.parametrize(("others_s", "runs"), [([1.5], [[2]]), ([], [])])
@@ -328,9 +328,11 @@ def test_what_expires_between_the_queue_and_the_model_is_not_computed(others_s, 
     assert isinstance(late.result, ScoringTimeout)
     assert [one.result for one in in_time] == [2.0] * len(others_s)
     batcher, num_runs = held.batcher, 1 + len(runs)
-    assert (batcher.num_run_prompts, batcher.num_runs, batcher.num_expired) == (num_runs,) * 2 + (
-        1,
-    )
+    assert (
+        batcher.counts["run_prompts"],
+        batcher.counts["model_runs"],
+        batcher.counts["expired_prompts"],
+    ) == (num_runs,) * 2 + (1,)
 
 
 # Company.
@@ -362,8 +364,8 @@ def test_company_is_of_like_length_and_padding_is_counted():
         held.ask(name, tokens=tokens)
     runs = held.end()
     assert sorted(map(sorted, runs)) == [[1, 3, 4], [2]]
-    assert held.batcher.num_tokens == 8 + 16 + 8 + 16 + 64
-    assert held.batcher.num_padded_tokens == 8 + 3 * 16 + 64
+    assert held.batcher.counts["run_tokens"] == 8 + 16 + 8 + 16 + 64
+    assert held.batcher.counts["padded_tokens"] == 8 + 3 * 16 + 64
 
 
 def test_company_makes_no_one_late():

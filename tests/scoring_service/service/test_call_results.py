@@ -148,14 +148,14 @@ def test_the_least_recently_used_goes_first():
     assert cache.begin("a", print) == ONE
     put(cache, "c", THREE)
     assert known(cache, "a", "b", "c") == [True, False, True]
-    assert (len(cache), cache.num_hits, cache.num_joins) == (2, 1, 0)
+    assert (len(cache), cache.counts["cache_hits"], cache.counts["cache_joins"]) == (2, 1, 0)
 
 
 def test_a_cache_of_no_entries_still_joins_equal_prompts():
     cache, landed = ScoreCache(0), []
     flight = cache.begin("a", print)
     assert cache.begin("a", landed.append) is None
-    assert cache.num_joins == 1
+    assert cache.counts["cache_joins"] == 1
     assert landed == []
     cache.end(flight, ONE)
     assert landed == [flight]
