@@ -1,10 +1,8 @@
 """Live metrics of a vLLM scheduler's decisions and its users' latencies, and their observers.
 
-A scheduler lives in the engine process, /metrics in the API server's. Prometheus joins processes
-through files in `PROMETHEUS_MULTIPROC_DIR`, which vLLM's /metrics reads; `serve-vllm` sets it.
-Without this variable nothing is exported. With it, Prometheus omits its own `process_*` and
-`python_*` metrics. The load report for a router is in the same folder; the middleware serves it at
-`/lengthwise/load`. `LENGTHWISE_TIMELINE` names the timeline file, if any. Imports no engine.
+A scheduler lives in the engine process, /metrics in the API server's. Prometheus joins them through
+files in `PROMETHEUS_MULTIPROC_DIR`; without this variable nothing is exported. The load report for
+a router is in the same folder. `LENGTHWISE_TIMELINE` names the timeline file. Imports no engine.
 """
 
 import json
@@ -12,7 +10,7 @@ import os
 import time
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -58,8 +56,6 @@ _METRICS: Final[Mapping[str, tuple[type, str, Sequence[str], Mapping[str, Any]]]
     "preemptions": (Counter, "Preemptions of finished requests.", _CLASS, {}),
     "resident_requests": (Gauge, "Requests that hold KV blocks.", _PHASE_AND_CLASS, _SUMMED),
     "resident_tokens": (Gauge, "Tokens in KV blocks.", _PHASE_AND_CLASS, _SUMMED),
-    "pacers": (Gauge, "Answers by pacer: ahead of the reader, or empty.", ("state",), _SUMMED),
-    "paced_tokens": (Gauge, "Generated tokens that readers have not reached yet.", (), _SUMMED),
     "kv_usage_fraction": (Gauge, "Used KV blocks / all KV blocks.", ("engine",), _NEWEST),
     "tbt_seconds": (Histogram, "Gaps between consecutive tokens.", _PHASE_AND_CLASS, _GAPS),
     "ttft_seconds": (Histogram, "First output token - arrival.", _CLASS, _LATENCIES),
@@ -126,18 +122,16 @@ class EngineMetrics(EngineObserver):
         """Update all metrics from the counts of scheduler and clock."""
         scheduler, metrics = self.scheduler, self._metrics
         ranker, planner = scheduler.lengthwise, scheduler._lengthwise_planner
-        counts = ranker.annotation_counts
-        for name in ("scored", "unscored", "invalid", "late"):
-            self._advance(metrics["engine_requests"].labels(name), name, getattr(counts, name))
-        self._advance(metrics["expired_ranks"], "expired", ranker.num_expired)
-        self._advance(metrics["deferrals"], "deferred", planner.num_deferred if planner else 0)
+        totals = {"expired_ranks": ranker.num_expired}
+        totals["deferrals"] = planner.num_deferred if planner else 0
+        hints = asdict(ranker.annotation_counts)
+        counters = {hint: metrics["engine_requests"].labels(hint) for hint in hints} | metrics
+        for name, total in (totals | hints).items():
+            counters[name].inc(total - self._exported[name])
+            self._exported[name] = total
         metrics["kv_usage_fraction"].labels(str(self.number)).set(scheduler.kv_cache_manager.usage)
         self._export_residents()
         self._export_gaps()
-        pacers = metrics["pacers"].labels("ahead"), metrics["pacers"].labels("empty")
-        shown = (*pacers, metrics["paced_tokens"])
-        for gauge, value in zip(shown, self.tokens.pacers(ranker.clock()), strict=True):
-            gauge.set(value)
         self._export_finished()
 
     def _export_finished(self) -> None:
@@ -173,10 +167,6 @@ class EngineMetrics(EngineObserver):
                     histogram._sum.inc(sum_s)
         clock.tbt_counts[:] = 0
         clock.tbt_sums_s[:] = 0
-
-    def _advance(self, counter: Counter, name: str, total: int) -> None:
-        counter.inc(total - self._exported[name])
-        self._exported[name] = total
 
 
 def load_report(scheduler: Any, clock: TokenClock, *, engine: int) -> dict[str, Any]:

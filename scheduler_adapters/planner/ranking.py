@@ -57,7 +57,7 @@ class EngineRequest(Protocol):
 
 Item = TypeVar("Item", bound=EngineRequest)
 RankEntry: TypeAlias = tuple[float, Any, int, Item]
-"""Lane, key and receive number of an item, and the item."""
+"""`Rank.lane`, `Rank.key` and receive number of an item, and the item."""
 
 
 class Ranker:

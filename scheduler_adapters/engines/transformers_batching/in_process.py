@@ -65,11 +65,9 @@ class BatchingConfig:
     """Token budget of a step."""
     attention: str | None = None
     """Attention of the model. paged|torch_varlen: torch's flash kernel, which needs a GPU and
-    transformers 5.13 to 5.17. sdpa or paged|eager: attention to all residents with a mask. none:
-    paged|torch_varlen if possible, else the engine's choice."""
-    cuda_graphs: bool | None = None
-    """Replay steps as CUDA graphs, with tokens padded to few sizes (on an H100: 27 ms for a step of
-    64 seats instead of 43). none: for the attention paged|torch_varlen."""
+    transformers 5.13 to 5.17; steps are then replayed as CUDA graphs. sdpa or paged|eager:
+    attention to all residents with a mask. none: paged|torch_varlen if possible, else the engine's
+    choice."""
     seed: int = 0
     """Seed of the draw, classes, scores, prompts and weights."""
 
@@ -82,17 +80,13 @@ def open_driver(config: BatchingConfig, requests: Requests) -> TransformersDrive
     """
     device = find_device(config.device)
     attention = _attention(config.attention, device)
-    if config.cuda_graphs and not device.startswith("cuda"):
-        raise ConfigError("cuda_graphs is true, and the device is no GPU; leave it out")
-    if config.cuda_graphs is None:
-        config = replace(config, cuda_graphs=attention == packed_attention.NAME)
     longest = longest_context(requests)
     model = make_random_model(config.shape, device, max_tokens=longest, seed=config.seed)
     if attention is not None:
         model.set_attn_implementation(attention)
-    driver = TransformersDriver(
-        model, config, kv_blocks(model.config, device, longest - 1, config.max_num_seqs)
-    )
+    num_blocks = kv_blocks(model.config, device, longest - 1, config.max_num_seqs)
+    has_graphs = attention == packed_attention.NAME
+    driver = TransformersDriver(model, config, num_blocks, has_graphs=has_graphs)
     few = requests.take(np.arange(min(len(requests), 2 * config.max_num_seqs)))
     few = replace(few, output_tokens=np.minimum(few.output_tokens, 4))
     driver.serve(few, clock=WallClock(), seed=config.seed)
@@ -102,8 +96,10 @@ def open_driver(config: BatchingConfig, requests: Requests) -> TransformersDrive
 class TransformersDriver(EngineDriver):
     """One model, and a new batching manager for every run."""
 
-    def __init__(self, model: Any, config: BatchingConfig, num_blocks: int) -> None:
-        self.has_graphs = bool(config.cuda_graphs)
+    def __init__(
+        self, model: Any, config: BatchingConfig, num_blocks: int, *, has_graphs: bool
+    ) -> None:
+        self.has_graphs = has_graphs
         self._model = model
         self._config = config
         self._num_blocks = num_blocks
@@ -208,11 +204,10 @@ def _attention(wanted: str | None, device: str) -> str | None:
     known = (packed_attention.NAME, "sdpa", "paged|eager")
     holds = wanted is None or wanted in known
     require("attention", repr(wanted), holds, f"one of {', '.join(known)}")
-    if wanted in known[1:]:
+    is_gpu = device.startswith("cuda")
+    if wanted in known[1:] or (wanted is None and not is_gpu):
         return wanted
-    if not device.startswith("cuda"):
-        require("attention", f"{wanted!r}, which needs a GPU", wanted is None, "sdpa")
-        return None
+    require("attention", f"{wanted!r}, which needs a GPU", is_gpu, "sdpa")
     try:
         return packed_attention.register()
     except UnsupportedByEngine:

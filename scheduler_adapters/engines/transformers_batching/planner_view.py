@@ -6,7 +6,7 @@ which allocators divide into pages.
 
 import inspect
 from dataclasses import fields
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.planner.engine_view import EngineView
@@ -39,7 +39,9 @@ _METHODS: Final = {
 _STATE: Final = {
     "request_id", "initial_tokens", "generated_tokens", "remaining_prefill_tokens",
     "position_offset", "created_time", "num_children", "is_cpu_offloaded", "_true_initial_tokens",
+    "create_equivalent_initial_request",
 }  # fmt: skip
+_FREE_BLOCKS: Final = ("get_num_free_blocks", "compute_free_capacity")
 
 
 class TransformersView(EngineView[RequestState]):
@@ -103,22 +105,19 @@ def output_of(state: RequestState) -> list[int]:
 def require_known_layout() -> None:
     """Refuse a version of transformers with a layout unknown to the adapter."""
     for name, wanted in _METHODS.items():
-        method = getattr(FIFOScheduler, name, None)
-        if method is None:
-            _refuse(f"its FIFOScheduler has no {name}")
-        if (taken := tuple(inspect.signature(method).parameters)[1:]) != wanted:
-            _refuse(f"its FIFOScheduler.{name} takes {taken}, not {wanted}")
-    if lacking := _STATE - {field.name for field in fields(RequestState)}:
-        _refuse(f"its RequestState has no {', '.join(sorted(lacking))}")
-    if not hasattr(RequestState, "create_equivalent_initial_request"):
-        _refuse("its RequestState has no create_equivalent_initial_request")
-    ways = ("get_num_free_blocks", "compute_free_capacity")
-    if not any(hasattr(PagedAttentionCache, way) for way in ways):
-        _refuse(f"its PagedAttentionCache has none of {', '.join(ways)}")
+        method = getattr(FIFOScheduler, name, lambda: None)
+        taken = tuple(inspect.signature(method).parameters)[1:]
+        _require(taken == wanted, f"FIFOScheduler.{name} takes {taken}, not {wanted}")
+    lacking = _STATE - {field.name for field in fields(RequestState)}
+    lacking -= {name for name in lacking if hasattr(RequestState, name)}
+    _require(not lacking, f"RequestState has no {', '.join(sorted(lacking))}")
+    counts = any(hasattr(PagedAttentionCache, way) for way in _FREE_BLOCKS)
+    _require(counts, f"PagedAttentionCache has none of {', '.join(_FREE_BLOCKS)}")
 
 
-def _refuse(found: str) -> NoReturn:
-    raise UnsupportedByEngine(
-        f"transformers {__version__} is laid out in a way this adapter does not know: {found}; "
-        "use 5.19, or another from 5.13 to 5.23"
-    )
+def _require(holds: bool, found: str) -> None:
+    if not holds:
+        raise UnsupportedByEngine(
+            f"transformers {__version__} is laid out in a way this adapter does not know: its "
+            f"{found}; use 5.19, or another from 5.13 to 5.23"
+        )

@@ -1,22 +1,9 @@
 """Bodies of requests to vLLM's server: the place of the prompt, and of hints.
 
-Generation endpoints of vLLM 0.32, with the scheduling parameters of their requests:
-
-| endpoint | scored by | hints stand in |
-|---|---|---|
-| /v1/completions | its prompts, the longest answer counting | vllm_xargs, priority |
-| /v1/chat/completions, /v1/messages | the user's newest message | vllm_xargs, priority |
-| /v1/chat/completions/batch | those of its conversations, in the same way | vllm_xargs, priority |
-| /v1/responses | its input | vllm_xargs, priority |
-| /invocations | its part of these | vllm_xargs, priority |
-| /inference/v1/generate | not: token ids | sampling_params.extra_args, priority |
-| /v1/audio/transcriptions, /v1/audio/translations | not: sound | vllm_xargs of a form |
-| /cohere/v2/chat, /generative_scoring, /v1/systemone | not | priority |
-
-The header X-Vllm-Priority overrides the priority of a body; X-data-parallel-rank chooses one of
-several engines. Pooling endpoints generate nothing, but their priority counts. Prompts of one
-request share their parameters, so they share one score. Token ids are not scored, nor are more than
-`MOST_PROMPTS` prompts. Imports no engine.
+`SCORED` and `UNSCORED` list the generation endpoints of vLLM 0.32. A chat is scored by the user's
+newest message. Prompts of one request share their parameters, so they share one score, the highest.
+Token ids are not scored, nor are more than `MOST_PROMPTS` prompts. Hints stand in `vllm_xargs`, at
+`GENERATE` in `sampling_params.extra_args`; every endpoint takes a priority. Imports no engine.
 """
 
 import json
@@ -31,7 +18,7 @@ from scheduler_adapters.planner.request_annotations import FROM_CLIENTS, REQUEST
 XARGS: Final = "vllm_xargs"
 PRIORITY: Final = "priority"
 HINT_HEADERS: Final = frozenset({b"x-vllm-priority", b"x-data-parallel-rank"})
-"""Headers for a priority and for the choice of an engine."""
+"""Headers for a priority, which overrides that of the body, and for the choice of an engine."""
 GENERATE: Final = "/inference/v1/generate"
 MOST_PROMPTS: Final = 16
 """Most prompts of a scored request; each takes the time of a request of its own."""
@@ -54,21 +41,21 @@ def _of_chat(body: Mapping[str, Any]) -> Prompts:
     return _texts(body, prompt_text.of_chat)
 
 
-def _of_batch(body: Mapping[str, Any]) -> Prompts:
-    return _texts(body.get("messages"), lambda one: prompt_text.of_chat({"messages": one}))
-
-
-def _of_invocation(body: Mapping[str, Any]) -> Prompts:
-    return (_of_chat if "messages" in body else _of_completion)(body)
-
-
 SCORED: Final[Mapping[str, tuple[Callable[[Mapping[str, Any]], Prompts], tuple[str, ...]]]] = {
     "/v1/completions": (_of_completion, ()),
     "/v1/chat/completions": (_of_chat, ("messages",)),
-    "/v1/chat/completions/batch": (_of_batch, ("messages",)),
+    "/v1/chat/completions/batch": (
+        lambda body: _texts(
+            body.get("messages"), lambda one: prompt_text.of_chat({"messages": one})
+        ),
+        ("messages",),
+    ),
     "/v1/messages": (_of_chat, ("messages",)),
     "/v1/responses": (lambda body: _texts(body, prompt_text.of_response), ("input",)),
-    "/invocations": (_of_invocation, ("messages", "prompt")),
+    "/invocations": (
+        lambda body: (_of_chat if "messages" in body else _of_completion)(body),
+        ("messages", "prompt"),
+    ),
     GENERATE: (lambda body: (), ("sampling_params",)),
 }
 """Endpoint -> its prompts (none without readable text), and fields of which a body must have one:
@@ -96,19 +83,6 @@ _HINT: Final = re.compile(
 def media_type(headers: Headers) -> bytes:
     """Return the media type of a body without its parameters."""
     return first_header(headers, b"content-type").partition(b";")[0].strip().lower()
-
-
-def may_hold_hints(content: bytes) -> bool:
-    """Return whether a JSON body may hold hints or a priority in any spelling.
-
-    The search costs far less than to parse the body.
-    """
-    return (
-        _HINT_START.encode() in content
-        or b'"priority"' in content
-        or b"\0" in content  # UTF-16 and UTF-32
-        or _ASCII_ESCAPE.search(content) is not None
-    )
 
 
 def form_may_hold_hints(headers: Headers, content: bytes) -> bool:
@@ -143,12 +117,11 @@ def own_hints(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def drop_hints(body: dict[str, Any], keys: Iterable[str]) -> bool:
     """Remove hints and request keys from a body; return whether there was one."""
-    dropped = False
-    for carrier in _carriers(body):
-        for key in carrier.keys() & {*keys, REQUEST_KEY}:
-            del carrier[key]
-            dropped = True
-    return dropped
+    carriers, dropped = _carriers(body), {*keys, REQUEST_KEY}
+    found = [(carrier, key) for carrier in carriers for key in carrier.keys() & dropped]
+    for carrier, key in found:
+        del carrier[key]
+    return bool(found)
 
 
 def attach(body: dict[str, Any], added: Mapping[str, Any], path: str) -> bool:

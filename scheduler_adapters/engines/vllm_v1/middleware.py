@@ -1,22 +1,14 @@
 """Scores for unmodified clients: ASGI middleware for vLLM's OpenAI server.
 
-The middleware has each generation request scored by the scoring service (`client_bodies.py` lists
-the endpoints). It adds score, length quantiles, class and TBT target to the body
-(`request_annotations.py` lists the keys). Hints and priorities of a client are dropped at every
-endpoint. They are kept for trusted keys (`user_classes.py`) or with `client_hints`; the class of a
-key stays.
-
-It fails open: after `deadline_s` a request is served without a score and ranked by the median. A
-request that its client has made unscorable (`UNSCORABLE`) ranks last. A score that arrives up to
-`late_s` later is sent after its request (`score_channel.py`). A client has at most
-`max_scores_per_key` scores in progress, and clients take turns. Answers, streams included, pass
-unchanged. `/lengthwise/load` returns a JSON list with the newest load report of each engine, for a
-router; it requires a key if vLLM does.
+The middleware adds score, length quantiles, class and TBT target to the body of each generation
+request. Hints and priorities of a client are dropped, unless its key is trusted (`user_classes.py`)
+or `client_hints` is true. It fails open: a request without a score by `deadline_s` is served
+without one. Answers, streams included, pass unchanged. `/lengthwise/load` returns the newest load
+report of each engine, for a router.
 
 `serve-vllm` starts vLLM with it. By hand: set `LENGTHWISE_MIDDLEWARE` to the JSON of a
 `MiddlewareConfig`, and add `--middleware scheduler_adapters.engines.vllm_v1.middleware.VllmScores`.
-vLLM checks API keys after the middleware; `key_hashes` prevents scores of refused requests. Imports
-no engine.
+Imports no engine.
 """
 
 from __future__ import annotations
@@ -168,11 +160,11 @@ class ScoreMetrics:
 
     def count(self, outcome: str, reason: str = "") -> None:
         """Count a request."""
-        self.requests.labels(outcome=outcome, reason=reason).inc()
+        self.requests.labels(outcome, reason).inc()
 
     def count_late(self, outcome: str) -> None:
         """Count a score requested after the deadline."""
-        self.late_scores.labels(outcome=outcome).inc()
+        self.late_scores.labels(outcome).inc()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,8 +242,7 @@ class ScoreMiddleware:
     ) -> None:
         message, content = await _read_body(receive)
         prompts_of, required = client_bodies.SCORED.get(path, (None, ()))
-        is_read = prompts_of is not None or client_bodies.may_hold_hints(content)
-        body = client_bodies.parse(content, required) if is_read else None
+        body = client_bodies.parse(content, required)
         if body is None or message["type"] != "http.request":
             # The server answers such a body as it always does.
             if prompts_of is not None and message["type"] == "http.request":
@@ -339,7 +330,7 @@ class ScoreMiddleware:
             reason = "budget"
         else:
             self.scores_in_progress[client.name] = in_progress
-            return await self._ask(self.scorer, prompts, client)
+            return await self._request_score(self.scorer, prompts, client)
         self.metrics.count("unscored", reason)
         return self._without_score(reason, client)
 
@@ -348,48 +339,45 @@ class ScoreMiddleware:
             return {}
         return score_annotations(self.highest_score, {}) if self.highest_score > -inf else {}
 
-    async def _ask(
+    async def _request_score(
         self, scorer: FailOpenScorer, prompts: Prompts, client: _Client
     ) -> dict[str, Any]:
         started_s, key = time.monotonic(), None
-        ask = partial(self._ask_longest, scorer, prompts, client)
-        leave = partial(self._leave, client.name, len(prompts))
-        asking = asyncio.ensure_future(ask())
+        request = partial(self._highest, scorer, prompts, client)
+        release = partial(self._release, client.name, len(prompts))
+        requested = asyncio.ensure_future(request())
         try:
-            await asyncio.wait({asking}, timeout=self.config.deadline_s)
+            await asyncio.wait({requested}, timeout=self.config.deadline_s)
             self.metrics.waited_s.observe(time.monotonic() - started_s)
-            answer = asking.result() if asking.done() else Answer(None, "timeout")
-            score, outcome = answer.score, answer.outcome
-            if not asking.done() and self.late is not None:
+            answer = requested.result() if requested.done() else Answer(None, "timeout")
+            if not requested.done() and self.late is not None:
                 scorer.out_of_time()
-            if score is not None:
+            if answer.score is not None:
                 self.metrics.count("scored")
-                is_usable = isfinite(score.value)
-                return score_annotations(score.value, score.quantiles) if is_usable else {}
+                value, quantiles = answer.score.value, answer.score.quantiles
+                return score_annotations(value, quantiles) if isfinite(value) else {}
+            outcome = answer.outcome
             self.metrics.count("late" if outcome == "timeout" else "unscored", outcome)
             if self.late is not None and outcome in RETRIED:
-                key = self.late.start(asking, ask, leave)
+                key = self.late.start(requested, request, release)
             return self._without_score(outcome, client) if key is None else {REQUEST_KEY: key}
         finally:
             if key is None:
-                asking.cancel()
-                leave()
+                requested.cancel()
+                release()
 
-    def _leave(self, client: str, count: int) -> None:
+    def _release(self, client: str, count: int) -> None:
         self.scores_in_progress[client] -= count
         if not self.scores_in_progress[client]:
             del self.scores_in_progress[client]
 
-    async def _ask_longest(
-        self, scorer: FailOpenScorer, prompts: Prompts, client: _Client
-    ) -> Answer:
+    async def _highest(self, scorer: FailOpenScorer, prompts: Prompts, client: _Client) -> Answer:
         """Return the highest score among the prompts, or the answer of a prompt without one."""
-        asked = (scorer.ask_async(prompt, client.name) for prompt in prompts)
-        answers = await asyncio.gather(*asked)
-        longest = max(answers, key=lambda each: inf if each.score is None else each.score.value)
-        if longest.score is not None and isfinite(longest.score.value):  # in time or late
-            self.highest_score = max(longest.score.value, self.highest_score)
-        return longest
+        answers = await asyncio.gather(*(scorer.ask_async(one, client.name) for one in prompts))
+        highest = max(answers, key=lambda each: inf if each.score is None else each.score.value)
+        if highest.score is not None and isfinite(highest.score.value):  # in time or late
+            self.highest_score = max(highest.score.value, self.highest_score)
+        return highest
 
 
 class VllmScores(ScoreMiddleware):

@@ -1,21 +1,15 @@
 """vLLM V1 with our policies: `--scheduler-cls scheduler_adapters.engines.vllm_v1.pars`.
 
-Every policy of `scheduler_adapters.policy.POLICIES` has a factory in this package, which makes the
-synchronous or the asynchronous scheduler. vLLM's `additional_config` carries the policy's settings
-to the engine process. It may also name the policy, ours or an import path:
-
-    python -m vllm.entrypoints.openai.api_server --model MODEL \\
-        --scheduler-cls scheduler_adapters.engines.vllm_v1.pars \\
-        --additional-config '{"lengthwise": {"starve_after_s": 60}}'
+Or with any policy, by name or import path:
 
     LLM(MODEL, scheduler_cls="scheduler_adapters.engines.vllm_v1.scheduler",
         additional_config={"lengthwise": {"policy": "my_package.policies:ShortestPrompt"}})
 
-Nothing of the engine's `schedule()` is copied. A queue in rank order, with the engine's own queue
-interface, replaces the waiting queue. For a policy that restricts running requests, a `Planner`
-plans each step. The plan reaches the engine through attributes that it reads in each step: a
-request that is left out is not eligible, budget and seats are lowered for the call. Under
-`--scheduling-policy priority` a request's own priority precedes its rank everywhere.
+A queue in rank order, with the engine's own queue interface, replaces the waiting queue. For a
+policy that restricts running requests, a `Planner` plans each step. The plan reaches the engine
+through attributes that it reads in each step: a request that is left out is not eligible, budget
+and seats are lowered for the call. Under `--scheduling-policy priority` a request's own priority
+precedes its rank everywhere.
 """
 
 import time
@@ -174,6 +168,7 @@ class RankMixin:
     _lengthwise_holders = RankQueue(lengthwise)
     """Waiting requests that hold KV blocks."""
     _lengthwise_receiver: ScoreReceiver | None = None
+    _lengthwise_stalled = False
 
     def __init__(self, *args: Any, lengthwise_policy: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -214,21 +209,19 @@ class RankMixin:
         self._lengthwise_step_start_s = ranker.begin_step(
             self.waiting.queue, self._lengthwise_holders.queue
         )
-        if planner is None:
-            output = super().schedule(*args, **kwargs)  # type: ignore[misc]
-            if ranker.observers:
-                self._lengthwise_admit()
-            return output
-        own = self._lengthwise_stalled or getattr(self, "pause_state", False)
-        plan = None if own else planner.plan()
-        if plan is None or not plan.num_tokens:
+        if planner is None and not ranker.observers:
+            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+        plan = None
+        if planner is not None:
+            own = self._lengthwise_stalled or getattr(self, "pause_state", False)
+            plan = None if own else planner.plan()
+        limits = _limit(self, plan) if plan is not None and plan.num_tokens else None
+        if planner is not None and limits is None:
             planner.residents.left_out.clear()
+        try:
             output = super().schedule(*args, **kwargs)  # type: ignore[misc]
-        else:
-            limits = _limit(self, plan)
-            try:
-                output = super().schedule(*args, **kwargs)  # type: ignore[misc]
-            finally:
+        finally:
+            if limits is not None:
                 _unlimit(self, *limits)
         self._lengthwise_admit()
         # The engine may schedule nothing for a reason unknown to the plan (a grammar that
@@ -434,8 +427,8 @@ class AsyncRankScheduler(RankMixin, AsyncScheduler):  # type: ignore[misc]
 
 def scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> RankScheduler | AsyncRankScheduler:
     """Make the synchronous or the asynchronous scheduler, as vLLM is configured."""
-    asynchronous = vllm_config.scheduler_config.async_scheduling
-    made = AsyncRankScheduler if asynchronous else RankScheduler
+    is_async = vllm_config.scheduler_config.async_scheduling
+    made = AsyncRankScheduler if is_async else RankScheduler
     return made(*args, vllm_config=vllm_config, **kwargs)
 
 

@@ -57,7 +57,6 @@ def test_the_simulator_serves_the_longest_request_where_the_engine_does(seats: i
     [
         ({"attention": "flash"}, "attention is 'flash'"),
         ({"attention": "paged|torch_varlen"}, "needs a GPU"),
-        ({"cuda_graphs": True}, "the device is no GPU"),
         ({"shape": "huge"}, "shape is 'huge'"),
     ],
 )

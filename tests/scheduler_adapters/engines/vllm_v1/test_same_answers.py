@@ -360,6 +360,12 @@ RESPONSES: dict[str, list[Any]] = {
     "tool_choice": ["required"],
     "text": [{"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}, "x"],
     "previous_response_id": ["nobody"],
+    "background": [True],
+    "store": [True],
+    "metadata": [{"a": "b"}],
+    "reasoning": [{"effort": "low"}],
+    "include": [["message.output_text.logprobs"]],
+    "top_logprobs": [2],
 }  # fmt: skip
 RESPONSE_MIXES: list[dict[str, Any]] = [
     {"stream": True, "instructions": "be brief"},
