@@ -37,7 +37,6 @@ class Load:
     cpu_ms: float
     """Server CPU per request, milliseconds."""
     per_s: float
-    """Requests per second."""
     client_cores: float
     """Cores that the load generator used."""
 

@@ -18,7 +18,6 @@ class CircuitBreaker:
     max_open_s: float = 15.0
     """Longest time for which it stays open, seconds."""
     clock: Callable[[], float] = time.monotonic
-    """Seconds, monotonic."""
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()

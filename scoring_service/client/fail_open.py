@@ -91,7 +91,6 @@ class FailOpenScorer(Connection):
         self._called_s = 0.0
         """Instant of the first call after the last answer."""
         self._answered_s = 0.0
-        """Instant of the last answer."""
         self.counts: Counter[str] = Counter()
         """Number of answers by `Answer.outcome`."""
 

@@ -46,11 +46,6 @@ def to_status(error: ScoringError) -> status_pb2.Status:
     return status
 
 
-def trailing_metadata(status: status_pb2.Status) -> tuple[tuple[str, bytes], ...] | None:
-    """Return the trailing metadata of a call that failed with `status`; None without details."""
-    return ((DETAILS_KEY, status.SerializeToString()),) if status.details else None
-
-
 def from_status(status: status_pb2.Status) -> ScoringError:
     """Return the error of any status that a gRPC peer may send: the inverse of `to_status`."""
     code = _CODE_BY_NUMBER.get(status.code, grpc.StatusCode.UNKNOWN)

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError, Message
 
 from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
-from scoring_service.proto.status import CODE_OF, to_status, trailing_metadata
+from scoring_service.proto.status import CODE_OF, DETAILS_KEY, to_status
 from scoring_service.server.metrics import Metrics
 from scoring_service.server.security import BearerTokens
 from scoring_service.service.batching import Call
 from scoring_service.service.scoring import CallAnswer, ScoringService
 from scoring_service.transport.direct import Admit, DirectCall, Handle
-from scoring_service.transport.workers import Workers
+from scoring_service.transport.limits import Workers
 
 _log = logging.getLogger(__name__)
 
@@ -150,7 +150,8 @@ class CallLifecycle:
             error = ScoringError("the service failed; its log says how")
         code, status = CODE_OF[type(error)], to_status(error)
         self.metrics.count_call(name, code.name)
-        direct.fail(code, status.message, trailing_metadata(status))
+        trailing = ((DETAILS_KEY, status.SerializeToString()),) if status.details else None
+        direct.fail(code, status.message, trailing)
 
     def _too_much(self) -> ServiceOverloaded:
         return self.service.overloaded("too many or too large requests wait to be read", 0.01)

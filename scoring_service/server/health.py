@@ -15,8 +15,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
-from scoring_service.transport.blocked_calls import BlockedCalls
 from scoring_service.transport.direct import DirectCall, Handle
+from scoring_service.transport.limits import BlockedCalls
 
 SERVICE: Final = "grpc.health.v1.Health"
 MAX_WATCHERS: Final = 1024
@@ -35,7 +35,6 @@ class _Watcher:
     service: str
     last_sent: bytes = b""
     end: tuple[grpc.StatusCode, str] | None = None
-    """Status to end the call with."""
     is_sending: bool = False
 
 

@@ -14,7 +14,7 @@ from scoring_service.proto.status import CODE_OF
 from scoring_service.server.call_lifecycle import parse
 from scoring_service.server.oip import POOL
 from scoring_service.server.security import BearerTokens
-from scoring_service.transport.blocked_calls import BlockedCalls
+from scoring_service.transport.limits import BlockedCalls
 
 MAX_CALLS: Final = 4
 """Calls at once; a further call ends the one that was silent longest."""

@@ -19,10 +19,9 @@ from scoring_service.server.rpc import SERVICE, scoring_methods
 from scoring_service.service.config import ServerConfig, split_address
 from scoring_service.service.reload import Locate, ModelReloader
 from scoring_service.service.scoring import ScoringService
-from scoring_service.transport.blocked_calls import BlockedCalls
 from scoring_service.transport.direct import Admit, ClientBlocked, DirectMethod, Handle, supports
+from scoring_service.transport.limits import BlockedCalls, Workers
 from scoring_service.transport.scrapes import ScrapeEndpoint
-from scoring_service.transport.workers import Workers
 
 _log = logging.getLogger(__name__)
 _SWEEP_S: Final = 0.25

@@ -98,7 +98,6 @@ class MicroBatcher:
         self._queue: list[tuple[float, int, Job]] = []
         self._numbers = itertools.count()
         self.num_queued = 0
-        """Prompts that wait for a permit."""
         self._queued_s = 0.0
         self._running_s = 0.0
         self.slowdown = 1.0

@@ -10,14 +10,7 @@ PRECISIONS = ("auto", "fp32", "int8")
 # One computes while the next batch fills: 1.3 times the throughput of one runner on an H100.
 # Sixteen gave .57 of the throughput of two, since each of them ran a small batch of its own.
 _GPU_RUNNERS = 2
-_AT_LEAST = {
-    "processes": 1,
-    "num_runners": 1,
-    "cache_entries": 0,
-    "drain_notice_s": 0,
-    "drain_grace_s": 0,
-}
-"""Least values of settings other than max_*, which are all at least 1."""
+_NOT_NEGATIVE = ("cache_entries", "drain_notice_s", "drain_grace_s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,9 +91,9 @@ class ServerConfig:
             ("arrival_timeout_s", 0 < self.arrival_timeout_s < math.inf, "a time, more than 0"),
         ):
             require(name, repr(getattr(self, name)), holds, right)
-        limits = {f.name: 1 for f in fields(self) if f.name.startswith("max_")} | _AT_LEAST
-        for name, least in limits.items():
-            at_least(name, getattr(self, name), least)
+        limits = [field.name for field in fields(self) if field.name.startswith("max_")]
+        for name in ("processes", "num_runners", *limits, *_NOT_NEGATIVE):
+            at_least(name, getattr(self, name), 0 if name in _NOT_NEGATIVE else 1)
         split_address("address", self.address)
         if self.metrics_address is not None:
             split_address("metrics_address", self.metrics_address)

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 import grpc
 from grpc._cython import cygrpc
 
-from scoring_service.transport.blocked_calls import BlockedCalls
+from scoring_service.transport.limits import BlockedCalls
 
 _NEEDED: Final = (
     (
@@ -68,7 +68,6 @@ class DirectCall:
         """Called, on any thread, when the call is answered or fails."""
 
     def respond(self, message: bytes) -> None:
-        """Send the answer."""
         status = cygrpc.SendStatusFromServerOperation(None, cygrpc.StatusCode.ok, b"", _NO_FLAGS)
         self._end(cygrpc.SendMessageOperation(message, _NO_FLAGS), status)
 
@@ -158,7 +157,6 @@ class ClientBlocked(NamedTuple):
 
     @classmethod
     def make(cls, *, timeout_s: float, max_unsent: int, max_unread: int = 1024) -> Self:
-        """Return empty sets with these limits."""
         return cls(
             BlockedCalls(_fail_unsent, timeout_s=timeout_s, max_calls=max_unsent),
             BlockedCalls(DirectCall.cancel, timeout_s=timeout_s, max_calls=max_unread),
@@ -180,12 +178,10 @@ class DirectMethod:
     method: str
     """Full name, /package.Service/Method."""
     handle: Handle
-    """Called with each call whose request has arrived."""
     blocked: ClientBlocked
     admit: Admit | None = None
     """None admits all calls."""
     num_open: int = 0
-    """Calls that have not ended."""
 
     def __post_init__(self) -> None:
         self._core, self._state = self.server._cy_server, self.server._state

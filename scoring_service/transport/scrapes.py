@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Final
 
 from lengthwise.errors import ConfigError
-from scoring_service.transport.blocked_calls import BlockedCalls
+from scoring_service.transport.limits import BlockedCalls
 
 _MAX_REQUEST_BYTES: Final = 8192
 _CLOSE_S: Final = 10.0

@@ -17,7 +17,7 @@ from scoring_service.server.metrics import Metrics
 from scoring_service.server.rpc import scoring_methods
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.scoring import ScoringService
-from scoring_service.transport.workers import Workers
+from scoring_service.transport.limits import Workers
 from tests.scoring_service.waiting import wait_until
 
 
