@@ -7,10 +7,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import pandas as pd
+
 from lengthwise.errors import ConfigError, require
 from lengthwise.strict_json import to_json
 from training.commands.options import OutputOptions, StoreOptions, print_result
-from training.prefill.cost import PrefillCost, describe, fit_cost
+from training.prefill.cost import fit_cost
 from training.prefill.samples import PrefillSamples, published_samples, read_samples
 
 
@@ -61,9 +63,8 @@ def main(options: CalibrateOptions, store: StoreOptions, output: OutputOptions) 
         only = {"model": options.model, "device": options.device}
         peak = options.peak_flop_per_s
         samples = read_samples(options.samples, **only, peak_flop_per_s=peak)
-    cost = fit_cost(samples)
-    content = describe(samples, cost)
-    run_id, figure = _log(samples, cost, content, store.mlruns_dir)
+    content, points = fit_cost(samples)
+    run_id, figure = _log(samples, points, content, store.mlruns_dir)
     result = content | {"mlflow_run_id": run_id, "figure": figure}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(to_json(result, indent=1) + "\n")
@@ -77,11 +78,11 @@ def main(options: CalibrateOptions, store: StoreOptions, output: OutputOptions) 
         "--elastic-instances 2 --lengths arena-hard --rate-per-s 4"
     )
     result |= {"out": str(options.out)}
-    print_result(result, output, lambda: _print(samples, cost, result), simulate)
+    print_result(result, output, lambda: _print(points, result), simulate)
 
 
 def _log(
-    samples: PrefillSamples, cost: PrefillCost, content: dict[str, Any], mlruns_dir: str
+    samples: PrefillSamples, points: pd.DataFrame, content: dict[str, Any], mlruns_dir: str
 ) -> tuple[str, str]:
     from training.evaluation.figures import prefill_latency
     from training.release.tracking import Tracker
@@ -95,21 +96,21 @@ def _log(
             name = Path(each["path"]).name
             tracker.log_input(name, each["sha256"], "calibration", {"origin": each["path"]})
         tracker.describe(f"Prefill cost of {title}, fitted to {len(samples.table)} runs")
-        figure = tracker.log_figure(prefill_latency(cost.points, title), "prefill_latency")
+        figure = tracker.log_figure(prefill_latency(points, title), "prefill_latency")
     return tracker.run_id, figure
 
 
-def _print(samples: PrefillSamples, cost: PrefillCost, result: Mapping[str, Any]) -> None:
-    print(f"{samples.model} on {samples.device}, {len(samples.table)} runs")
+def _print(points: pd.DataFrame, cost: Mapping[str, Any]) -> None:
+    print(f"{cost['model']} on {cost['device']}, {cost['num_samples']} runs")
     print(f"{'batch':>6}{'tokens':>8}{'measured, ms':>14}{'fitted, ms':>12}{'held out, ms':>14}")
     columns = ["batch_size", "prompt_tokens", "measured_s", "fitted_s", "held_out_s"]
-    for size, length, *seconds in cost.points[columns].to_numpy(float):
+    for size, length, *seconds in points[columns].to_numpy(float):
         measured, fitted, held_out = (value * 1e3 for value in seconds)
         print(f"{size:6.0f}{length:8.0f}{measured:14.3f}{fitted:12.3f}{held_out:14.3f}")
-    print(f"alpha {cost.alpha:.4g} FLOP/token^2, beta {cost.beta:.4g} FLOP/token")
-    print(f"peak  {cost.peak_flop_per_s:.4g} FLOP/s, R^2 {cost.r2:.4f}")
+    print(f"alpha {cost['alpha']:.4g} FLOP/token^2, beta {cost['beta']:.4g} FLOP/token")
+    print(f"peak  {cost['peak_flop_per_s']:.4g} FLOP/s, R^2 {cost['r2']:.4f}")
     print(
-        f"error on lengths left out: median {cost.held_out_error:.1%}, "
-        f"worst {cost.worst_held_out_error:.1%}"
+        f"error on lengths left out: median {cost['held_out_error']:.1%}, "
+        f"worst {cost['worst_held_out_error']:.1%}"
     )
-    print(f"figure in {result['figure']}; cost in {result['out']}")
+    print(f"figure in {cost['figure']}; cost in {cost['out']}")

@@ -88,11 +88,9 @@ def monitor(bundle: ModelBundle, options: MonitorOptions) -> tuple[list[Window],
     for first, end in bounds:
         rows = slice(first - start, end - start)
         windows.append(measure_window(scores[rows], lengths[rows], curves, first_row=first))
-    newest, verdict = windows[-1], judge(windows[-1], gate)
+    newest = windows[-1]
     return windows, {
-        "verdict": "below_gate" if verdict.below_gate else "holds",
-        "certain": verdict.certain,
-        "reason": verdict.reason,
+        **judge(newest, gate),
         "tau_b": newest.tau_b,
         "tau_b_ci": newest.tau_b_ci,
         "gate_tau_b": gate,

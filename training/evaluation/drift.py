@@ -36,16 +36,6 @@ class Window:
     """Quantile -> share of lengths at or below it; empty without calibration."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DriftVerdict:
-    """The newest window's tau_b compared with the gate."""
-
-    below_gate: bool
-    certain: bool
-    """The whole 95% interval lies on that side of the gate."""
-    reason: str
-
-
 def window_bounds(num_rows: int, window: int) -> list[tuple[int, int]]:
     """Return (first, end) of the newest windows in order, a quarter of a window apart.
 
@@ -77,8 +67,11 @@ def measure_window(
     )
 
 
-def judge(window: Window, gate: float) -> DriftVerdict:
-    """Return whether tau_b of the window is below the gate, and whether that may be chance."""
+def judge(window: Window, gate: float) -> dict[str, Any]:
+    """Return the `verdict` below_gate or holds, whether it is `certain`, and the `reason`.
+
+    It is certain if the whole 95% interval of tau_b lies on that side of the gate.
+    """
     if math.isnan(window.tau_b):
         raise DataError(
             "tau_b of the newest rows is undefined, as all their lengths or all their scores are "
@@ -86,27 +79,26 @@ def judge(window: Window, gate: float) -> DriftVerdict:
         )
     low, high = window.tau_b_ci
     below = window.tau_b < gate
-    verb, advice = "is below", ": train again on these logs"
-    if not below:
-        verb, advice = "holds", ""
-    elif high >= gate:
+    certain = high < gate if below else low >= gate
+    verb, advice = ("is below", ": train again on these logs") if below else ("holds", "")
+    if below and not certain:
         advice = (
             ", but its interval is not: this may be chance, give more rows or a longer --window"
         )
     figures = f"tau_b {window.tau_b:.3f} (95% {low:.3f} to {high:.3f})"
-    return DriftVerdict(
-        below_gate=below,
-        certain=high < gate if below else low >= gate,
-        reason=f"{figures} {verb} its gate of {gate:.3f}{advice}",
-    )
+    return {
+        "verdict": "below_gate" if below else "holds",
+        "certain": certain,
+        "reason": f"{figures} {verb} its gate of {gate:.3f}{advice}",
+    }
 
 
 def miscovered(window: Window) -> list[str]:
     """Return the quantiles whose coverage is off by more than 3 points plus chance."""
-    rows = window.end_row - window.first_row
-
-    def tolerance(quantile: float) -> float:
-        return _TOLERANCE + 1.96 * math.sqrt(quantile * (1 - quantile) / rows)
-
-    shares = window.coverage.items()
-    return [q for q, share in shares if abs(share - float(q)) > tolerance(float(q))]
+    wrong = []
+    for name, share in window.coverage.items():
+        quantile, rows = float(name), window.end_row - window.first_row
+        chance = 1.96 * math.sqrt(quantile * (1 - quantile) / rows)
+        if abs(share - quantile) > _TOLERANCE + chance:
+            wrong.append(name)
+    return wrong

@@ -7,7 +7,6 @@ that fits its figures, so there is no default: measure each model on each device
 """
 
 import logging
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -25,48 +24,17 @@ MIN_R2: Final = 0.99
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrefillCost:
-    """A fitted cost and its errors."""
-
-    alpha: float
-    """FLOP-equivalents per token^2, >= 0."""
-    beta: float
-    """FLOP-equivalents per token, >= 0."""
-    peak_flop_per_s: float
-    r2: float
-    """Share of the variance of the median costs that the fit explains."""
-    held_out_error: float
-    """Median over lengths of |predicted / measured - 1|, each predicted by a fit without it."""
-    worst_held_out_error: float
-    """The largest of them, usually of the shortest prompts: the model has no fixed cost."""
-    points: pd.DataFrame
-    """By batch_size and prompt_tokens: measured_s (median), fitted_s, held_out_s."""
-
-
-def describe(samples: PrefillSamples, cost: PrefillCost) -> dict[str, Any]:
-    """Return the content of a prefill-cost file."""
-    lengths = samples.table["prompt_tokens"].astype(float)
-    fitted = {key: value for key, value in vars(cost).items() if key != "points"}
-    return {
-        "format": "lengthwise-prefill-cost/1",
-        "alpha": fitted.pop("alpha"),
-        "beta": fitted.pop("beta"),
-        "units": {"alpha": "FLOP-equivalents/token^2", "beta": "FLOP-equivalents/token"},
-        **fitted,
-        "min_prompt_tokens": int(lengths.min()),
-        "max_prompt_tokens": int(lengths.max()),
-        "num_samples": len(samples.table),
-        "model": samples.model,
-        "device": samples.device,
-        "source": list(samples.source),
-    }
-
-
-def fit_cost(samples: PrefillSamples) -> PrefillCost:
+def fit_cost(samples: PrefillSamples) -> tuple[dict[str, Any], pd.DataFrame]:
     """Fit alpha and beta, neither below 0, to the median latency of each length and batch size.
 
     The loss is Huber's: a length measured beside other work hardly changes the fit.
+
+    Returns:
+        The content of a prefill-cost file. r2 is the share of the variance of the medians that the
+        fit explains. held_out_error is the median over lengths of |predicted / measured - 1|, each
+        predicted by a fit without it, and worst_held_out_error the largest, usually of the shortest
+        prompts.
+        The points, by batch_size and prompt_tokens: measured_s (median), fitted_s, held_out_s.
     """
     keys = ["batch_size", "prompt_tokens"]
     points = samples.table.astype(float).groupby(keys)["latency_s"].median().reset_index()
@@ -88,16 +56,24 @@ def fit_cost(samples: PrefillSamples) -> PrefillCost:
     missed = ((measured_s - fitted_s) ** 2).sum() / ((measured_s - measured_s.mean()) ** 2).sum()
     if missed > 1 - MIN_R2:
         logger.warning("R^2 is %.4f, below %.2f: do not route by this fit", 1 - missed, MIN_R2)
-    peak = samples.peak_flop_per_s
-    return PrefillCost(
-        alpha=float(seconds_2[0] * peak),
-        beta=float(seconds_2[1] * peak),
-        peak_flop_per_s=peak,
-        r2=float(1 - missed),
-        held_out_error=float(np.median(errors)),
-        worst_held_out_error=float(errors.max()),
-        points=points.assign(fitted_s=fitted_s, held_out_s=held_out_s),
-    )
+    alpha, beta = (seconds_2 * samples.peak_flop_per_s).tolist()
+    content = {
+        "format": "lengthwise-prefill-cost/1",
+        "alpha": alpha,
+        "beta": beta,
+        "units": {"alpha": "FLOP-equivalents/token^2", "beta": "FLOP-equivalents/token"},
+        "peak_flop_per_s": samples.peak_flop_per_s,
+        "r2": float(1 - missed),
+        "held_out_error": float(np.median(errors)),
+        "worst_held_out_error": float(errors.max()),
+        "min_prompt_tokens": int(lengths.min()),
+        "max_prompt_tokens": int(lengths.max()),
+        "num_samples": len(samples.table),
+        "model": samples.model,
+        "device": samples.device,
+        "source": list(samples.source),
+    }
+    return content, points.assign(fitted_s=fitted_s, held_out_s=held_out_s)
 
 
 def _fit(work_N2: NDArray[np.float64], measured_s: NDArray[np.float64]) -> NDArray[np.float64]:

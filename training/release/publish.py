@@ -33,7 +33,6 @@ from training.ranker.data_module import tokenize
 from training.ranker.encoder import in_buckets, save_scorer
 from training.ranker.training_loop import Trained
 from training.release.champion import Promotion, judge
-from training.release.mlflow_model import write_model_files
 from training.release.registry import figures_of, show_tau_b, tags_of
 from training.release.tracking import Tracker
 
@@ -207,12 +206,10 @@ def log_results(
         tracker.set_tags(tags_of(bundle.manifest))
         tracker.describe(_summary(bundle, splits), banner=bundle.manifest.banner)
     tracker.log_folder(bundle.path, bundle.path.name)
+    tracker.log_model_files(bundle.path.name, texts(splits.test[:2]))
     with tempfile.TemporaryDirectory() as work:
-        model, checkpoint = Path(work, "model"), Path(work, "checkpoint")
-        write_model_files(model, texts(splits.test[:2]))
-        tracker.log_folder(model, bundle.path.name)
-        save_scorer(checkpoint, trained.scorer, trained.tokenizer)
-        tracker.log_folder(checkpoint, f"{prefix}{CHECKPOINT}")
+        save_scorer(Path(work), trained.scorer, trained.tokenizer)
+        tracker.log_folder(Path(work), f"{prefix}{CHECKPOINT}")
     low, high = metrics["tau_b_ci"]
     numbers = {"tau_b_low": low, "tau_b_high": high}
     numbers |= {k: v for k, v in metrics.items() if isinstance(v, int | float)}

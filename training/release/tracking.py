@@ -13,7 +13,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlparse
@@ -29,6 +30,7 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import BundleError, ConfigError
 from lengthwise.mlflow_store import NOTE, TRACKING_URI, find_store
+from scoring_service.ranker import pyfunc
 from training.release.registry import CHAMPION
 
 if TYPE_CHECKING:
@@ -228,6 +230,29 @@ class Tracker(Store):
     def log_folder(self, folder: Path, name: str) -> None:
         """Log a folder of files as the artefact `name`."""
         self.client.log_artifacts(self.run_id, str(folder), name)
+
+    def log_model_files(self, name: str, prompts: Sequence[str]) -> None:
+        """Log beside a bundle what makes its artefact a model of MLflow.
+
+        These are the MLmodel file, the signature, and `prompts` as an example.
+        """
+        with tempfile.TemporaryDirectory() as work, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # MLflow warns of its own type hints when imported
+            import mlflow.pyfunc
+            from mlflow.models import ModelSignature
+            from mlflow.types import ColSpec, DataType, Schema
+
+            mlflow.pyfunc.save_model(
+                Path(work, "model"),
+                loader_module=pyfunc.__name__,
+                signature=ModelSignature(
+                    inputs=Schema([ColSpec(DataType.string, pyfunc.PROMPT)]),
+                    outputs=Schema([ColSpec(DataType.double, pyfunc.SCORE)]),
+                ),
+                input_example=pd.DataFrame({pyfunc.PROMPT: list(prompts)}),
+                pip_requirements=["lengthwise[serve]", "pandas"],
+            )
+            self.log_folder(Path(work, "model"), name)
 
     def log_figure(self, figure: Figure, name: str) -> str:
         """Log a matplotlib figure as the artefact `figures/<name>.png`; returns its address."""

@@ -74,8 +74,9 @@ def test_false_alarms_are_as_rare_as_the_help_says() -> None:
             gate = measure_window(*rows(2 * num_rows), None, first_row=0).tau_b_ci[0]
             window = measure_window(*rows(num_rows, random_part), None, first_row=0)
             verdict = judge(window, gate)
-            below += verdict.below_gate
-            certain += verdict.below_gate and verdict.certain
+            is_below = verdict["verdict"] == "below_gate"
+            below += is_below
+            certain += is_below and verdict["certain"]
         return below / checks, certain / checks
 
     # Without drift the shares depend on the ratio of the two numbers of rows only.
@@ -104,9 +105,9 @@ def test_a_verdict_is_certain_where_the_whole_interval_is_on_its_side(
 ) -> None:
     window = Window(first_row=0, end_row=100, tau_b=0.5, tau_b_ci=interval, coverage={})
     verdict = judge(window, gate)
-    assert (verdict.below_gate, verdict.certain) == (below, certain)
-    assert reason in verdict.reason
-    assert "tau_b 0.500 (95% 0.400 to 0.600)" in verdict.reason
+    assert (verdict["verdict"], verdict["certain"]) == ("below_gate" if below else "holds", certain)
+    assert reason in verdict["reason"]
+    assert "tau_b 0.500 (95% 0.400 to 0.600)" in verdict["reason"]
 
 
 def test_coverage_is_off_beyond_three_points_and_chance_in_both_directions() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from lengthwise.bundle import BANNER
+from lengthwise.bundle import BANNER, ModelBundle
 from lengthwise.errors import ConfigError
 from training.config import DataConfig, TrainConfig
 from training.data.labelled_splits import load_splits
+from training.export.bundle_scores import score_prompts
 
 
 def test_a_run_notes_what_the_machine_did(mlruns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,3 +69,30 @@ def test_a_store_that_breaks_under_a_run_is_one_line_and_the_run_failed(
         tracker.log_metrics({"tau_b": 0.5})
     assert tracker.client.get_run(tracker.run_id).info.status == ("RUNNING" if lost else "FAILED")
     assert ("could not be marked FAILED: database or disk is full" in caplog.text) == lost
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_loads_the_champion_and_it_predicts(
+    tiny_bundle: ModelBundle, mlruns: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    from training.release.tracking import Tracker
+
+    prompts = ["write a long poem", "yes"]
+    with Tracker(mlruns, run_name="x", system_metrics=False) as tracker:
+        tracker.log_folder(tiny_bundle.path, "bundle")
+        tracker.log_model_files("bundle", prompts)
+        version = tracker.register("loadable", "bundle", {"revision": "r"}, "a ranker")
+        tracker.promote("loadable", version)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracker.store.uri)
+    mlflow.set_tracking_uri(tracker.store.uri)
+    model = mlflow.pyfunc.load_model("models:/loadable@champion")
+    frame = pd.DataFrame({"prompt": prompts})
+    assert model.predict(frame).score.tolist() == score_prompts(tiny_bundle, prompts).tolist()
+    assert model.metadata.signature.inputs.input_names() == ["prompt"]
+    assert model.metadata.saved_input_example_info is not None
+    assert tracker.client.get_model_version("loadable", version).description == "a ranker"
+    champion = tracker.champion("loadable")
+    assert champion is not None
+    assert champion.manifest == tiny_bundle.manifest
