@@ -11,7 +11,7 @@ burst, steady arrivals, scarce KV memory, missing scores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -55,14 +55,20 @@ def check_policy(policy: MakePolicy | str) -> list[str]:
     """
     kept: list[str] = []
     for workload, run in _runs(_maker(policy, load_policy)):
-        for law in LAWS:
-            complaint = law(run)
-            if complaint:
-                raise InvalidDecision(
-                    f"policy {describe(run.policy)} breaks the law {law.__name__!r} on the "
-                    f"workload {workload!r}: {complaint}"
-                )
-            kept.append(f"{workload}: {law.__name__}")
+        laws = ((law.__name__, law(run)) for law in LAWS)
+        kept += _kept(f"policy {describe(run.policy)}", workload, laws)
+    return kept
+
+
+def _kept(subject: str, workload: str, laws: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the names of the laws on a workload; InvalidDecision for the first complaint."""
+    kept = []
+    for law, complaint in laws:
+        if complaint:
+            raise InvalidDecision(
+                f"{subject} breaks the law {law!r} on the workload {workload!r}: {complaint}"
+            )
+        kept.append(f"{workload}: {law}")
     return kept
 
 
@@ -94,13 +100,8 @@ def check_placement(placement: Callable[[], Placement] | str) -> list[str]:
                 fabric=Fabric(kv_bytes_per_token=1, bytes_per_s=1000.0),
                 **options,
             )
-            for law, complaint in _laws_of_placements(run, made, make).items():
-                if complaint:
-                    raise InvalidDecision(
-                        f"placement {made.name!r} breaks the law {law!r} on the workload "
-                        f"{workload + case!r}: {complaint}"
-                    )
-                kept.append(f"{workload}{case}: {law}")
+            laws = _laws_of_placements(run, made, make)
+            kept += _kept(f"placement {made.name!r}", workload + case, laws.items())
     return kept
 
 

@@ -161,18 +161,14 @@ def ask_rule(policy: Policy, load: LoadView) -> StepRule:
     try:
         rule = policy.step_rule(load)
     except Exception as error:
-        raise no_rule(policy, load, error) from error
+        why = f"{type(error).__name__}: {error}; correct its step_rule()"
+        raise _no_rule(policy, load, why) from error
     if not isinstance(rule, StepRule):
-        raise no_rule(policy, load, rule)
+        raise _no_rule(policy, load, f"it returned {rule!r}; return a StepRule")
     return rule
 
 
-def no_rule(policy: Policy, load: LoadView, instead: object) -> InvalidDecision:
-    """Return the error for a `step_rule` that raised or returned `instead` of a rule."""
-    if isinstance(instead, Exception):
-        why = f"{type(instead).__name__}: {instead}; correct its step_rule()"
-    else:
-        why = f"it returned {instead!r}; return a StepRule"
+def _no_rule(policy: Policy, load: LoadView, why: str) -> InvalidDecision:
     return InvalidDecision(
         f"policy {describe(policy)} failed to give the rule of step {load.step}: {why}"
     )

@@ -14,7 +14,7 @@ import pandas as pd
 from lengthwise.bundle import ModelBundle
 from lengthwise.child_processes import started
 from lengthwise.command_line.program import print_banner
-from lengthwise.errors import ScoringError, UnsupportedByEngine, at_least
+from lengthwise.errors import ScoringError, UnsupportedByEngine
 from lengthwise.strict_json import to_json
 from scheduler_adapters.engines.driver import longest_context
 from scheduler_adapters.engines.engine_clock import ClockKind
@@ -32,8 +32,15 @@ from scheduler_adapters.workload.table_files import read_table
 log = logging.getLogger(__name__)
 
 SCHEDULERS: Final = ("fcfs", "pars", "oracle")
+_PROFILE: Final = "llama-3-8b@a100-80g"
+_NUM_SIMULATED: Final = 2000
+"""Limit of held-out prompts in the simulator's burst."""
+_SIMULATOR_SEATS: Final = 64
+_ENGINE_SEATS: Final = 4
 _ENGINE_BURSTS: Final = 4
 """Number of bursts; the machine's speed hardly changes within a short one."""
+_SCORING_TIMEOUT_S: Final = 60.0
+"""Deadline of one batch of scores."""
 _SECONDS: Final[Mapping[ClockKind, str]] = {
     "steady": "seconds are CPU time of this machine, were it as fast throughout as at first",
     "wall": "seconds of the wall clock",
@@ -46,24 +53,10 @@ class DemoConfig:
 
     trained: Path = Path("mlruns/demo")
     """Folder of the training run (`python -m training fit RECIPE --out`), and of the report."""
-    num_simulated: int = 2000
-    """Limit of held-out prompts in the simulator's burst."""
-    profile: str = "llama-3-8b@a100-80g"
-    """MODEL@GPU of the simulated instance."""
-    simulator_max_num_seqs: int = 64
-    """Requests that run at once in the simulator."""
     num_engine_requests: int = 240
     """Held-out prompts for vLLM, drawn at random, in four bursts; 0 leaves vLLM out."""
-    engine_max_num_seqs: int = 4
-    """Requests that run at once in vLLM; the others queue."""
-    scoring_timeout_s: float = 60.0
-    """Deadline of one batch of scores."""
     seed: int = 0
     """Seed of the draw and of vLLM's random prompts."""
-
-    def __post_init__(self) -> None:
-        for name in ("num_simulated", "simulator_max_num_seqs", "engine_max_num_seqs"):
-            at_least(name, getattr(self, name), 1)
 
 
 def demo(config: DemoConfig) -> None:
@@ -84,17 +77,15 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     """Run the demo and write its report; returns the figures."""
     bundle = ModelBundle.load(config.trained / "bundle")
     held_out = read_table(config.trained / "test.parquet", ["prompt", "output_tokens"])
-    requests, num_scored = _scored_requests(bundle, held_out.head(config.num_simulated), config)
-    simulated = _simulate(requests, config)
+    requests, num_scored = _scored_requests(bundle, held_out.head(_NUM_SIMULATED))
+    simulated = _simulate(requests)
     served = _serve(requests, config)
     page = config.trained / "report.html"
     write_demo_report(page, bundle.manifest, requests, num_scored, simulated, served)
-    return _figures(bundle, simulated, served, config) | {"report": str(page)}
+    return _figures(bundle, simulated, served) | {"report": str(page)}
 
 
-def _scored_requests(
-    bundle: ModelBundle, held_out: pd.DataFrame, config: DemoConfig
-) -> tuple[Requests, int]:
+def _scored_requests(bundle: ModelBundle, held_out: pd.DataFrame) -> tuple[Requests, int]:
     """Return a burst of the held-out prompts, and the number of scores of the service."""
     prompts = held_out["prompt"].tolist()
     log.info("scoring %d held-out prompts through the service", len(prompts))
@@ -103,7 +94,7 @@ def _scored_requests(
     with (
         contextlib.suppress(ScoringError),
         _service(bundle) as target,
-        contextlib.closing(ServiceScores(target, timeout_s=config.scoring_timeout_s)) as source,
+        contextlib.closing(ServiceScores(target, timeout_s=_SCORING_TIMEOUT_S)) as source,
     ):
         scored = source.score_prompts(prompts)
     num_scored = int(np.isfinite(scored.values).sum())
@@ -129,16 +120,16 @@ def _service(bundle: ModelBundle) -> Iterator[str]:
         yield line.split()[-1]
 
 
-def _simulate(requests: Requests, config: DemoConfig) -> Bursts:
-    log.info("simulating a burst of %d on %s", len(requests), config.profile)
-    instance = Instance.preset(config.profile, max_num_seqs=config.simulator_max_num_seqs)
+def _simulate(requests: Requests) -> Bursts:
+    log.info("simulating a burst of %d on %s", len(requests), _PROFILE)
+    instance = Instance.preset(_PROFILE, max_num_seqs=_SIMULATOR_SEATS)
     return Bursts(
         timelines={
             name: simulate(_for_scheduler(requests, name), load_policy(name), instance)
             for name in SCHEDULERS
         },
-        conditions=f"{len(requests)} requests at t = 0, {config.profile}, "
-        f"{config.simulator_max_num_seqs} at once, simulated",
+        conditions=f"{len(requests)} requests at t = 0, {_PROFILE}, "
+        f"{_SIMULATOR_SEATS} at once, simulated",
     )
 
 
@@ -160,7 +151,7 @@ def _serve_in_turn(requests: Requests, config: DemoConfig) -> Bursts:
 
     The order makes a slowing machine about equally fast under each scheduler.
     """
-    offline = OfflineConfig(scheduler=SCHEDULERS[0], max_num_seqs=config.engine_max_num_seqs)
+    offline = OfflineConfig(scheduler=SCHEDULERS[0], max_num_seqs=_ENGINE_SEATS)
     rows = np.array_split(np.arange(len(requests)), min(_ENGINE_BURSTS, len(requests)))
     served: dict[str, list[Timeline]] = {name: [] for name in SCHEDULERS}
     with open_driver(offline, max_model_len=longest_context(requests)) as driver:
@@ -177,7 +168,7 @@ def _serve_in_turn(requests: Requests, config: DemoConfig) -> Bursts:
             for name, timelines in served.items()
         },
         conditions=f"{len(requests)} of the same requests in {len(rows)} bursts, each at t = 0; "
-        f"vLLM, random Llama of 1.2 M parameters, {config.engine_max_num_seqs} at once, one engine "
+        f"vLLM, random Llama of 1.2 M parameters, {_ENGINE_SEATS} at once, one engine "
         f"under all three in turn; {_SECONDS[kind]}",
     )
 
@@ -186,9 +177,7 @@ def _for_scheduler(requests: Requests, name: str) -> Requests:
     return requests.with_scores(requests.output_tokens) if name == "oracle" else requests
 
 
-def _figures(
-    bundle: ModelBundle, simulated: Bursts, served: Bursts | None, config: DemoConfig
-) -> dict[str, Any]:
+def _figures(bundle: ModelBundle, simulated: Bursts, served: Bursts | None) -> dict[str, Any]:
     """Return the figures of the training run, then those of this run."""
     manifest = bundle.manifest
     data, trained = manifest.dataset, manifest.metrics
@@ -197,7 +186,7 @@ def _figures(
     if served is not None:
         timeline = served.timelines[SCHEDULERS[0]]
         sizes = {"num_requests": len(timeline.requests), "num_bursts": len(set(timeline.instance))}
-        vllm = _latencies(served) | sizes | {"max_num_seqs": config.engine_max_num_seqs}
+        vllm = _latencies(served) | sizes | {"max_num_seqs": _ENGINE_SEATS}
     return {
         "dataset": data.get("id"),
         "banner": manifest.banner,

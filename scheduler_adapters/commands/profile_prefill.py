@@ -57,8 +57,6 @@ class ProfileConfig:
     """Prompts of equal length in one prefill."""
     repeats: int = 5
     """Timed runs of each pair, after one untimed run."""
-    cuda_graphs: bool | None = None
-    """Replay each prefill as a CUDA graph, with the time without it as eager_s; none: on a GPU."""
     seed: int = 0
     """Seed of weights and prompts."""
     json: bool = False
@@ -74,8 +72,6 @@ class ProfileConfig:
                 f"batch_sizes is {self.batch_sizes} with a profile, whose prompts are prefilled "
                 "alone; leave it out"
             )
-        if self.cuda_graphs and not find_device(self.device).startswith("cuda"):
-            raise ConfigError("cuda_graphs is true, and the device is no GPU; leave it out")
         check_place(self.out, ".csv")
 
 
@@ -161,7 +157,6 @@ def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[st
     import torch
 
     is_gpu = device.startswith("cuda")
-    as_graphs = is_gpu if config.cuda_graphs is None else config.cuda_graphs
     pairs = [(size, length) for size in config.batch_sizes for length in config.prompt_tokens]
     generator = torch.Generator(device=device).manual_seed(config.seed)
     with Progress(len(pairs)) as progress, torch.inference_mode():
@@ -173,7 +168,7 @@ def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[st
             prefill = partial(model, prompts_BL, logits_to_keep=1, use_cache=False)
             try:
                 taken = {"latency_s": _timed(prefill, device, config.repeats)}
-                if as_graphs:
+                if is_gpu:
                     replay = _captured(prefill, device)
                     replayed_s = _timed(replay, device, config.repeats)
                     taken = {"latency_s": replayed_s, "eager_s": taken["latency_s"]}

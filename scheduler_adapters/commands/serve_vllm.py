@@ -9,7 +9,6 @@ import importlib.metadata
 import json
 import logging
 import os
-import re
 import socket
 import sys
 import tempfile
@@ -50,7 +49,6 @@ log = logging.getLogger(__name__)
 SCHEDULER: Final = "scheduler_adapters.engines.vllm_v1.scheduler"
 MIDDLEWARE: Final = "scheduler_adapters.engines.vllm_v1.middleware.VllmScores"
 _PROBE_S: Final = 5.0
-_SECRET: Final = re.compile("api-key$|hf-token$|password|secret")
 _KEYS: Final = "LENGTHWISE_API_KEYS"
 _WITH_KEYS: Final = f"""\
 import json, os, runpy, sys
@@ -176,7 +174,7 @@ def run(config: ServeConfig) -> None:
     check(config)
     module = server_module(config.model)
     command = [sys.executable, "-m", *module, *server_options(config)]
-    log.info("starting %s", " ".join(_redacted(command)))
+    log.info("starting %s", " ".join(module))  # options may hold secrets
     sys.stdout.flush()
     middleware, keys = config.middleware, config.api_keys
     if METRICS_FOLDER not in os.environ:
@@ -219,19 +217,6 @@ def _configured_keys(options: Sequence[str]) -> list[str]:
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
         return []
     return [keys] if isinstance(keys, str) else [str(key) for key in keys]
-
-
-def _redacted(command: Sequence[str]) -> list[str]:
-    """Return the command without its secrets, for the log."""
-    shown, is_secret = [], False
-    for word in command:
-        if word.startswith("--"):
-            name, equals, _ = word.partition("=")
-            is_secret = _SECRET.search(name.replace("_", "-")) is not None
-            shown.append(f"{name}=..." if is_secret and equals else word)
-        else:
-            shown.append("..." if is_secret else word)
-    return shown
 
 
 def check(config: ServeConfig) -> None:

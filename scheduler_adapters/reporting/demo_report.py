@@ -67,7 +67,7 @@ def write_demo_report(
     sections = [_waiting_section(simulated), _latency_section("In the simulator", simulated)]
     if served is not None:
         sections.append(_latency_section("In vLLM", served))
-    sections += [_predictor_section(manifest, requests), *_training_sections(manifest), _GO_ON]
+    sections += [_predictor_section(manifest, requests), _GO_ON]
     means = {name: s.normalized_latency_s.mean for name, s in simulated.summaries.items()}
     banner = f"{manifest.banner}. " if manifest.banner else ""
     lead = (
@@ -146,20 +146,6 @@ def _predictor_section(manifest: Manifest, requests: Requests) -> ReportSection:
         figure=figures.scatter_figure(requests.score, requests.output_tokens),
         caption=f"{len(requests)} held-out prompts of {manifest.dataset.get('id')}",
     )
-
-
-def _training_sections(manifest: Manifest) -> list[ReportSection]:
-    points = [p for p in manifest.history if "val/tau_b" in p and "step" in p]
-    if not points:
-        return []
-    steps, taus = ([float(point[name]) for point in points] for name in ("step", "val/tau_b"))
-    return [
-        ReportSection(
-            heading="Training",
-            figure=figures.tau_figure(steps, taus),
-            caption=f"MLflow run {manifest.mlflow_run_id}",
-        )
-    ]
 
 
 def _latency_table(bursts: Bursts) -> ReportTable:

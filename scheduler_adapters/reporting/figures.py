@@ -276,15 +276,6 @@ def series_figure(table: pd.DataFrame, xlabel: str, ylabel: str) -> list[Figure]
     return _panels(table, draw, xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
 
 
-def tau_figure(steps: ArrayLike, tau_b: ArrayLike) -> Figure:
-    """Agreement of a ranker on its validation prompts during the training."""
-    with _canvas(5.6, 3.2) as (figure, axis):
-        axis.plot(steps, tau_b, marker="o", markersize=3, color=COLOURS["pars"], label="pars")
-        axis.set(xlabel="optimiser step", ylabel="tau_b on validation prompts")
-        axis.legend()
-        return figure
-
-
 def scatter_figure(scores: ArrayLike, lengths: ArrayLike) -> Figure:
     """Scores and lengths, as pixels: a file with thousands of them stays small."""
     with _canvas(5.6, 3.4, dpi=110) as (figure, axis):

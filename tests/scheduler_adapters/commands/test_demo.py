@@ -10,6 +10,7 @@ import pytest
 from lengthwise.bundle import BANNER, Manifest, ModelBundle
 from lengthwise.errors import BundleError, DataError
 from scheduler_adapters.__main__ import main
+from scheduler_adapters.commands import demo
 from scheduler_adapters.commands.demo import DemoConfig, print_summary, run_demo
 from scheduler_adapters.engines.vllm_v1 import in_process as vllm_driver
 
@@ -27,9 +28,8 @@ def trained(tiny_bundle: ModelBundle, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def a_config(trained: Path, **changes: float) -> DemoConfig:
-    settings = {"num_engine_requests": 0, "simulator_max_num_seqs": 8, **changes}
-    return DemoConfig(trained=trained, **settings)  # type: ignore[arg-type]
+def a_config(trained: Path, num_engine_requests: int = 0) -> DemoConfig:
+    return DemoConfig(trained=trained, num_engine_requests=num_engine_requests)
 
 
 def test_the_oracle_beats_fcfs_and_the_report_is_written(trained: Path) -> None:
@@ -77,9 +77,10 @@ def test_all_schedulers_serve_the_same_requests_in_one_engine(trained: Path) -> 
 
 
 def test_without_scores_the_order_falls_back_to_fcfs_and_says_so(
-    trained: Path, caplog: pytest.LogCaptureFixture
+    trained: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    figures = run_demo(a_config(trained, scoring_timeout_s=1e-6))
+    monkeypatch.setattr(demo, "_SCORING_TIMEOUT_S", 1e-6)
+    figures = run_demo(a_config(trained))
     assert figures["simulator"]["pars"] == figures["simulator"]["fcfs"]
     assert "ranked by the median" in caplog.text
     assert f"0 of {NUM_PROMPTS} prompts had a score" in Path(figures["report"]).read_text()

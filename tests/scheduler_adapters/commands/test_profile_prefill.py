@@ -29,7 +29,6 @@ def test_the_7b_shape_has_the_parameters_of_llama_2_7b() -> None:
         {"prompt_tokens": []},
         {"batch_sizes": [0]},
         {"repeats": 0},
-        {"cuda_graphs": True, "device": "cpu"},
     ],
 )
 def test_impossible_profiles_are_refused(wrong: dict[str, object]) -> None:

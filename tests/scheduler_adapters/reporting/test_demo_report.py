@@ -19,7 +19,6 @@ MANIFEST = Manifest(
     max_prompt_tokens=32,
     dataset={"id": "two-chats", "train_prompts": 77},
     metrics={"tau_b": 0.5},
-    history=[{"step": 1, "val/tau_b": 0.2}, {"step": 9, "val/tau_b": 0.4}],
 )
 
 
@@ -44,7 +43,7 @@ def test_the_lead_says_how_many_times_lower_and_who_had_no_score(
     assert "of a burst 3.0-fold." in text
     assert "ran FCFS" not in text
     assert "<td>3.00x</td>" in text
-    assert text.count("<svg") == 5  # who waits under FCFS and PARS, latency, predictions, training
+    assert text.count("<svg") == 4  # who waits under FCFS and PARS, latency, predictions
     assert "make play" in text
     write_demo_report(page, MANIFEST, REQUESTS, 2, simulated, None)
     assert "Only 2 of 3 prompts had a score" in page.read_text()
