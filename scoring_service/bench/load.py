@@ -48,7 +48,6 @@ def cpu_s(pid: int) -> float:
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -151,13 +150,7 @@ def open_loop(
 
 
 class PromptMaker:
-    """Seeded random prompts made of words that are one token each.
-
-    Args:
-        tokenizer: of the model under test.
-        max_tokens: longest prompt, special tokens included.
-        seed: of everything random.
-    """
+    """Seeded random prompts of words that are one token each; special tokens count as well."""
 
     def __init__(self, tokenizer: Tokenizer, max_tokens: int, seed: int = 0) -> None:
         words = sorted(word for word in tokenizer.get_vocab() if word.isalpha() and word.isascii())
@@ -172,7 +165,6 @@ class PromptMaker:
         return [self.of_length(int(n)) for n in np.clip(lengths, 4, self._max_tokens)]
 
     def uniform(self, num: int, low: int, high: int) -> list[str]:
-        """`num` prompts of `low` to `high` tokens."""
         return [self.of_length(int(n)) for n in self._random.integers(low, high + 1, num)]
 
     def of_length(self, num_tokens: int) -> str:

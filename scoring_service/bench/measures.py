@@ -271,10 +271,9 @@ def _info_calls(target: str, latencies_s: list[float]) -> Iterator[None]:
 
 
 def start_and_memory(subject: Subject) -> dict[str, float]:
-    """Seconds from the start of the process to READY, and its memory over random lengths.
+    """Seconds from a process's start to READY, the median of several; resident memory.
 
-    The start times the model, too; it is the median of several. Memory is resident after warm-up;
-    its growth is over prompts of random lengths, in batches.
+    Memory grows over batches of random lengths.
     """
     starts_s = []
     for _ in range(_STARTS):

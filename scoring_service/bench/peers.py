@@ -21,8 +21,6 @@ MODEL_NAME: Final = "ranker"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A running server."""
-
     name: str
     pid: int
     target: str

@@ -79,11 +79,7 @@ def _side_by_side(subject: measures.Subject) -> dict[str, Any]:
 
 def _alone(subject: measures.Subject) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for measure in (
-        measures.batching_gain,
-        measures.overload,
-        measures.start_and_memory,
-    ):
+    for measure in (measures.batching_gain, measures.overload, measures.start_and_memory):
         _say(measure.__name__.replace("_", " "))
         result[measure.__name__] = measure(subject)
     return result

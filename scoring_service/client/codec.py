@@ -69,7 +69,6 @@ def write_batch(prompts: Sequence[str], target_model: str) -> pb.ScoreBatchReque
 
 
 def write_report(observed: Sequence[Observed]) -> pb.ReportRequest:
-    """Return the request that reports observed lengths."""
     return pb.ReportRequest(
         observations=[
             pb.Observation(
@@ -85,7 +84,6 @@ def write_report(observed: Sequence[Observed]) -> pb.ReportRequest:
 
 
 def read_score(response: pb.ScoreResponse) -> Score:
-    """Return the score in a response."""
     return _score(response.scored, response.revision)
 
 
@@ -99,7 +97,6 @@ def read_batch(response: pb.ScoreBatchResponse) -> list[Score | ScoringError]:
 
 
 def read_info(response: pb.InfoResponse) -> ServiceInfo:
-    """Return the served model and the limits in a response."""
     values = {name: getattr(response, name) for name in ServiceInfo.__dataclass_fields__}
     return ServiceInfo(**{**values, "target_models": tuple(response.target_models)})
 

@@ -99,7 +99,6 @@ class CallLifecycle:
         direct.on_answered = places.release
 
     def handler(self, name: str, method: Method) -> Handle:
-        """Return the handler of a method's calls."""
         handle = partial(self.handle, name, method)
 
         def take(direct: DirectCall, serialized: bytes) -> None:

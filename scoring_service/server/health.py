@@ -50,7 +50,6 @@ class Health:
         )
 
     def methods(self) -> Mapping[str, Handle]:
-        """Return the handler of each method by its name."""
         return {"Check": self._check, "Watch": self._watch}
 
     def set_serving(self, serving: bool) -> None:

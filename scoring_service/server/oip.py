@@ -43,7 +43,6 @@ class OpenInference:
         self._service = service
 
     def methods(self) -> dict[str, Method]:
-        """Return the methods by name."""
         readers = {
             "ServerLive": lambda _: MESSAGES["ServerLiveResponse"](live=True),
             "ServerReady": lambda _: MESSAGES["ServerReadyResponse"](ready=True),
@@ -61,12 +60,13 @@ class OpenInference:
     def _model_metadata(self, request: Any) -> Message:
         self._check_model(request.name, request.version)
         model = self._service.model
-        response = MESSAGES["ModelMetadataResponse"](
-            name=model.manifest.name, versions=[model.revision], platform="onnxruntime_onnx"
+        return MESSAGES["ModelMetadataResponse"](
+            name=model.manifest.name,
+            versions=[model.revision],
+            platform="onnxruntime_onnx",
+            inputs=[{"name": INPUT, "datatype": "BYTES", "shape": [-1]}],
+            outputs=[{"name": OUTPUT, "datatype": "FP32", "shape": [-1]}],
         )
-        response.inputs.add(name=INPUT, datatype="BYTES", shape=[-1])
-        response.outputs.add(name=OUTPUT, datatype="FP32", shape=[-1])
-        return response
 
     def _read(self, request: Any) -> PromptRequest:
         self._check_model(request.model_name, request.model_version)
@@ -84,14 +84,13 @@ class OpenInference:
             if isinstance(item, ScoringError):
                 raise item
             scores.append(item.score)
-        response = MESSAGES["ModelInferResponse"](
+        return MESSAGES["ModelInferResponse"](
             model_name=self._service.model.manifest.name,
             model_version=answer.revision,
             id=request_id,
+            outputs=[{"name": OUTPUT, "datatype": "FP32", "shape": shape}],
             raw_output_contents=[struct.pack(f"<{len(scores)}f", *scores)],
         )
-        response.outputs.add(name=OUTPUT, datatype="FP32", shape=shape)
-        return response
 
     def _serves(self, name: str, version: str) -> bool:
         model = self._service.model

@@ -45,7 +45,6 @@ class Reflection:
         """Calls by their last request."""
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """Return the handlers to add to a server."""
         # Without a deserializer: grpcio never ends the thread of a call that it cannot parse.
         call = grpc.stream_stream_rpc_method_handler(
             self._answer, response_serializer=lambda message: message.SerializeToString()

@@ -41,7 +41,8 @@ def supervise(config: ServerConfig, arguments: Sequence[str]) -> None:
     with _hold_port(config.address, config.drain_notice_s + _PORT_S) as held:
         host, _ = split_address("address", config.address)
         address = f"{host}:{held.getsockname()[1]}"
-        children = [_Child(n, config, address, arguments) for n in range(config.processes)]
+        shares = [_share_of(config, number, address) for number in range(config.processes)]
+        children = [_Child([*as_options(share), *arguments]) for share in shares]
         try:
             for child in children:  # In turn: each times the model on cores of its own.
                 child.start()
@@ -57,11 +58,8 @@ def supervise(config: ServerConfig, arguments: Sequence[str]) -> None:
 
 
 class _Child:
-    def __init__(
-        self, number: int, config: ServerConfig, address: str, arguments: Sequence[str]
-    ) -> None:
-        options = as_options(_share_of(config, number, address))
-        self._command = [sys.executable, "-m", "scoring_service", "serve", *options, *arguments]
+    def __init__(self, options: Sequence[str]) -> None:
+        self._command = [sys.executable, "-m", "scoring_service", "serve", *options]
         self.process: subprocess.Popen[str] | None = None
         self.line = ""
         """Line that it prints when it serves; "" before."""

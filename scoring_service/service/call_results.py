@@ -29,8 +29,6 @@ Key = tuple[str, bytes]
 
 
 class Scored(NamedTuple):
-    """Score of one prompt."""
-
     score: float
     prompt_tokens: int
     truncated: bool

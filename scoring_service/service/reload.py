@@ -40,7 +40,6 @@ class ModelReloader:
         self._thread = threading.Thread(target=self._watch, name="reload", daemon=True)
 
     def start(self) -> None:
-        """Start to poll."""
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:

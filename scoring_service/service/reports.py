@@ -71,7 +71,6 @@ class ReportLog:
                 ) from error
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
     def _open(self) -> int:
@@ -141,7 +140,6 @@ class ReportBook:
         return len(current)
 
     def close(self) -> None:
-        """Close the log."""
         if self._log is not None:
             self._log.close()
 

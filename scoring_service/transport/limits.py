@@ -47,7 +47,6 @@ class BlockedCalls(Generic[C]):
         self._cancel_while(lambda since_s: since_s <= self.clock() - self.timeout_s)
 
     def cancel_all(self) -> None:
-        """Cancel all waiting calls."""
         self._cancel_while(lambda _: True)
 
     def __len__(self) -> int:
