@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +21,8 @@ from dataclasses import dataclass, field
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from lengthwise.bundle import ModelBundle
+from lengthwise.child_processes import started
 from lengthwise.errors import ScoringError
 from scoring_service.client import ScoringClient
 from scoring_service.proto import scoring_pb2 as pb
@@ -26,6 +30,15 @@ from scoring_service.server.rpc import SERVICE
 from tests.scoring_service.waiting import no_messages
 
 Attack = Callable[[str, float], object]
+
+
+@contextmanager
+def serving(bundle: ModelBundle, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server process and its HOST:PORT."""
+    command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle.path)]
+    ready = f"serving tiny revision {bundle.manifest.revision} on 127.0.0.1:"
+    with started([*command, "--address", "127.0.0.1:0", *options], ready=ready) as (process, line):
+        yield process, line.split()[-1]
 
 
 def open_channel(target: str) -> grpc.Channel:

@@ -19,3 +19,12 @@ def no_messages(end: threading.Event) -> Iterator[bytes]:
     """Yield nothing until `end` is set: the messages of a call that is silent."""
     end.wait(60)
     yield from ()
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s

@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scoring_service.client.breaker import CircuitBreaker
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.scoring_service.waiting import Clock
 
 
 def test_the_breaker_opens_after_failures_and_lets_one_try():

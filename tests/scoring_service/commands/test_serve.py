@@ -5,27 +5,12 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from lengthwise.bundle import FP32
-from lengthwise.child_processes import started
 from scoring_service.client import ScoringClient
-
-COMMAND = [sys.executable, "-m", "scoring_service"]
-
-
-@contextmanager
-def serving(bundle, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server process and its HOST:PORT."""
-    arguments = ["serve", "--bundle", str(bundle.path), "--address", "127.0.0.1:0", *options]
-    ready = f"serving tiny revision {bundle.manifest.revision} on 127.0.0.1:"
-    with started([*COMMAND, *arguments], ready=ready) as (process, line):
-        yield process, line.split()[-1]
+from tests.scoring_service.attacks import serving
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import signal
 import socket
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import grpc
 import pytest
 
-from lengthwise.child_processes import free_port, started
+from lengthwise.child_processes import free_port
 from scoring_service.bench.load import rss_bytes
 from scoring_service.client import Score, ScoringClient
 from scoring_service.proto import scoring_pb2 as pb
@@ -26,19 +24,11 @@ from tests.scoring_service.attacks import (
     HEAVY_TEXTS,
     half_scrapes,
     honest_callers,
+    serving,
     stalled_calls,
 )
 from tests.scoring_service.waiting import no_messages, wait_until
 from tests.soak import soak
-
-
-@contextmanager
-def serving(bundle, *options):
-    """A server process and its HOST:PORT."""
-    command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle.path)]
-    command += ["--address", "127.0.0.1:0", "--drain-grace-s", "1", *options]
-    with started(command, ready="serving ") as (process, line):
-        yield process, line.split()[-1]
 
 
 def bear(process, target, attack):

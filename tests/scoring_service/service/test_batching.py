@@ -16,22 +16,12 @@ from hypothesis import strategies as st
 from lengthwise.errors import ScoringError, ScoringTimeout, ServiceOverloaded
 from scoring_service.cost_table import CostTable
 from scoring_service.service.batching import Call, Job, MicroBatcher
-from tests.scoring_service.waiting import wait_until
+from tests.scoring_service.waiting import Clock, wait_until
 
 ALONE = CostTable((8, 64), {1: (0.001, 0.008)})
 TOGETHER = CostTable((8, 64), {1: (0.001, 0.008), 8: (0.002, 0.070)})
 SECOND = CostTable((8,), {1: (1.0,)})
 """Every prompt takes a second."""
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class FakeModel:
@@ -289,7 +279,7 @@ def test_a_prompt_that_would_be_late_is_never_computed(costs, late_s, in_time_s,
 
 
 def test_a_cancelled_prompt_is_never_computed_and_leaves_the_queue_at_once():
-    held, early = Held(), Call(110.0)
+    held, early = Held(), Call(10.0)
     gone = held.ask(1, 2)
     assert held.batcher.num_queued == 2
     gone.call.cancel()

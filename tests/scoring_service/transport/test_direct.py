@@ -58,10 +58,6 @@ class Echo:
         else:
             call.send(b"%d" % number, lambda: self.count(call, number + 1))
 
-    @property
-    def num_open(self):
-        return self.method.num_open
-
     def stalled(self):
         """A call that is opened and never sends its message."""
         done = threading.Event()
@@ -91,7 +87,7 @@ def test_a_call_is_answered_from_any_thread(echo):
     assert echo.call(b"x" * 100_000, timeout=60) == b"x" * 100_000
     assert echo.call(b"", timeout=60) == b""
     assert echo.call(b"elsewhere", timeout=60) == b"elsewhere"
-    wait_until(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.method.num_open == 0)
 
 
 def test_a_call_that_comes_as_the_server_begins_to_stop_is_answered_and_others_go_on(echo):
@@ -133,7 +129,7 @@ def test_a_caller_that_leaves_is_noticed_and_an_answer_to_it_goes_nowhere(echo):
     future.cancel()
     wait_until(lambda: echo.cancelled == [b"hold"])
     echo.held[0].respond(b"too late")
-    wait_until(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.method.num_open == 0)
     assert echo.call(b"next", timeout=60) == b"next"
 
 
@@ -159,7 +155,7 @@ def test_a_call_whose_message_does_not_come_is_ended(echo):
     wait_until(lambda: echo.blocked.unsent.cancel_overdue() or call.done())
     assert call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "message of the call did not arrive" in call.details()
-    wait_until(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.method.num_open == 0)
     assert echo.call(b"next", timeout=60) == b"next"
 
 
@@ -168,14 +164,14 @@ def test_of_too_many_calls_without_a_message_the_oldest_is_ended(echo):
     calls = []
     for number in range(1, 5):
         calls.append(echo.stalled())
-        wait_until(lambda number=number: echo.num_open == min(number, 2))
+        wait_until(lambda number=number: echo.method.num_open == min(number, 2))
     wait_until(lambda: calls[0].done() and calls[1].done())
     assert [call.done() for call in calls] == [True, True, False, False]
     assert {call.code() for call in calls[:2]} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert echo.call(b"next", timeout=60) == b"next"
     for call in calls:
         call.cancel()
-    wait_until(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.method.num_open == 0)
 
 
 def test_a_call_that_is_not_admitted_is_answered_before_its_message_is_read(echo):
@@ -187,7 +183,7 @@ def test_a_call_that_is_not_admitted_is_answered_before_its_message_is_read(echo
     for call in (echo.stalled(), echo.call.future(b"x" * 1_000_000, timeout=60)):
         wait_until(call.done)
         assert call.code() is grpc.StatusCode.PERMISSION_DENIED
-    wait_until(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.method.num_open == 0)
     assert not echo.blocked.unsent
 
 
@@ -204,7 +200,7 @@ def test_an_answer_that_its_client_does_not_take_is_broken_off(echo):
     with grpc.insecure_channel(echo.target, options) as channel:
         call = channel.stream_stream(METHOD)(messages(), timeout=60)
         wait_until(lambda: len(echo.blocked.unread) == 1)
-        wait_until(lambda: echo.blocked.unread.cancel_overdue() or echo.num_open == 0)
+        wait_until(lambda: echo.blocked.unread.cancel_overdue() or echo.method.num_open == 0)
         stopped.set()
         call.cancel()
     assert echo.call(b"next", timeout=60) == b"next"
@@ -214,7 +210,7 @@ def test_a_call_may_have_several_answers(echo):
     echo = echo()
     call = echo.channel.unary_stream(METHOD)(b"count", timeout=60)
     assert list(call) == [b"0", b"1", b"2", b"3", b"4"]
-    wait_until(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.method.num_open == 0)
 
 
 @pytest.mark.parametrize("method", [METHOD, "/test.Service/Other"])
@@ -258,7 +254,7 @@ def test_a_storm_of_callers_leaves_nothing_behind(echo):
     with ThreadPoolExecutor(16) as callers:
         answers = list(callers.map(one, range(600)))
     assert any(isinstance(answer, bytes) for answer in answers)
-    wait_until(lambda: echo.num_open == 0)
+    wait_until(lambda: echo.method.num_open == 0)
     assert echo.server._state.rpc_states == {echo.method}
     assert echo.call(b"well", timeout=60) == b"well"
 

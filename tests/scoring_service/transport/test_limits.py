@@ -8,14 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from scoring_service.transport.limits import BlockedCalls, Workers
-from tests.scoring_service.waiting import wait_until
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self):
-        return self.now_s
+from tests.scoring_service.waiting import Clock, wait_until
 
 
 @pytest.fixture
