@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from lengthwise.errors import DataError
-from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, recorded
+from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, paper_file, recorded
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.instance import Instance
@@ -42,7 +42,7 @@ class Lengths:
     tau_b: Mapping[str, float]
     file: str = ""
     """File of recorded lengths in the data folder."""
-    columns: tuple[str, ...] = ()
+    columns: Sequence[str] = ()
     """Columns whose sum is the output length."""
 
     def draw(self, count: int, random: np.random.Generator) -> Ints:
@@ -57,23 +57,7 @@ class Lengths:
         return random.choice(np.clip(tokens[tokens > 0], 1, _LONGEST).astype(np.int64), count)
 
 
-_SHORT_TAU_B = {"PARS": 0.75, "listwise": 0.67, "pointwise": 0.64, "cross-model PARS": 0.65}
-_LONG_TAU_B = {"PARS": 0.61, "listwise": 0.50, "pointwise": 0.30, "cross-model PARS": 0.51}
-SHORT, LONG, TRAINED = "short outputs", "long outputs", "trained ranker"
-SHORT_MODEL, LONG_MODEL = "short log-normal outputs", "long log-normal outputs"
-LLAMA, GPT4 = "Llama-3-8B on AlpacaEval", "GPT-4 on AlpacaEval"
-_ALPACA = "alpaca-vicuna7b/alpaca_vicuna7b_lengths.parquet"
-_MISGUIDED = "reasoning/MisguidedAttention_lengths.parquet"
-_ALPACA_EVAL = "alpaca-eval/alpaca_eval_tokens_wide.parquet"
-WORKLOADS: Final = {
-    SHORT_MODEL: Lengths(160, 1.1, _SHORT_TAU_B),
-    LONG_MODEL: Lengths(1100, 0.75, _LONG_TAU_B),
-    SHORT: Lengths(160, 1.1, _SHORT_TAU_B, _ALPACA, ("vicuna_tokens_t0_7",)),
-    LONG: Lengths(1100, 0.75, _LONG_TAU_B, _MISGUIDED, ("reasoning_tokens", "answer_tokens")),
-    LLAMA: Lengths(461, 0.9, _SHORT_TAU_B, _ALPACA_EVAL, ("Meta-Llama-3-8B-Instruct",)),
-    GPT4: Lengths(290, 1.2, _SHORT_TAU_B, _ALPACA_EVAL, ("gpt4",)),
-}
-"""Medians are those of an earlier prototype; the spreads are fitted to its oracle's mean."""
+TRAINED: Final = "trained ranker"
 
 
 def instance_of(seats: int = 256, num_gpus: int = 1) -> Instance:
@@ -84,51 +68,50 @@ def instance_of(seats: int = 256, num_gpus: int = 1) -> Instance:
 
 
 _MEAN, _P90 = "normalized_latency_s.mean", "normalized_latency_s.p90"
-_SEATS = (256, 128, 64)
-"""The default of vLLM first; the paper does not give its own."""
+UNGUARDED: Final = " without the guard"
 
 
 class ParsExperiment(Experiment):
-    """Runs by workload and system."""
+    """Runs by system and workload; `UNGUARDED` systems do not protect starving requests."""
 
     once = ("scored", "saturation_per_s")
 
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config)
+        self.lengths = {n: Lengths(**own) for n, own in paper_file("pars")["lengths"].items()}
         served = instance_of()
         kv_tokens = served.kv_blocks * served.block_tokens
         self.longest_step_s = served.latency.step_s(256, kv_tokens, [(0, _TOKEN_BUDGET)])
 
     def measure(
         self,
-        workload: str,
         system: str,
         *,
-        guard: bool = True,
+        lengths: str,
         load: float | None = None,
         seats: int = 256,
         num_gpus: int = 1,
         seed: int,
     ) -> dict[str, float]:
         """Return the summary of a run, and the longest wait for a first step."""
-        requests = self._requests(workload, seed)
+        requests = self._requests(lengths, seed)
         if load is not None:
-            rate_per_s = load * self.saturation_per_s(workload)
+            rate_per_s = load * self.saturation_per_s(lengths)
             arrival_s = poisson_arrivals_s(len(requests), rate_per_s=rate_per_s, seed=seed)
             requests = replace(requests, arrival_s=arrival_s)
-        lengths = requests.output_tokens
-        if system in ("FCFS", "Oracle"):
-            requests = requests.with_scores(0.0 if system == "FCFS" else lengths)
-        elif workload != TRAINED:
-            tau_b = WORKLOADS[workload].tau_b[system]
-            requests = requests.with_scores(synthetic_scores(lengths, tau_b=tau_b, seed=seed))
-        policy = pars(starve_after_s=120.0 if guard else None)
+        output, order = requests.output_tokens, system.removesuffix(UNGUARDED)
+        if order in ("FCFS", "Oracle"):
+            requests = requests.with_scores(0.0 if order == "FCFS" else output)
+        elif lengths != TRAINED:
+            tau_b = self.lengths[lengths].tau_b[order]
+            requests = requests.with_scores(synthetic_scores(output, tau_b=tau_b, seed=seed))
+        policy = pars(starve_after_s=120.0 if order == system else None)
         timeline = simulate(requests, policy, instance_of(seats, num_gpus), loop="compiled")
         longest_wait_s = float(np.max(timeline.scheduled_s - requests.arrival_s))
         return summarize(timeline).flat() | {"longest_wait_s": longest_wait_s}
 
-    def _requests(self, workload: str, seed: int) -> Requests:
-        if workload == TRAINED:
+    def _requests(self, lengths: str, seed: int) -> Requests:
+        if lengths == TRAINED:
             order = np.random.default_rng((seed, ORDER_STREAM)).permutation(len(self.scored()))
             return replace(self.scored().take(order), arrival_s=np.zeros(len(order)))
         count = int(NUM_REQUESTS * self.config.scale)
@@ -136,7 +119,7 @@ class ParsExperiment(Experiment):
         prompt = random.lognormal(np.log(40), 0.8, count)
         return make_requests(
             prompt_tokens=np.clip(prompt, 1, 2048).astype(np.int64),
-            output_tokens=WORKLOADS[workload].draw(count, random),
+            output_tokens=self.lengths[lengths].draw(count, random),
         )
 
     def scored(self) -> Requests:
@@ -153,53 +136,43 @@ class ParsExperiment(Experiment):
             )
         return requests
 
-    def saturation_per_s(self, workload: str) -> float:
+    def saturation_per_s(self, lengths: str) -> float:
         """Requests per second that FCFS serves from a full queue: the first half of a burst."""
-        requests = self._requests(workload, 0)
+        requests = self._requests(lengths, 0)
         finished_s = simulate(requests, FCFS(), instance_of(), loop="compiled").finished_s
         return float(len(finished_s) / 2 / np.median(finished_s))
 
-    def speed_up(self, workload: str, system: str, **setting: Any) -> tuple[float, float]:
-        """Return latencies under FCFS / latencies under `system`: of the mean and of the P90."""
-        fcfs, other = (
-            [self.mean(name, workload, one, **setting) for name in (_MEAN, _P90)]
-            for one in ("FCFS", system)
-        )
-        return fcfs[0] / other[0], fcfs[1] / other[1]
+    def words(self, lengths: str, load: float | None = None, **rest: Any) -> dict[str, Any]:
+        """Return the load, and tau-b and size of the trace in the order of a trained ranker."""
+        found: dict[str, Any] = {"at": "burst" if load is None else f"load {load:g}"}
+        if lengths == TRAINED:
+            requests = self.scored()
+            found["tau_b"] = achieved_tau_b(requests.score, requests.output_tokens)
+            found["count"] = len(requests)
+        return found
 
     def burst(
-        self, lengths: str, statistic: str, least: float, most: float, seats: str
+        self, lengths: str, figures: Sequence[str], seats: Sequence[int], system: str = "PARS"
     ) -> dict[str, Any]:
-        """Return the speed-up with 256 seats, or the best of three numbers.
+        """Return how many times lower figures are than under FCFS, the best of numbers of seats.
 
-        The case is "missed" where that with 256 seats is not from `least` to `most`.
+        Returns:
+            `best` by figure, its least as `value`, and `each` number of seats as text.
         """
-        number = ("mean", "P90").index(statistic)
-        swept = [self.speed_up(lengths, "PARS", seats=each)[number] for each in _SEATS]
-        ours = max(swept) if seats == "best" else swept[0]
-        texts = [f"{value:.1f}x" for value in swept]
-        found: dict[str, Any] = {
-            "holds": least <= ours <= most,
-            "ours": ours,
-            "swept": " / ".join(texts),
-        }
-        if least <= swept[0] <= most:
-            return found
-        others = [
-            "{:.1f}x / {:.1f}x".format(*self.speed_up(*each))
-            for each in ((lengths, "Oracle"), (LLAMA, "PARS"), (GPT4, "PARS"))
+        pairs = [
+            [self.pair(figure, "FCFS", system, lengths=lengths, seats=n) for figure in figures]
+            for n in seats
         ]
-        return found | {"case": "missed", "others": others}
+        times = np.array([[pair["times"] for pair in own] for own in pairs])
+        best = times.max(axis=0)
+        each = ", ".join(" / ".join(f"{value:.1f}x" for value in own) for own in times)
+        return {"value": best.min(), "best": best, "each": each}
 
-    def prototype(
-        self, lengths: str, system: str, mean: float, p90: float, guard: bool = True
-    ) -> dict[str, Any]:
-        """Return the speed-up, and the larger deviation from that of the prototype."""
-        found = self.speed_up(lengths, system, guard=guard, num_gpus=2)
-        deviations = [
-            abs(ours / theirs - 1) for ours, theirs in zip(found, (mean, p90), strict=True)
-        ]
-        return {"value": max(deviations), "found": found}
+    def prototype(self, lengths: str, system: str, mean: float, p90: float) -> dict[str, Any]:
+        """Return how many times lower mean and P90 are, and the larger deviation from others."""
+        pairs = (self.pair(f, "FCFS", system, lengths=lengths, num_gpus=2) for f in (_MEAN, _P90))
+        times = [pair["times"] for pair in pairs]
+        return {"times": times, "value": np.abs(np.divide(times, (mean, p90)) - 1).max()}
 
     def order(
         self, lengths: str, load: float | None = None, others: Sequence[str] = ()
@@ -207,58 +180,19 @@ class ParsExperiment(Experiment):
         """Return the latencies from the oracle and PARS to FCFS; the order of `others` is free.
 
         All requests arrive at once, or at a share of the rate at which FCFS saturates. The case is
-        "calm" where FCFS has no queue, and "missed" where the order does not hold.
+        "calm" where FCFS has no queue.
         """
+        setting: dict[str, Any] = {"lengths": lengths, "load": load}
         systems = ("Oracle", "PARS", *others, "FCFS")
-        ms = {system: 1e3 * self.mean(_MEAN, lengths, system, load=load) for system in systems}
+        ms = {system: 1e3 * self.mean(_MEAN, system, **setting) for system in systems}
         oracle, own, *between, fcfs = ms.values()
         each = ", ".join(f"{system} {value:.1f}" for system, value in ms.items())
-        found: dict[str, Any] = {"each": each, "at": "burst" if load is None else f"load {load:g}"}
-        if lengths == TRAINED:
-            found |= self.of_trained()
-        longest_wait_s = self.values("longest_wait_s", lengths, "FCFS", load=load).max()
+        longest_wait_s = self.values("longest_wait_s", "FCFS", **setting).max()
         # A longer wait for a first step than any step takes is a wait in the queue.
         if longest_wait_s <= self.longest_step_s:
-            found |= {"wait_ms": 1e3 * longest_wait_s, "step_ms": 1e3 * self.longest_step_s}
-            return found | {"case": "calm", "value": max(ms.values()) / min(ms.values()) - 1}
+            found = {"wait_ms": 1e3 * longest_wait_s, "step_ms": 1e3 * self.longest_step_s}
+            value = max(ms.values()) / min(ms.values()) - 1
+            return {"case": "calm", "value": value, "each": each, **found}
         gap = (own - oracle) / max(fcfs - oracle, 1e-9)
         holds = oracle < own < min([*between, fcfs]) and max([own, *between]) < fcfs
-        found |= {"holds": holds, "value": gap}
-        if holds and gap < 0.25:
-            return found
-        wait_ms = 1e3 * self.mean("queueing_s.mean", lengths, "FCFS", load=load)
-        free_ms = [
-            1e3 * self.mean(_MEAN, lengths, system, guard=False, load=load)
-            for system in ("Oracle", "PARS", "FCFS")
-        ]
-        return found | {"case": "missed", "wait_ms": wait_ms, "free_ms": free_ms}
-
-    def guard_cost(self) -> dict[str, Any]:
-        """Return the speed-up with the guard, and without it."""
-        guarded, free = (self.speed_up(LONG, "PARS", guard=guard)[0] for guard in (True, False))
-        return {"value": guarded - free, "guarded": guarded, "free": free}
-
-    def cross_model(self, lengths: str) -> dict[str, Any]:
-        """Return the speed-up with the scores of another model's predictor."""
-        own, cross = (self.speed_up(lengths, one)[0] for one in ("PARS", "cross-model PARS"))
-        return {"value": cross, "own": own}
-
-    def of_trained(self) -> dict[str, Any]:
-        """Return tau-b and size of the trace in the order of a trained ranker."""
-        requests = self.scored()
-        tau_b = achieved_tau_b(requests.score, requests.output_tokens)
-        return {"tau_b": tau_b, "count": len(requests)}
-
-    def trained_burst(self) -> dict[str, Any]:
-        """Return the best speed-up of a burst in the order of a trained ranker."""
-        swept, best = (
-            [self.speed_up(TRAINED, system, seats=seats) for seats in _SEATS]
-            for system in ("PARS", "Oracle")
-        )
-        mean, p90 = (max(figures) for figures in zip(*swept, strict=True))
-        each, oracle = (
-            ", ".join(f"{mean:.1f}x / {p90:.1f}x" for mean, p90 in figures)
-            for figures in (swept, best)
-        )
-        found = {"mean": mean, "p90": p90, "each": each, "oracle": oracle}
-        return self.of_trained() | found | {"value": min(mean, p90)}
+        return {"holds": holds, "value": gap, "each": each}

@@ -1,20 +1,16 @@
 """Phasor's test bed: workloads, systems, eight GPUs, and the meters that read them."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, get_type_hints
 
 import numpy as np
 import pandas as pd
 
-from scheduler_adapters.papers.phasor_measures import ContiguousRuns
-from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole
-from scheduler_adapters.placements.baselines import MemoryAwarePools
-from scheduler_adapters.placements.distserve import DistServe
+from scheduler_adapters.papers.runs import paper_file
+from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole, load_placement
 from scheduler_adapters.placements.freeness import PrefillCost
-from scheduler_adapters.placements.phasor import Phasor
-from scheduler_adapters.placements.splitwise import Splitwise
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
@@ -39,6 +35,8 @@ CALIBRATED_TOKENS: Final = (128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192)
 LONGEST_PROMPT: Final = 8192
 REQUESTS_PER_CLIENT: Final = 3
 LEAST_MEASURED: Final = 200
+SHOCK: Final = ((5.0, 0.0, 90.0), (25.0, 90.0, 120.0), (5.0, 120.0, 180.0))
+"""Requests per second from a start to an end in seconds."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +78,13 @@ class PaperWorkload:
         output_tokens = np.ceil(requests.output_tokens * left).astype(int)
         return replace(requests, output_tokens=np.maximum(1, output_tokens))
 
-    def shock(self, seed: int, *, calm_per_s: float, shock_per_s: float, end_s: float) -> Requests:
-        """Return requests with Poisson arrivals, of another rate from 90 s to 120 s."""
+    def shock(self, seed: int) -> Requests:
+        """Return requests with Poisson arrivals at the rates of `SHOCK`."""
         random = np.random.default_rng((seed, ARRIVAL_STREAM))
         pieces = []
-        for rate_per_s, start_s, stop_s in (
-            (calm_per_s, 0.0, 90.0),
-            (shock_per_s, 90.0, 120.0),
-            (calm_per_s, 120.0, end_s),
-        ):
-            count = random.poisson(rate_per_s * (stop_s - start_s))
-            pieces.append(np.sort(random.uniform(start_s, stop_s, count)))
+        for rate_per_s, start_s, end_s in SHOCK:
+            count = random.poisson(rate_per_s * (end_s - start_s))
+            pieces.append(np.sort(random.uniform(start_s, end_s, count)))
         arrival_s = np.concatenate(pieces)
         return replace(self.all_at_once(len(arrival_s), seed), arrival_s=arrival_s)
 
@@ -110,43 +104,38 @@ SMALL: Final = PaperWorkload("S-S", 128, 128, 0.3, 0.15)
 SUMMARIES: Final = PaperWorkload("L-S", 2048, 128, 2.25, 0.13)
 CODE: Final = PaperWorkload("S-L", 128, 2048, 0.125, 0.2)
 PRODUCTION: Final = PaperWorkload("BurstGPT", 1024, 256, 0.4, 0.2, is_bursty=True)
+SPREAD: Final = replace(PRODUCTION, name="BurstGPT with spread lengths", length_cv=1.0)
+WORKLOADS: Final = {one.name: one for one in (SMALL, SUMMARIES, CODE, PRODUCTION, SPREAD)}
 
 
 @dataclass(frozen=True)
 class System:
     """A placement and its pools: prefill instances, decode instances, and elastic ones."""
 
-    name: str
-    pools: tuple[int, int, int] = (3, 3, 2)
-    settings: tuple[tuple[str, Any], ...] = ()
-    """Names and values, of Phasor."""
+    placement: str = "phasor"
+    pools: Sequence[int] = (3, 3, 2)
+    alpha: float = 1.0
+    """Factor of the prefill cost per squared token."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of Phasor."""
 
     @property
     def roles(self) -> list[Role]:
+        """Role of each instance at the start."""
         roles: tuple[Role, ...] = ("prefill", "decode", "both")
         return [role for role, count in zip(roles, self.pools, strict=True) for _ in range(count)]
 
 
-PHASOR: Final = System("Phasor")
-SPLITWISE: Final = System("Splitwise")
-ABLATIONS: Final = (
-    System("w/o Phi", settings=(("routing", "queue-length"),)),
-    System("w/o mixed pool", (4, 4, 0)),
-    System("w/o defragmentation", settings=(("theta_frag", -np.inf),)),
-)
-SYSTEMS: Final = {
-    one.name: one
-    for one in (
-        *(PHASOR, SPLITWISE, *ABLATIONS),
-        System("memory-aware", (3, 3, 0)),
-        System("Phasor 3P/3D", (3, 3, 0)),
+SPLITS: Final = {
+    f"{num_prefill}P/{NUM_INSTANCES - num_prefill}D": System(
+        "distserve", (num_prefill, NUM_INSTANCES - num_prefill, 0)
     )
+    for num_prefill in (2, 3, 4, 5, 6)
 }
-
-
-def distserve(num_prefill: int) -> System:
-    """Return DistServe with a static split."""
-    return System("DistServe", (num_prefill, NUM_INSTANCES - num_prefill, 0))
+"""DistServe by its static split."""
+SYSTEMS: Final = SPLITS | {
+    name: System(**own) for name, own in paper_file("phasor")["systems"].items()
+}
 
 
 class GpuCluster:
@@ -164,42 +153,37 @@ class GpuCluster:
 
     def placement(self, system: System, workload: PaperWorkload) -> Placement:
         """Return a fresh placement, which expects outputs of the workload's mean."""
-        if system.name == "DistServe":
-            return DistServe()
-        if system.name == "Splitwise":
-            return Splitwise(output_tokens=workload.output_tokens)
-        if system.name == "memory-aware":
-            return MemoryAwarePools()
-        settings: dict[str, Any] = {"cost": self.cost, "output_tokens": workload.output_tokens}
-        return Phasor(ttft_slo_s=workload.ttft_slo_s, **settings | dict(system.settings))
+        settings: dict[str, Any] = dict(system.settings)
+        if system.placement in ("splitwise", "phasor"):
+            settings["output_tokens"] = workload.output_tokens
+        if system.placement == "phasor":
+            settings["cost"] = replace(self.cost, alpha=system.alpha * self.cost.alpha)
+            settings["ttft_slo_s"] = workload.ttft_slo_s
+        return load_placement(system.placement, **settings)
 
     def run(
-        self,
-        system: System,
-        workload: PaperWorkload,
-        requests: Requests,
-        *,
-        placement: Placement | None = None,
-        clients: int | None = None,
-        observers: Callable[[int], Iterable[EngineObserver]] = lambda instance: (),
+        self, system: System, placement: Placement, requests: Requests, **more: Any
     ) -> ClusterRun:
-        """Serve requests; prompts run first and whole, as in vLLM on GPUs without chunks."""
+        """Serve requests; prompts run first and whole, as in vLLM on GPUs without chunks.
+
+        `more` are further arguments of `simulate_cluster`.
+        """
         return simulate_cluster(
             requests,
-            placement or self.placement(system, workload),
+            placement,
             partial(PrefillFirst, max_tokens=STEP_TOKENS, padded=False),
             [self.instance] * sum(system.pools),
             fabric=self.fabric,
             roles=system.roles,
-            clients=clients,
-            observers=observers,
+            **more,
         )
 
     def meets_slo(self, system: System, workload: PaperWorkload, clients: int, seed: int) -> bool:
         """Return whether a closed loop keeps TTFT P99 and TPOT P99 within their budgets."""
         count = max(REQUESTS_PER_CLIENT * clients, 2 * clients + LEAST_MEASURED)
         requests = workload.closed_loop(count, clients, seed)
-        timeline = self.run(system, workload, requests, clients=clients).timeline
+        placement = self.placement(system, workload)
+        timeline = self.run(system, placement, requests, clients=clients).timeline
         # Measured are requests sent after the prefill of the burst at the start, but for the last
         # ones, which run beside fewer others.
         row = np.arange(count)
@@ -221,31 +205,20 @@ def p99(values: Floats) -> float:
 class Sampled(Placement):
     """Another placement, with samples of its instances twice a second."""
 
-    def __init__(self, placement: Placement, *, output_tokens: int) -> None:
+    def __init__(self, placement: Placement) -> None:
         self.placement = placement
         for trait in get_type_hints(Placement):
             setattr(self, trait, getattr(placement, trait))
         self.rows: list[tuple[Any, ...]] = []
-        self.runs = ContiguousRuns(output_tokens)
         self.next_s = 0.0
 
-    @property
     def samples(self) -> pd.DataFrame:
-        """One row per sample and instance.
-
-        `queued` counts requests before the end of their prefill. `unusable` is the share of the
-        free blocks beside the longest free run, if each request had one run of blocks.
-        """
-        columns = ["at_s", "instance", "role", "free", "decoding", "queued", "unusable"]
+        """Return one row per sample and instance; `queued` requests have no first token."""
+        columns = ["at_s", "instance", "role", "free", "decoding", "queued"]
         return pd.DataFrame(self.rows, columns=columns)
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
         return self.placement.place(request, instances)
-
-    def at_phase_change(
-        self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
-    ) -> InstanceId:
-        return self.placement.at_phase_change(request, instance, instances)
 
     def at_prefill_end(
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
@@ -256,26 +229,19 @@ class Sampled(Placement):
         if now_s >= self.next_s:
             self.next_s += 0.5
             for view in instances:
-                self.runs.update(view)
                 counts = view.num_answering, view.num_waiting + view.num_prefilling
-                share = self.runs.unusable(view.instance_id)
                 place = now_s, view.instance_id, view.role
-                self.rows.append((*place, view.unclaimed_blocks, *counts, share))
+                self.rows.append((*place, view.unclaimed_blocks, *counts))
         return self.placement.tick(now_s, instances)
 
 
-def fragmentation(samples: pd.DataFrame, large_blocks: int | None, total_blocks: int) -> Floats:
+def fragmentation(samples: pd.DataFrame, large_blocks: int, total_blocks: int) -> Floats:
     """Return at each time the share of the decode instances' KV memory that is unusable (H_frag).
 
-    Args:
-        large_blocks: blocks of a burst of requests; unusable is the rest of the free blocks after
-            as many bursts as fit. None: each request has one run of blocks, and unusable is what
-            lies beside the longest free run.
+    Unusable is the rest of the free blocks after as many bursts of `large_blocks` as fit.
     """
     decoding = samples[samples["role"] != "prefill"]
-    free = np.maximum(0, decoding["free"].to_numpy())
-    share = decoding["unusable"].to_numpy()
-    unusable = free * share if large_blocks is None else free % large_blocks
+    unusable = np.maximum(0, decoding["free"].to_numpy()) % large_blocks
     _, index = np.unique(decoding["at_s"], return_inverse=True)
     return np.bincount(index, unusable) / (np.bincount(index) * total_blocks)
 

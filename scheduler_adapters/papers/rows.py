@@ -8,6 +8,8 @@ from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
 from lengthwise.errors import DataError
 
 _COMPARE: Final = {"at_least": ge, "at_most": le, "above": gt, "below": lt}
@@ -45,22 +47,38 @@ class Entry:
     needs: str = ""
     """Setting without which the entry is left out."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the method: the keys of `each` that are no fields."""
+    """Keyword arguments of the method: the keys that are no fields."""
+    also: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Further measurements by name: other arguments of the method, or a method with all of its."""
 
     def is_wanted(self, config: object) -> bool:
         """Return whether the configuration has the setting that the entry needs."""
         return not self.needs or bool(getattr(config, self.needs))
 
-    def found(self, experiment: object) -> dict[str, Any]:
-        """Return the arguments, and what the method measures, by the names of the templates."""
-        return {**self.arguments, **getattr(experiment, self.measure)(**self.arguments)}
+    def calls(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        """Return method and arguments of each measurement; that of the entry has no name."""
+        own = {"measure": self.measure, **self.arguments}
+        each = {"": own} | {
+            name: {**({} if "measure" in changed else own), **changed}
+            for name, changed in self.also.items()
+        }
+        return {name: (call.pop("measure"), call) for name, call in each.items()}
+
+    def found(self, experiment: Any) -> dict[str, Any]:
+        """Return what is measured, and the arguments, by the names of the templates."""
+        found = {
+            name: getattr(experiment, measure)(**arguments)
+            for name, (measure, arguments) in self.calls().items()
+        }
+        return {**self.arguments, **experiment.words(**self.arguments), **found.pop(""), **found}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Entry):
     """A row of a paper; its texts are templates of what is measured.
 
-    The bounds apply to the measured `value`. A measured `holds` is the rest of the verdict.
+    The bounds, numbers or templates, apply to the measured figure that `judged` names. A measured
+    `holds` is the rest of the verdict.
     """
 
     metric: str
@@ -71,11 +89,11 @@ class Row(Entry):
     criterion: str
     pre_set: bool = True
     note: str = ""
-    at_least: float | None = None
-    at_most: float | None = None
-    above: float | None = None
-    below: float | None = None
-    between: tuple[float, float] | None = None
+    judged: str = "value"
+    at_least: float | str | None = None
+    at_most: float | str | None = None
+    above: float | str | None = None
+    below: float | str | None = None
     cases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Other values of the fields, by the measured `case`."""
 
@@ -90,11 +108,12 @@ class Row(Entry):
         return PaperFigure(**texts, reproduced=row.is_met(found), pre_set=row.pre_set)
 
     def is_met(self, found: Mapping[str, Any]) -> bool:
-        """Return whether the measured value is within the bounds, and `holds` is true."""
+        """Return whether the figure (a mean over seeds) is within the bounds, and `holds`."""
         bounds = [(_COMPARE[n], b) for n in _COMPARE if (b := getattr(self, n)) is not None]
-        if self.between is not None:
-            bounds += zip((ge, le), self.between, strict=True)
-        verdicts = [compare(found["value"], bound) for compare, bound in bounds]
+        verdicts = [
+            compare(np.mean(found[self.judged]), float(str(bound).format_map(found)))
+            for compare, bound in bounds
+        ]
         verdicts += [found["holds"]] if "holds" in found or not bounds else []
         return all(map(bool, verdicts))
 
@@ -132,7 +151,7 @@ def read_paper(path: Path, experiment: type) -> Paper:
         DataError: a key is unknown or missing, or a method does not accept its arguments.
     """
     table = tomllib.loads(path.read_text(encoding="utf-8"))
-    if unknown := table.keys() - {"conditions", "rows", "figures"}:
+    if unknown := table.keys() - {"conditions", "systems", "lengths", "rows", "figures"}:
         raise DataError(f"unknown keys: {', '.join(sorted(unknown))}", path=path)
     try:
         return Paper(
@@ -147,12 +166,13 @@ def read_paper(path: Path, experiment: type) -> Paper:
 def _entries(kind: type[E], tables: list[dict[str, Any]], experiment: type) -> Iterator[E]:
     known = {one.name for one in fields(kind)} - {"arguments"}
     for table in tables:
-        common = {name: value for name, value in table.items() if name != "each"}
         for own in table.get("each", [{}]):
-            arguments = {name: value for name, value in own.items() if name not in known}
-            texts = {name: own[name] for name in known & own.keys()}
-            entry = kind(**common | texts, arguments=arguments)
-            signature(getattr(experiment, entry.measure)).bind(None, **arguments)
+            whole = {name: value for name, value in table.items() if name != "each"} | own
+            arguments = {name: value for name, value in whole.items() if name not in known}
+            texts = {name: whole[name] for name in known & whole.keys()}
+            entry = kind(**texts, arguments=arguments)
+            for measure, given in entry.calls().values():
+                signature(getattr(experiment, measure)).bind(None, **given)
             for case in getattr(entry, "cases", {}).values():
                 replace(entry, **case)
             yield entry

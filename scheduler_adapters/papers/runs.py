@@ -2,10 +2,12 @@
 
 import logging
 import re
+import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -14,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import ConfigError, DataError, at_least, require
+from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.reporting.latency_tables import with_interval
 from scheduler_adapters.workload.data_folder import data_file
 
@@ -82,12 +85,21 @@ class ReproduceConfig:
 class SeedValues(np.ndarray[Any, np.dtype[np.float64]]):
     """A figure of every seed, (S,). As text: its mean with the 95% interval, `mean [low, high]`."""
 
+    @property
+    def average(self) -> float:
+        """Mean over the seeds."""
+        return float(self.mean())
+
     def __format__(self, spec: str) -> str:
-        """Format by a number such as `+.1%`, and a unit that follows the mean only."""
+        """Format by a number such as `+.1%`, or `.1f` and a unit, which follows the mean only.
+
+        With the unit % the values are percentages.
+        """
         if not self.ndim:
             return format(float(self), spec)
         number, unit = re.fullmatch(r"(\+?\.\d[f%])(.*)", spec).groups()  # type: ignore[union-attr]
-        return with_interval(self.tolist(), f"{{:{number}}}{unit}", f"{{:{number}}}")
+        values = (100 if unit == "%" else 1) * np.asarray(self)
+        return with_interval(values.tolist(), f"{{:{number}}}{unit}", f"{{:{number}}}")
 
 
 def seed_values(values: ArrayLike) -> SeedValues:
@@ -96,33 +108,127 @@ def seed_values(values: ArrayLike) -> SeedValues:
 
 
 class Experiment(ABC):
-    """Runs of a paper's systems. Each setting is simulated once for each seed."""
+    """Runs of a paper's systems, and the comparisons of systems that rows are made of.
+
+    Each setting is simulated once for each seed.
+    """
 
     once: ClassVar[tuple[str, ...]] = ()
     """Names of further methods that are called once for each setting."""
 
     def __init__(self, config: ReproduceConfig, *, first_seed: int = 0) -> None:
         self.config = config
+        self.systems: Mapping[str, Any] = paper_file(config.paper).get("systems", {})
         self.seeds = range(first_seed, first_seed + config.num_seeds)
         self.run = cache(self.measure)
         for name in self.once:
             setattr(self, name, cache(getattr(self, name)))
 
+    def policy(self, system: str) -> Policy:
+        """Return a fresh policy of a system in the paper's file."""
+        own = self.systems[system]
+        return load_policy(own["policy"], **own.get("settings", {}))
+
     @abstractmethod
-    def measure(self, *setting: Any, **more: Any) -> Any:
-        """Simulate one setting with the keyword `seed`; returns its figures by name."""
+    def measure(self, *system: Any, **setting: Any) -> Any:
+        """Simulate a system in a setting, with the keyword `seed`; returns its figures by name."""
+
+    def words(self, *_: Any, **arguments: Any) -> dict[str, Any]:
+        """Return further values of a row's templates, from the arguments of its method."""
+        return {}
 
     def values(
-        self, name: str, *setting: Any, seeds: Iterable[int] | None = None, **more: Any
+        self,
+        figure: str,
+        system: str,
+        *,
+        most_seeds: int | None = None,
+        seeds: tuple[int, int] | None = None,
+        **setting: Any,
     ) -> SeedValues:
-        """Return a figure of every seed, (S,)."""
-        each = self.seeds if seeds is None else seeds
-        found = [self.run(*setting, **more, seed=seed)[name] for seed in each]
-        return seed_values(found)
+        """Return a figure of every seed, (S,).
 
-    def mean(self, name: str, *setting: Any, **more: Any) -> float:
+        Args:
+            most_seeds: largest number of seeds, of those of the configuration.
+            seeds: the first seed and the end, in place of those of the configuration.
+        """
+        each = self.seeds[:most_seeds] if seeds is None else range(*seeds)
+        setting = dict(sorted(setting.items()))
+        return seed_values([self.run(system, **setting, seed=seed)[figure] for seed in each])
+
+    def mean(self, figure: str, system: str, **setting: Any) -> float:
         """Return the mean of a figure over the seeds."""
-        return float(self.values(name, *setting, **more).mean())
+        return self.values(figure, system, **setting).average
+
+    def sweep(
+        self, figure: str, system: str, *, rates: Sequence[float] = (), **setting: Any
+    ) -> SeedValues:
+        """Return a figure by rate and seed, (R, S); (1, S) without rates."""
+        each: list[dict[str, Any]] = [{"rate": rate} for rate in rates] or [{}]
+        return seed_values([self.values(figure, system, **setting, **one) for one in each])
+
+    def level(self, figure: str, system: str, **setting: Any) -> dict[str, Any]:
+        """Return a figure of one system by seed: `value`."""
+        return {"value": self.values(figure, system, **setting)}
+
+    def pair(self, figure: str, base: str, system: str, **setting: Any) -> dict[str, Any]:
+        """Compare a figure of a system with that of a baseline.
+
+        Returns:
+            by seed, means over the rates: `theirs`, `ours`, `ratio` (ours / theirs), `change`
+            (`ratio` - 1) and `shift` (difference / mean of theirs). `value` is the mean of `shift`.
+            `times` is the mean of theirs / the mean of ours, inf where ours is 0.
+        """
+        before, after = (self.sweep(figure, one, **setting) for one in (base, system))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = (after / before).mean(axis=0)
+        shift = (after - before).mean(axis=0) / (before.average or np.nan)
+        return {
+            "theirs": before.mean(axis=0),
+            "ours": after.mean(axis=0),
+            "ratio": ratio,
+            "change": ratio - 1,
+            "shift": shift,
+            "value": shift.average,
+            "times": before.average / after.average if after.average else np.inf,
+        }
+
+    def bars(self, figure: str, systems: Sequence[str], **setting: Any) -> dict[str, Any]:
+        """Return `bars`: a figure of every seed by system."""
+        return {"bars": {one: self.values(figure, one, **setting).tolist() for one in systems}}
+
+    def against(self, figure: str, systems: Sequence[str], **setting: Any) -> dict[str, Any]:
+        """Compare the first system with each other one.
+
+        Returns:
+            `means` of all; `changes` of the first one against each other one, paired by seed;
+            `value`, the first mean / the least other one.
+        """
+        means = [self.sweep(figure, system, **setting).average for system in systems]
+        changes = [self.pair(figure, one, systems[0], **setting)["change"] for one in systems[1:]]
+        return {"means": means, "changes": changes, "value": means[0] / min(means[1:])}
+
+    def in_order(self, figure: str, systems: Sequence[str], **setting: Any) -> dict[str, Any]:
+        """Return `against`, and whether the means grow from each system to the next one."""
+        found = self.against(figure, systems, **setting)
+        return found | {"holds": all(low < high for low, high in pairwise(found["means"]))}
+
+    def ratios(
+        self, base: str, systems: Sequence[str], cells: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Return `rows`: each system, and by cell a figure / that of the baseline.
+
+        A cell holds the figure and the setting.
+        """
+        pairs = [[self.pair(base=base, system=one, **c) for c in cells] for one in systems]
+        figures = [[pair["ratio"].average for pair in own] for own in pairs]
+        return {"rows": [[name, *own] for name, own in zip(systems, figures, strict=True)]}
+
+
+@cache
+def paper_file(paper: str) -> dict[str, Any]:
+    """Return the tables of a paper's TOML file."""
+    return tomllib.loads(Path(__file__).with_name(f"{paper}.toml").read_text(encoding="utf-8"))
 
 
 def recorded(file: str, read: Callable[[Path], T]) -> T | None:

@@ -12,12 +12,13 @@ from scheduler_adapters.papers.runs import Experiment
 
 @pytest.fixture
 def rows_of() -> Callable[..., list[PaperFigure]]:
-    """Rows of an experiment that certain methods measure; of all without one."""
+    """Rows of an experiment by their methods or metrics; all rows without one."""
 
     def measured(experiment: Experiment, *measures: str) -> list[PaperFigure]:
         kind = type(experiment)
         paper = read_paper(Path(inspect.getfile(kind)).with_suffix(".toml"), kind)
         wanted = [row for row in paper.rows if row.is_wanted(experiment.config)]
-        return [row.figure(experiment) for row in wanted if row.measure in measures or not measures]
+        known = [row for row in wanted if {row.measure, row.metric} & {*measures} or not measures]
+        return [row.figure(experiment) for row in known]
 
     return measured

@@ -6,23 +6,20 @@ import pytest
 
 from lengthwise.errors import DataError
 from scheduler_adapters.papers.pars import (
-    LONG_MODEL,
-    SHORT,
-    SHORT_MODEL,
     TRAINED,
-    WORKLOADS,
     ParsExperiment,
 )
 from scheduler_adapters.papers.runs import ReproduceConfig
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
 
+LONG_MODEL, SHORT_MODEL = "long log-normal outputs", "short log-normal outputs"
 SMALL = ReproduceConfig(paper="pars", seeds=1, scale=0.2)
 
 
 def test_with_the_kv_memory_of_two_gpus_a_burst_of_long_answers_is_served_sooner():
     experiment = ParsExperiment(SMALL)
     one, two = (
-        experiment.mean("normalized_latency_s.mean", LONG_MODEL, "FCFS", num_gpus=gpus)
+        experiment.mean("normalized_latency_s.mean", "FCFS", lengths=LONG_MODEL, num_gpus=gpus)
         for gpus in (1, 2)
     )
     assert two < one
@@ -31,24 +28,26 @@ def test_with_the_kv_memory_of_two_gpus_a_burst_of_long_answers_is_served_sooner
 def test_recorded_lengths_are_drawn_and_without_them_a_curve(tmp_path, monkeypatch):
     monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
     random = np.random.default_rng(0)
-    drawn = WORKLOADS[SHORT].draw(5000, random)
+    lengths = ParsExperiment(SMALL).lengths["short outputs"]
+    drawn = lengths.draw(5000, random)
     assert np.median(drawn) == pytest.approx(160, rel=0.1)
     folder = tmp_path / "alpaca-vicuna7b"
     folder.mkdir()
     table = pd.DataFrame({"vicuna_tokens_t0_7": [0, 7, 99_999]})
     table.to_parquet(folder / "alpaca_vicuna7b_lengths.parquet")
-    assert {*WORKLOADS[SHORT].draw(50, random)} == {7, 16_384}  # aborted ones dropped, others cut
+    assert {*lengths.draw(50, random)} == {7, 16_384}  # aborted ones dropped, others cut
 
 
 def test_a_better_order_is_served_sooner():
     experiment = ParsExperiment(SMALL)
     fcfs, pars, oracle = (
-        experiment.mean("normalized_latency_s.mean", SHORT_MODEL, system, seats=64)
+        experiment.mean("normalized_latency_s.mean", system, lengths=SHORT_MODEL, seats=64)
         for system in ("FCFS", "PARS", "Oracle")
     )
     assert oracle < pars < fcfs
-    speed_up, _ = experiment.speed_up(SHORT_MODEL, "PARS", seats=64)
-    assert speed_up == pytest.approx(fcfs / pars)
+    burst = experiment.burst(SHORT_MODEL, ["normalized_latency_s.mean"], [256, 64])
+    assert burst["value"] == pytest.approx(fcfs / pars)
+    assert burst["each"].endswith(f", {fcfs / pars:.1f}x")
 
 
 def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path, rows_of):
@@ -63,19 +62,19 @@ def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path, rows_
     order = experiment.order(TRAINED)
     assert order["holds"]
     assert order["value"] < 0.25
-    (burst,) = rows_of(experiment, "trained_burst")
+    burst = rows_of(experiment, "burst")[-1]
     assert burst.workload.endswith("300 prompts")
 
     table.assign(score=np.nan).to_parquet(path)
     with pytest.raises(DataError, match="bundle:PATH"):
-        ParsExperiment(config).trained_burst()
+        ParsExperiment(config).words(lengths=TRAINED)
 
 
 def test_an_order_is_judged_only_where_requests_are_queued(rows_of):
     experiment = ParsExperiment(ReproduceConfig(paper="pars", seeds=2, scale=0.1))
 
     def rows_at(saturation_per_s: float):
-        experiment.saturation_per_s = lambda workload: saturation_per_s
+        experiment.saturation_per_s = lambda lengths: saturation_per_s
         experiment.run.cache_clear()
         return rows_of(experiment, "order")
 

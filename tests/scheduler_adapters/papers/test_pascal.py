@@ -11,12 +11,10 @@ from scheduler_adapters.papers.pascal import (
     CHATS,
     FCFS,
     FIRST_SEED,
-    FOLLOWS,
     LOADS,
     PASCAL,
     REASONING,
     RR,
-    STAYS,
     OnePhase,
     PascalExperiment,
     blocked_fraction,
@@ -25,6 +23,7 @@ from scheduler_adapters.papers.runs import ReproduceConfig
 from scheduler_adapters.simulator.observers import LoadRecorder
 from scheduler_adapters.views import LoadView
 
+STAYS, FOLLOWS = "pascal, NoMigration", "pascal, NonAdaptive"
 RUN = {
     "qoe_violations": 0.01,
     "output_tokens_per_s": 1000.0,
@@ -46,7 +45,7 @@ def made_up(seeds: int = 2, **runs: list[dict[str, Any]]) -> PascalExperiment:
     """An experiment with given runs by system, the same for every mix and load."""
     made = experiment(seeds)
     made.high_rate = lambda mix: 5.0
-    made.run = lambda mix, system, load="high", *, seed: (runs.get(system) or [RUN] * seeds)[
+    made.run = lambda system, *, mix, rate, seed: (runs.get(system) or [RUN] * seeds)[
         seed - FIRST_SEED
     ]
     return made
@@ -59,21 +58,21 @@ def tail(**seconds: float) -> dict[str, Any]:
 def test_changes_are_by_bin_and_a_bin_that_few_seeds_have_is_left_out():
     ours = [tail(t0=20.0, t256=60.0), tail(t0=30.0), tail(t0=10.0)]
     made = made_up(3, **{PASCAL: ours})
-    for pick in (min, max):
-        change, tokens, words = made.extreme(CHATS[0], FCFS, pick)
-        assert (change, tokens) == (pytest.approx(-0.5), 0)
-        assert words == "-50% [-112%, +12%] (-20.0 s) from 0 reasoning tokens"
+    for pick in ("min", "max"):
+        found = made.best_bin(CHATS[0], FCFS, pick)
+        assert (found["value"], found["tokens"]) == (pytest.approx(-0.5), 0)
+        assert found["words"] == "-50% [-112%, +12%] (-20.0 s) from 0 reasoning tokens"
 
 
 @pytest.mark.parametrize(("best_s", "holds"), [(21.9, True), (23.0, False)])
 def test_the_best_bin_against_fcfs_has_to_gain_45_percent(best_s, holds, rows_of):
     made = made_up(**{PASCAL: [tail(t0=best_s, t256=57.0)] * 2})
     assert rows_of(made, "best_bin")[0].reproduced is holds
-    assert rows_of(made, "worst_bin")[0].reproduced
+    assert rows_of(made, "extreme")[0].reproduced
 
 
 def test_a_bin_that_loses_more_than_15_percent_is_told(rows_of):
-    worst, _ = rows_of(made_up(**{PASCAL: [tail(t0=20.0, t256=58.0)] * 2}), "worst_bin")
+    worst, _ = rows_of(made_up(**{PASCAL: [tail(t0=20.0, t256=58.0)] * 2}), "extreme")
     assert not worst.reproduced
     assert "+16%" in worst.ours
     assert "256 reasoning tokens" in worst.ours
@@ -86,8 +85,8 @@ def test_a_bin_that_loses_more_than_15_percent_is_told(rows_of):
         ("violations", {"qoe_violations": 0.011}, False),
         ("throughput", {"output_tokens_per_s": 955.0}, True),
         ("throughput", {"output_tokens_per_s": 1060.0}, False),
-        ("migration_time", {"migration_p99_s": 0.1}, True),
-        ("migration_time", {"migration_p99_s": 0.01}, False),
+        ("level", {"migration_p99_s": 0.1}, True),
+        ("level", {"migration_p99_s": 0.01}, False),
     ],
 )
 def test_a_criterion_ends_where_the_table_says(measure, changes, holds, rows_of):
@@ -103,8 +102,7 @@ def test_a_criterion_ends_where_the_table_says(measure, changes, holds, rows_of)
 def test_the_variants_are_held_to_their_factors(slower, holds, rows_of):
     names = ("blocking_s.p99", "qoe_violations", "e2e_s.p50")
     runs = [RUN | dict(zip(names, slower, strict=True))] * 2
-    measures = "without_migration", "without_adaptation", "latency_without_adaptation"
-    rows = rows_of(made_up(**{STAYS: runs, FOLLOWS: runs}), *measures)
+    rows = rows_of(made_up(**{STAYS: runs, FOLLOWS: runs}), "pair")
     assert [row.reproduced for row in rows] == [holds] * 3
 
 
@@ -126,9 +124,9 @@ def test_the_high_rate_is_that_at_which_fcfs_has_been_blocked_a_fifth_of_the_tim
     trial = experiment()
     systems = set()
 
-    def run(mix: str, system: str, rate_per_s: float, *, seed: int) -> dict[str, float]:
+    def run(system: str, *, mix: str, rate: float, seed: int) -> dict[str, float]:
         systems.add((mix, system))
-        return {"blocked": 0.2 if rate_per_s / trial.fluid_rate(mix) < 0.9 else 0.3}
+        return {"blocked": 0.2 if rate / trial.fluid_rate(mix) < 0.9 else 0.3}
 
     trial.run = run
     high = trial.high_rate("arena-hard")
@@ -140,14 +138,16 @@ def test_a_run_has_the_figures_of_its_system():
     trial = experiment()
     trial.high_rate = lambda mix: 20.0
     fcfs, pascal_run = (
-        trial.run("alpaca-eval", name, "low", seed=FIRST_SEED) for name in (FCFS, PASCAL)
+        trial.run(name, mix="alpaca-eval", rate=12.0, seed=FIRST_SEED) for name in (FCFS, PASCAL)
     )
     assert fcfs["blocked"] == 0.0
     assert np.isnan(fcfs["migration_p99_s"])
     assert np.isnan(pascal_run["blocked"])
     assert pascal_run["migration_p99_s"] > 0
     assert fcfs["tail_s"].keys() == pascal_run["tail_s"].keys()
-    assert trial.mean("qoe_violations", "alpaca-eval", FCFS, "low") == fcfs["qoe_violations"]
+    assert (
+        trial.mean("qoe_violations", FCFS, mix="alpaca-eval", load="low") == fcfs["qoe_violations"]
+    )
 
 
 def test_half_of_the_memory_slows_short_reasoning_under_fcfs_and_long_under_round_robin(
@@ -162,4 +162,4 @@ def test_half_of_the_memory_slows_short_reasoning_under_fcfs_and_long_under_roun
     assert phase.attainment("")[0] == 1.0
     assert phase.attainment(FCFS)[0] < phase.attainment(RR)[0]
     for kind in (REASONING, ANSWERING):
-        assert not phase.run(kind, 4.0, seed=FIRST_SEED)[RR].rejected.any()
+        assert not phase.run(kind, rate=4.0, seed=FIRST_SEED)[RR].rejected.any()

@@ -10,21 +10,12 @@ import pytest
 from scheduler_adapters.papers import phasor
 from scheduler_adapters.papers.phasor import (
     MOST_CLIENTS,
-    NAMES,
     ONE_SPLIT,
-    RATES,
     PhasorExperiment,
     role_spans,
     starvation,
 )
-from scheduler_adapters.papers.phasor_cluster import (
-    CODE,
-    PHASOR,
-    PRODUCTION,
-    SUMMARIES,
-    System,
-    distserve,
-)
+from scheduler_adapters.papers.phasor_cluster import SPLITS, SYSTEMS
 from scheduler_adapters.papers.runs import ReproduceConfig
 
 CONFIG = ReproduceConfig(paper="phasor", seeds=2)
@@ -37,8 +28,8 @@ def experiment(monkeypatch) -> PhasorExperiment:
     made = PhasorExperiment(CONFIG)
 
     def meets_slo(system, workload, clients, seed):
-        most = 500 if system.name == "Phasor" else 80 * system.pools[0]
-        return clients <= most + seed * (workload is CODE)
+        most = 500 if system is SYSTEMS["Phasor"] else 80 * system.pools[0]
+        return clients <= most + seed * (workload.name == "S-L")
 
     monkeypatch.setattr(made.cluster, "meets_slo", meets_slo)
     return made
@@ -55,38 +46,22 @@ def test_the_model_is_served_with_its_own_memory_and_prefill_cost():
 
 
 def test_a_capacity_is_found_from_either_side(experiment):
-    assert experiment.capacity(PHASOR, SUMMARIES, 0) == pytest.approx(500 / 8, rel=0.05)
-    assert experiment.capacity(distserve(2), SUMMARIES, 0) == pytest.approx(160 / 8, rel=0.05)
-    none = System("none", (0, 8, 0))
-    assert experiment.capacity(none, SUMMARIES, 0) == 0
+    assert experiment.capacity("Phasor", "L-S", 0) == pytest.approx(500 / 8, rel=0.05)
+    assert experiment.capacity("2P/6D", "L-S", 0) == pytest.approx(160 / 8, rel=0.05)
+    experiment.cluster.meets_slo = lambda *parts: False
+    assert experiment.capacity("Splitwise", "L-S", 0) == 0
     experiment.cluster.meets_slo = lambda *parts: True
-    assert experiment.capacity(PHASOR, PRODUCTION, 0) == MOST_CLIENTS / 8
+    assert experiment.capacity("Phasor", "BurstGPT", 0) == MOST_CLIENTS / 8
 
 
 def test_the_best_split_has_the_highest_capacity(experiment):
-    assert experiment.system("DistServe", PRODUCTION).pools == (6, 2, 0)
-    assert experiment.system(ONE_SPLIT, PRODUCTION).pools == (6, 2, 0)
-    ratios = experiment.capacities("Phasor", PRODUCTION) / experiment.capacities(
-        "DistServe", PRODUCTION
-    )
-    assert len(ratios) == len(experiment.search_seeds(PRODUCTION)) == 2
-    assert ratios.tolist() == pytest.approx([500 / 480] * 2, rel=0.08)
-    assert len(experiment.search_seeds(CODE)) == 1
-    assert experiment.named("Splitwise", CODE) == "Splitwise"
-    assert experiment.named("DistServe", CODE) == "DistServe (6P/2D)"
-
-
-def test_changes_are_paired_by_seed_and_rate(experiment):
-    def run(system, workload, rate, *, seed):
-        return {"e2e_p99_s": rate * (1 + seed) * (0.5 if system is PHASOR else 1.0)}
-
-    experiment.run = run
-    changes = experiment.changes(PRODUCTION, (10, 20), "e2e_p99_s", "Splitwise")
-    assert changes.tolist() == [-0.5, -0.5]
-    assert experiment.sweep("Phasor", PRODUCTION, (10, 20), "e2e_p99_s").tolist() == [
-        [5, 10],
-        [10, 20],
-    ]
+    assert experiment.resolved("DistServe", "BurstGPT") == "6P/2D"
+    assert experiment.resolved(ONE_SPLIT, "BurstGPT") == "6P/2D"
+    ratio = experiment.pair("capacity", "DistServe", "Phasor", load="BurstGPT")["ratio"]
+    assert ratio.tolist() == pytest.approx([500 / 480] * 2, rel=0.08)
+    assert len(experiment.values("capacity", "Phasor", load="S-L")) == 1
+    assert experiment.words(load="S-L", base="Splitwise")["against"] == "Splitwise"
+    assert experiment.words(load="S-L", base="DistServe")["against"] == "DistServe (6P/2D)"
 
 
 def test_starvation_is_waiting_small_batches_and_one_long_queue():
@@ -104,29 +79,28 @@ def test_starvation_is_waiting_small_batches_and_one_long_queue():
 
 def test_energy_is_of_a_whole_run():
     experiment = PhasorExperiment(ReproduceConfig(paper="phasor", seeds=1, scale=0.005))
-    joules, tokens_per_s = experiment.energy("Phasor", 0)
-    assert tokens_per_s > 0
+    run = experiment.run("Phasor", load="S-L", rate=40, metered=True, seed=0)
+    assert run["tokens_per_s"] > 0
     # Eight GPUs draw at least their idle power.
-    assert joules * tokens_per_s >= 8 * 55
-    assert set(RATES) == {CODE, SUMMARIES, PRODUCTION}
+    assert run["joules"] * run["tokens_per_s"] >= 8 * 55
 
 
 def test_rows_judge_orders_sizes_and_losses(experiment, monkeypatch, rows_of):
     """Phasor is ahead by the same factors everywhere."""
 
-    def run(system, workload, rate, *, seed):
-        factor = FACTORS.get(system.name, 1.1) + 0.01 * seed
-        names = ("ttft_p99_s", "tpot_mean_s", "tpot_p99_s", "e2e_p99_s", "attainment")
+    def run(system, *, load, rate, metered=False, seed):
+        factor = {**FACTORS, "5P/3D": FACTORS["DistServe"]}.get(system, 1.1) + 0.01 * seed
+        names = ("ttft_p99_s", "tpot_mean_s", "tpot_p99_s", "e2e_p99_s", "joules", "tokens_per_s")
         return dict.fromkeys(names, factor)
 
-    def capacity(system, workload, seed):
-        gains = {CODE: 1.5, SUMMARIES: 1.6, PRODUCTION: 1.8}
+    def capacity(system, load, seed):
+        gains = {"S-L": 1.5, "L-S": 1.6, "BurstGPT": 1.8}
         losses = {"w/o Phi": 0.95, "w/o mixed pool": 0.9, "w/o defragmentation": 0.85}
-        lost = losses.get(system.name, 1.0)
-        return gains[workload] * lost if system.name not in ("DistServe", "Splitwise") else 1.0
+        if system in (*SPLITS, "Splitwise"):
+            return 1.001 if system == "5P/3D" else 1.0
+        return gains[load] * losses.get(system, 1.0)
 
     experiment.run, experiment.capacity = run, capacity
-    experiment.energy = lambda name, seed: (FACTORS[name], 5000.0)
     experiment.fragments = lambda name, burst, seed: np.array([FACTORS[name]])
     experiment.shock = lambda name, seed: ((), ())
     monkeypatch.setattr(phasor, "starvation", lambda *run: [100, 1000, 48.0, 16.0, 2.5])
@@ -137,7 +111,6 @@ def test_rows_judge_orders_sizes_and_losses(experiment, monkeypatch, rows_of):
     assert missed == {"fragmentation", "w/o Phi", "w/o mixed pool", "sensitivity"}
     assert sum(not row.pre_set for row in rows) == 4
     assert len(rows) == 25
-    assert NAMES == ("Splitwise", "DistServe", "Phasor")
 
 
 def test_spans_end_where_a_role_changes():

@@ -4,30 +4,56 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.papers.rad import (
-    ABOVE,
-    BELOW,
     CHATS,
+    LOAD,
     SHORT_CHATS,
     TileSetting,
-    backlog,
     idle_spans,
 )
-from scheduler_adapters.timeline.timeline import timeline_from_token_times
-from scheduler_adapters.workload.requests import make_requests
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
+from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.timeline import Timeline
+from scheduler_adapters.workload.requests import Floats, Ints
+
+POLICIES = {
+    "fcfs": FCFS,
+    "sarathi": Sarathi,
+    "vllm-prefill-first": PrefillFirst,
+    "request-level": RequestLevel,
+    "pars": pars,
+    "slai": SLAI,
+}
+
+
+def backlog(timeline: Timeline, at_s: Floats) -> Ints:
+    """Requests in the system at instants (K,)."""
+    arrived = np.searchsorted(timeline.requests.arrival_s, at_s, "right")
+    return arrived - np.searchsorted(np.sort(timeline.finished_s), at_s, "right")
 
 
 @pytest.mark.slow
-def test_the_backlog_of_every_scheduler_grows_above_the_bound():
+@pytest.mark.parametrize("system", ["RAD", "RAD's twin", *POLICIES])
+def test_the_backlog_grows_above_the_bound_and_no_work_is_saved(system):
     setting = TileSetting(CHATS, cycle=1024)
-    requests = setting.requests(ABOVE, 2000)
+    requests = setting.requests(1.05, 2000)
+    if system in POLICIES:
+        timeline = simulate(requests, POLICIES[system](), setting.instance)
+    else:
+        timeline = setting.run(system, requests)
     last_s = requests.arrival_s[-1]
-    for system in setting.policies():
-        half, end = backlog(setting.run(system, requests), np.array([last_s / 2, last_s]))
-        assert end > half > 0, system
+    half, end = backlog(timeline, np.array([last_s / 2, last_s]))
+    assert end > half > 0
+    busy_s = np.diff(timeline.tick_s, prepend=0.0).sum()
+    lengths = requests.prompt_tokens, requests.output_tokens
+    assert busy_s >= len(requests) * setting.latency.mean_work_s(*lengths)
 
 
-def times_empty(setting: TileSetting, *, start: int, count: int) -> int:
-    requests = setting.requests(BELOW, count, backlog=start)
+def times_empty(setting: TileSetting, *, start: int, count: int, load: float = LOAD) -> int:
+    requests = setting.requests(load, count, backlog=start)
     timeline = setting.run("RAD", requests)
     return len(idle_spans(requests.arrival_s, timeline.finished_s)[0])
 
@@ -37,6 +63,7 @@ def test_rad_empties_below_the_bound_if_a_cycle_starts_enough_requests():
     enough = TileSetting(SHORT_CHATS, tile=8)
     assert enough.cycle > enough.least_cycle
     assert times_empty(enough, start=200, count=2000) > 10
+    assert times_empty(enough, start=200, count=2000, load=1.05) == 0
     too_few = TileSetting(SHORT_CHATS, tile=8, cycle=8)
     assert times_empty(too_few, start=200, count=2000) == 0
 
@@ -51,10 +78,3 @@ def test_the_system_is_empty_between_the_last_departure_and_the_next_arrival():
 def test_no_scheduler_can_be_seen_empty_where_tiles_are_large_and_answers_long():
     assert TileSetting(CHATS, cycle=1024).empty_at_most() < 1e-8
     assert TileSetting(SHORT_CHATS, tile=8).empty_at_most() > 0.1
-
-
-def test_the_backlog_counts_requests_between_arrival_and_end():
-    requests = make_requests(prompt_tokens=[1, 1], output_tokens=[1, 1], arrival_s=[0.0, 2.0])
-    timeline = timeline_from_token_times(requests, [[1.0], [3.0]])
-    at_s = np.array([0.5, 1.5, 2.5, 3.5])
-    assert backlog(timeline, at_s).tolist() == [1, 0, 1, 0]

@@ -3,6 +3,9 @@
 import logging
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, recorded, seed_values
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
 
@@ -12,24 +15,52 @@ class Doubled(Experiment):
 
     calls = 0
 
-    def measure(self, setting: float, *, seed: int) -> dict[str, float]:
+    def measure(self, system: float, *, rate: float = 0, seed: int) -> dict[str, float]:
         self.calls += 1
-        return {"found": 2 * setting + seed}
+        return {"found": 2 * system + rate + seed}
 
 
 def test_a_setting_is_simulated_once_for_each_seed():
     experiment = Doubled(ReproduceConfig(paper="rad", seeds=3), first_seed=10)
     assert experiment.mean("found", 4) == 19
     assert experiment.values("found", 4).tolist() == [18, 19, 20]
-    assert experiment.values("found", 4, seeds=[10]).tolist() == [18]
+    assert experiment.values("found", 4, most_seeds=1).tolist() == [18]
     assert experiment.calls == 3
+
+
+def test_systems_are_compared_by_seed_and_rate():
+    experiment = Doubled(ReproduceConfig(paper="rad", seeds=2))
+    pair = experiment.pair("found", 1.0, 4.0, rates=(0, 2))
+    assert (pair["theirs"].tolist(), pair["ours"].tolist()) == ([3, 4], [9, 10])
+    np.testing.assert_allclose(pair["ratio"], [(8 / 2 + 10 / 4) / 2, (9 / 3 + 11 / 5) / 2])
+    np.testing.assert_allclose(pair["change"], pair["ratio"] - 1)
+    assert pair["value"] == pair["shift"].average == pytest.approx(6 / 3.5)
+    assert pair["times"] == pytest.approx(3.5 / 9.5)
+    assert experiment.level("found", 1.0, seeds=(5, 7))["value"].tolist() == [7, 8]
+    assert experiment.level("found", 1.0, most_seeds=1)["value"].tolist() == [2]
+    assert experiment.bars("found", [1.0])["bars"] == {1.0: [2, 3]}
+    assert experiment.ratios(1.0, [1.0], [{"figure": "found"}])["rows"] == [[1.0, 1.0]]
+
+
+def test_a_comparison_with_0_has_no_ratio():
+    experiment = Doubled(ReproduceConfig(paper="rad", seeds=1))
+    assert experiment.pair("found", 1.0, 0.0)["times"] == np.inf
+    assert np.isnan(experiment.pair("found", 0.0, 1.0)["value"])
+
+
+def test_systems_are_in_order_where_each_mean_is_above_the_one_before():
+    experiment = Doubled(ReproduceConfig(paper="rad", seeds=1))
+    found = experiment.in_order("found", [2.0, 3.0, 5.0])
+    assert (found["holds"], found["means"], found["value"]) == (True, [4, 6, 10], 4 / 6)
+    assert [change.tolist() for change in found["changes"]] == [[4 / 6 - 1], [4 / 10 - 1]]
+    assert not experiment.in_order("found", [2.0, 2.0])["holds"]
 
 
 def test_values_of_seeds_print_their_mean_with_its_interval():
     values = seed_values([0.1, 0.2, 0.3])
     assert f"{values:+.0%}" == "+20% [-5%, +45%]"
     assert f"{values:.2f s}" == "0.20 s [-0.05, 0.45]"
-    assert f"{100 * seed_values([0.25]):.1f%}" == "25.0% [25.0, 25.0]"
+    assert f"{seed_values([0.25]):.1f%}" == "25.0% [25.0, 25.0]"
     assert f"{values.mean():.1f}" == "0.2"
 
 

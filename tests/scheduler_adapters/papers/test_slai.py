@@ -8,9 +8,6 @@ from scheduler_adapters.papers.slai import (
     RATES,
     SLO_S,
     SlaiExperiment,
-    change_text,
-    gain_of,
-    is_rising,
     trace_lengths,
 )
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
@@ -25,8 +22,8 @@ def experiment() -> SlaiExperiment:
 
 @pytest.mark.parametrize("name", SLO_S)
 def test_a_capacity_meets_the_targets_up_to_their_edge_and_no_further(name, experiment):
-    def run(system, rate_per_s, paying, *, seed):
-        return GOOD | {name: GOOD[name] + (0.001 if rate_per_s > 1.5 else 0.0)}
+    def run(system, *, rate, paying, seed):
+        return GOOD | {name: GOOD[name] + (0.001 if rate > 1.5 else 0.0)}
 
     experiment.run = run
     assert experiment.capacity("SLAI", 0.05) == pytest.approx(1.5, rel=0.03)
@@ -35,8 +32,8 @@ def test_a_capacity_meets_the_targets_up_to_their_edge_and_no_further(name, expe
 def test_targets_are_held_by_the_worst_point(experiment, rows_of):
     late = GOOD | {"tbt_p99_paying_s": 0.11}
 
-    def run(system, rate_per_s, paying, *, seed):
-        return late if (system, rate_per_s) == ("SLAI", 1.4) else GOOD
+    def run(system, *, rate, paying, seed):
+        return late if (system, rate) == ("SLAI", 1.4) else GOOD
 
     experiment.run = run
     sarathi, slai = rows_of(experiment, "worst_gaps")
@@ -44,9 +41,13 @@ def test_targets_are_held_by_the_worst_point(experiment, rows_of):
     assert (slai.reproduced, slai.ours) == (False, "0.110 / 0.500 s")
 
 
-def test_equal_values_rise():
-    assert is_rising([1.0, 1.0, 2.0])
-    assert not is_rising([1.0, 2.0, 1.9])
+@pytest.mark.parametrize(("slai_s", "holds"), [(0.29, True), (0.3, False)])
+def test_the_curve_of_slai_has_to_fall_somewhere(slai_s, holds, experiment, rows_of):
+    def run(system, *, rate, paying, seed):
+        return {"tbt_p99_free_s": slai_s if (system, rate) == ("SLAI", 0.8) else 0.3}
+
+    experiment.run = run
+    assert rows_of(experiment, "gap_curves")[0].reproduced is holds
 
 
 def test_without_the_trace_lengths_have_its_quantiles(monkeypatch):
@@ -57,13 +58,15 @@ def test_without_the_trace_lengths_have_its_quantiles(monkeypatch):
     assert (lengths.prompt_tokens + lengths.output_tokens).max() <= 8192
 
 
-def test_a_capacity_that_a_short_run_does_not_find_is_no_gain():
-    assert gain_of(1.0, 1.26) == pytest.approx(0.26)
-    assert np.isnan(gain_of(0.0, 1.2))
-    assert change_text(0.0, 1.2, "req/s") == "0.00 -> 1.20 req/s"
+def test_a_capacity_that_a_short_run_does_not_find_is_no_gain(experiment, rows_of):
+    metric = "capacity at median TTFT <= 0.5 s and P99 TBT within target"
+    experiment.capacity = lambda system, paying: 1.26 if system == "SLAI" else 1.0
+    assert rows_of(experiment, metric)[0].ours == "1.00 -> 1.26 req/s (+26%)"
+    experiment.capacity = lambda system, paying: 1.2 if system == "SLAI" else 0.0
+    assert not any(row.reproduced for row in rows_of(experiment, metric))
 
 
 def test_the_queue_grows_with_the_rate(experiment):
-    calm, busy = (experiment.mean("mean_ttft_s", "Sarathi FCFS", r, 0.5) for r in (0.4, 40.0))
-    assert calm < busy
+    calm, busy = experiment.sweep("mean_ttft_s", "Sarathi FCFS", rates=(0.4, 40.0), paying=0.5)
+    assert calm.average < busy.average
     assert tuple(sorted(RATES)) == RATES
