@@ -55,11 +55,9 @@ class CollectConfig:
     """completions sends the bare prompt, for models without a chat template."""
     timeout_s: float = 600.0
     """Limit of one response."""
-    max_attempts: int = 10
-    """Attempts per prompt; the waits between them grow from half a second to a minute."""
 
     def __post_init__(self) -> None:
-        for name in ("samples", "concurrency", "max_attempts", "max_tokens"):
+        for name in ("samples", "concurrency", "max_tokens"):
             at_least(name, getattr(self, name), 1)
         require("timeout_s", self.timeout_s, self.timeout_s > 0, "seconds above 0")
         if taken := sorted(_OURS.intersection(self.extra or {})):
@@ -155,8 +153,7 @@ async def _collect_all(
     async with httpx.AsyncClient(
         headers=headers, limits=limits, timeout=timeout_s, follow_redirects=True
     ) as client:
-        api, attempts = config.api, config.max_attempts
-        endpoint = Endpoint(client, config.endpoint, config.settings, api, attempts)
+        endpoint = Endpoint(client, config.endpoint, config.settings, config.api)
         with Progress(len(jobs), log=logger.info) as progress:
             try:
                 async with asyncio.TaskGroup() as group:

@@ -19,6 +19,8 @@ Api = Literal["chat", "completions"]
 
 _RETRY: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _WRONG_ENDPOINT: Final = frozenset({401, 402, 403, 404, 405})
+MAX_ATTEMPTS: Final = 10
+"""Attempts per prompt; the waits between them grow from half a second to a minute."""
 _FIRST_DELAY_S: Final = 0.5
 _MAX_DELAY_S: Final = 60.0
 _MAX_FIRST_REFUSALS: Final = 10
@@ -56,10 +58,8 @@ class Endpoint:
         url: str,
         settings: Mapping[str, Any],
         api: Api = "chat",
-        max_attempts: int = 10,
     ) -> None:
         self.client, self.url, self.settings, self.api = client, api_base(url), settings, api
-        self.max_attempts = max_attempts
         self.num_retries = 0
         self._num_answered = 0
         self._num_refused = 0
@@ -80,7 +80,7 @@ class Endpoint:
         if self.api == "chat":
             messages = [{"role": "user", "content": prompt}]
             path, body = "/chat/completions", {**self.settings, "messages": messages}
-        for attempt in range(self.max_attempts):
+        for attempt in range(MAX_ATTEMPTS):
             retry_after = ""
             try:
                 response = await self.client.post(self.url + path, json=body)
@@ -99,16 +99,16 @@ class Endpoint:
                 if response.status_code not in _RETRY:
                     raise self._refusal(response.status_code, reason)
                 retry_after = response.headers.get("retry-after", "").strip()
-            if attempt + 1 < self.max_attempts:
+            if attempt + 1 < MAX_ATTEMPTS:
                 self.num_retries += 1
                 delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**attempt)
                 delay_s *= self._jitter.uniform(0.5, 1)  # Tasks that failed together retry apart.
                 least_s = float(retry_after) if retry_after.isdecimal() else 0.0
                 await asyncio.sleep(max(delay_s, least_s))
         if self._num_answered > answered_before:
-            raise PromptRefused(f"{self.max_attempts} attempts, the last: {reason}")
+            raise PromptRefused(f"{MAX_ATTEMPTS} attempts, the last: {reason}")
         raise ServiceUnavailable(
-            f"{self.url} failed {self.max_attempts} times in a row, the last: {reason}; what was "
+            f"{self.url} failed {MAX_ATTEMPTS} times in a row, the last: {reason}; what was "
             "collected is kept: run the same command again once it is back"
         )
 

@@ -35,8 +35,6 @@ class MonitorOptions(ColumnOptions):
     """Default: the lower end of the interval on the bundle's test prompts."""
     target_model: str | None = None
     """Calibration to check; default: the bundle's first."""
-    require_certainty: bool = False
-    """Exit with 1 only if the whole 95% interval is below the gate."""
 
     def __post_init__(self) -> None:
         enough = f"{MIN_ROWS} or more, fewer rows tell nothing"
@@ -55,11 +53,9 @@ def main(options: MonitorOptions, store: StoreOptions, output: OutputOptions) ->
     Rows count in the order of the file, the newest last. tau_b is measured over windows of
     consecutive rows, a quarter of a window apart; the newest window gives the verdict. Exit status
     1: its tau_b is below the gate, by default the lower end of the bundle's 95% interval on its
-    test prompts. That is alert: without any drift 1,000 rows fall below by chance in one check of
-    eight. With --require-certainty the whole 95% interval must be below. That is hardly ever
-    chance, and still happens in four of five checks of 1,000 rows with a tenth of random lengths.
-    The coverage of a calibrated bundle's quantiles is checked too, without effect on the exit
-    status. MLflow gets every figure.
+    test prompts. Without any drift 1,000 rows fall below by chance in one check of eight; `certain`
+    in the result reports whether the whole 95% interval is below. The coverage of a calibrated
+    bundle's quantiles is checked too, without effect on the exit status. MLflow gets every figure.
 
     example:
       python -m training monitor --bundle alpaca-vicuna7b@champion --log responses.jsonl \\
@@ -70,8 +66,7 @@ def main(options: MonitorOptions, store: StoreOptions, output: OutputOptions) ->
     run_id, figure = _log(bundle, options, windows, result, store.mlruns_dir)
     result |= {"mlflow_run_id": run_id, "figure": figure}
     print_result(result, output, lambda: _print(windows[-1], result))
-    alarm = result["certain"] or not options.require_certainty
-    return 1 if result["verdict"] == "below_gate" and alarm else 0
+    return 1 if result["verdict"] == "below_gate" else 0
 
 
 def monitor(bundle: ModelBundle, options: MonitorOptions) -> tuple[list[Window], dict[str, Any]]:

@@ -25,11 +25,6 @@ _BATCH: Final = 1000
 logger = logging.getLogger(__name__)
 
 
-def is_free(card: Card) -> bool:
-    """Return whether the licence on a card allows commercial use."""
-    return "NC" not in card.licence and not card.licence.startswith("none")
-
-
 def check_id(name: str) -> Card:
     """Return the card of a data set. Raises ConfigError if this version cannot build the set."""
     card = read_card(name)

@@ -10,8 +10,8 @@ import pytest
 from lengthwise.bundle import sha256_of
 from lengthwise.errors import ConfigError, DataError
 from tests.training.sources.github import commit
-from training.data.cards import CARDS, load_data, read_card
-from training.sources.fetching import check_id, fetch, is_free
+from training.data.cards import load_data, read_card
+from training.sources.fetching import check_id, fetch
 from training.sources.layouts import LAYOUTS
 
 
@@ -49,16 +49,6 @@ def test_another_layout_is_one_line(tmp_path: Path) -> None:
     card = replace(card, commit=commit(tmp_path / "host" / card.source, files))
     with pytest.raises(DataError, match=r"GPTeacher does not have the layout it had \(KeyError"):
         fetch(card, tmp_path, f"file://{tmp_path}/host")
-
-
-def test_the_licence_decides_what_comes_unasked() -> None:
-    free = {
-        path.parent.name
-        for path in CARDS.glob("*/card.yaml")
-        if is_free(read_card(path.parent.name))
-    }
-    assert {"gpteacher-gpt4", "arena-hard", "zeroeval", "mmlu-pro-cot"} <= free
-    assert not free & {"alpaca-davinci003", "alpaca-eval", "alpaca-vicuna7b"}
 
 
 def test_a_set_that_cannot_be_built_says_which_can() -> None:

@@ -1,12 +1,11 @@
 """`python -m training delta`: the delta of ranking pairs, from repeated answers to each prompt."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from lengthwise.errors import DataError, require
+from lengthwise.errors import DataError
 from training.commands.options import OutputOptions, print_result, print_rows
 from training.data.labels import LabelledPrompt, observed
 from training.data.logged_prompts import TableOptions, read_prompts
@@ -17,42 +16,31 @@ RUNS: Final = 10
 _PAIRS: Final = 100_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeltaOptions:
-    """The rule."""
-
-    share: float = 0.5
-    """Part of the prompts whose answers vary by no more than delta."""
-
-    def __post_init__(self) -> None:
-        require("share", self.share, 0 < self.share <= 1, "a part in (0, 1]")
-
-
-def main(options: DeltaOptions, table: TableOptions, output: OutputOptions) -> None:
+def main(table: TableOptions, output: OutputOptions) -> None:
     """Find the delta of a model: the variation in length of its answers to one prompt.
 
     Pairs closer than delta are left out of training, because the next answers to the same prompts
     would reverse them. The input is the table of `collect --samples 10`, or any table with a row
     per answer. The variation of a prompt is (longest - shortest) / longest of its answers, the
-    measure by which pairs are compared. Delta is the limit that --share of the prompts stay within.
-    It grows with the number of answers. The paper takes ten, and .2 (.25 for a reasoning model).
+    measure by which pairs are compared. Delta is the limit that half of the prompts stay within. It
+    grows with the number of answers. The paper takes ten, and .2 (.25 for a reasoning model).
 
     example:
       python -m training delta --data lengths/m.jsonl
     """
-    result = find_delta(read_prompts(table, "output_tokens"), options.share)
+    result = find_delta(read_prompts(table, "output_tokens"))
     fit = f"python -m training fit pars --out run --loss.delta {result['delta']:.2f}"
-    print_result(result, output, lambda: _print(result, options.share), fit)
+    print_result(result, output, lambda: _print(result), fit)
 
 
-def find_delta(prompts: Sequence[LabelledPrompt], share: float) -> dict[str, Any]:
+def find_delta(prompts: Sequence[LabelledPrompt]) -> dict[str, Any]:
     """Return delta, the quantiles of the variation, and the part of the pairs that delta keeps."""
     repeated = [item for item in prompts if len(item.lengths) > 1]
     if not repeated:
         raise DataError(f"no prompt has two answers or more; collect them with --samples {RUNS}")
     variation = np.array([1 - min(item.lengths) / max(item.lengths) for item in repeated])
     lengths = observed(repeated)
-    delta = float(np.quantile(variation, share))
+    delta = float(np.median(variation))
     rng = np.random.default_rng(0)
     gaps = relative_gap(*lengths[rng.integers(len(lengths), size=(2, _PAIRS))])
     return {
@@ -64,7 +52,7 @@ def find_delta(prompts: Sequence[LabelledPrompt], share: float) -> dict[str, Any
     }
 
 
-def _print(result: Mapping[str, Any], share: float) -> None:
+def _print(result: Mapping[str, Any]) -> None:
     count = result["answers_per_prompt"]
     rows = {
         "prompts": f"{result['prompts']}, with {count:.3g} answers each (paper: {RUNS})",
@@ -72,7 +60,7 @@ def _print(result: Mapping[str, Any], share: float) -> None:
             f"variation, {float(q):4.0%}": f"{value:.3f}"
             for q, value in result["variation"].items()
         },
-        "delta": f"{result['delta']:.3f}, of {share:.0%} of the prompts",
+        "delta": f"{result['delta']:.3f}, of half of the prompts",
         "pairs kept by it": f"{result['pairs_kept']:.1%}",
     }
     print_rows(rows, 19)

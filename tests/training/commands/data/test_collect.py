@@ -212,9 +212,9 @@ def test_an_outage_stops_the_run_and_keeps_what_was_collected(
     collect: Training, endpoint: FakeEndpoint, out: Path, no_waiting: list[float]
 ) -> None:
     endpoint.plan = lambda *_: (503, {}) if len(endpoint.asked) > 12 else None
-    status, line = collect("--concurrency", "2", "--max-attempts", "3")
+    status, line = collect("--concurrency", "2")
     assert status == 2
-    assert "failed 3 times in a row, the last: HTTP 503" in line
+    assert "failed 10 times in a row, the last: HTTP 503" in line
     kept = len(rows(out))
     assert kept in (11, 12)  # On a busy machine the second worker may be in the middle of one.
     assert kept == len(load_data(str(out.with_name("card.yaml"))).records)
@@ -237,11 +237,15 @@ def test_a_prompt_that_is_refused_is_told_and_the_others_are_collected(
 
 
 def test_one_prompt_that_breaks_the_endpoint_does_not_stop_the_others(
-    collect: Training, endpoint: FakeEndpoint, no_waiting: list[float]
+    collect: Training,
+    endpoint: FakeEndpoint,
+    no_waiting: list[float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     endpoint.plan = lambda prompt, _: (500, {}) if prompt == PROMPTS[3] else None
     # Enough attempts that the other worker gets an answer meanwhile: nothing waits in this test.
-    status, result = collect("--concurrency", "2", "--max-attempts", "40")
+    monkeypatch.setattr("training.collection.endpoint.MAX_ATTEMPTS", 40)
+    status, result = collect("--concurrency", "2")
     assert (status, result["rows"], result["unanswered"]) == (1, 39, 1)
 
 

@@ -29,8 +29,8 @@ def test_delta_is_what_a_part_of_the_prompts_stays_within(
     assert result["delta"] == result["variation"]["0.5"] == pytest.approx(0.2)
     assert (result["prompts"], result["answers_per_prompt"]) == (3, 3)
     assert result["pairs_kept"] == pytest.approx(2 / 9, abs=0.01)  # 80 and 100 of nine pairs
-    assert main(["delta", "--data", table, "--share", "1"]) == 0
-    assert "delta              0.500, of 100% of the prompts" in capsys.readouterr().out
+    assert main(["delta", "--data", table]) == 0
+    assert "delta              0.200, of half of the prompts" in capsys.readouterr().out
 
 
 def test_answers_that_were_given_once_tell_nothing(
@@ -40,5 +40,3 @@ def test_answers_that_were_given_once_tell_nothing(
     path.write_text("prompt,output_tokens\na,1\nb,2\n")
     assert main(["delta", "--data", str(path)]) == 2
     assert "collect them with --samples 10" in capsys.readouterr().err
-    assert main(["delta", "--data", str(path), "--share", "0"]) == 2
-    assert "share is 0" in capsys.readouterr().err

@@ -10,18 +10,13 @@ import pytest
 from training.__main__ import main
 
 
-def test_all_leaves_out_what_must_be_named(
-    git_host: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+def test_sets_are_built_with_their_licences_and_found_again(
+    git_host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = ["--out", str(tmp_path), "--mirror", git_host]
-    assert main(["fetch", "--all", *place, "--json"]) == 0
+    assert main(["fetch", "arena-hard", "zeroeval", *place, "--json"]) == 0
     sets = json.loads(capsys.readouterr().out)["sets"]
-    free = "arena-hard gpteacher-gpt4 misguided-attention mmlu-pro-cot planbench planbench-o1"
-    assert [each["id"] for each in sets] == [*free.split(), "pm-llm-benchmark", "zeroeval"]
-    assert "alpaca-eval is left out: licence" in caplog.text
+    assert [each["id"] for each in sets] == ["arena-hard", "zeroeval"]
     assert main(["fetch", "alpaca-eval", "zeroeval", *place]) == 0
     out = capsys.readouterr().out
     assert "alpaca-eval          built, 2 rows, licence repository Apache-2.0; data CC BY-NC" in out
@@ -33,7 +28,6 @@ def test_all_leaves_out_what_must_be_named(
     ("arguments", "message"),
     [
         ([], "name data sets of alpaca-davinci003, "),
-        (["gpteacher-gpt4", "--all"], "or give --all"),
         (["synthetic"], "cannot be read by this version"),
         (["gpteacher-gpt4", "--mirror", "file:///nowhere"], "check the network"),
     ],
