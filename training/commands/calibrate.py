@@ -17,7 +17,7 @@ from training.prefill.samples import PrefillSamples, published_samples, read_sam
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrateOptions:
+class CalibrateOptions(StoreOptions):
     """The samples to fit, and the file to write."""
 
     samples: Path | None = None
@@ -45,7 +45,7 @@ class CalibrateOptions:
             raise ConfigError("--model, --device and --peak-flop-per-s go with --samples only")
 
 
-def main(options: CalibrateOptions, store: StoreOptions, output: OutputOptions) -> None:
+def main(options: CalibrateOptions, output: OutputOptions) -> None:
     """Fit a model's prefill cost, alpha * l^2 + beta * l, to measured latencies.
 
     Reads a table of `python -m scheduler_adapters profile-prefill` (or any with prompt_tokens,
@@ -64,7 +64,7 @@ def main(options: CalibrateOptions, store: StoreOptions, output: OutputOptions) 
         peak = options.peak_flop_per_s
         samples = read_samples(options.samples, **only, peak_flop_per_s=peak)
     content, points = fit_cost(samples)
-    run_id, figure = _log(samples, points, content, store.mlruns_dir)
+    run_id, figure = _log(samples, points, content, options.mlruns_dir)
     result = content | {"mlflow_run_id": run_id, "figure": figure}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(to_json(result, indent=1) + "\n")

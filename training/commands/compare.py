@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions:
+class CompareOptions(StoreOptions):
     """Two rankers."""
 
     a: str = field(metadata=POSITIONAL)
@@ -34,9 +34,7 @@ class CompareOptions:
     """Folder of the rankers' own data sets."""
 
 
-def main(
-    options: CompareOptions, table: TableOptions, store: StoreOptions, output: OutputOptions
-) -> None:
+def main(options: CompareOptions, table: TableOptions, output: OutputOptions) -> None:
     """Compare two rankers on the same prompts and observed lengths.
 
     A and B are bundle folders, or NAME/VERSION or NAME@champion in the model registry. The default
@@ -47,11 +45,10 @@ def main(
     example:
       python -m training compare ranker-new alpaca-vicuna7b@champion --data run/test.parquet
     """
-    bundles = {name: find_bundle(name, store.mlruns_dir) for name in (options.a, options.b)}
-    prompts = read_prompts(table, bundles[options.a].manifest.label)
+    pair = [(name, find_bundle(name, options.mlruns_dir)) for name in (options.a, options.b)]
+    prompts = read_prompts(table, pair[0][1].manifest.label)
     if len(prompts) < 2:
         raise DataError("a single prompt has no order; give two or more", path=table.data)
-    pair = [(name, bundles[name]) for name in (options.a, options.b)]
     result = compare(pair, prompts, options.data_dir)
     print_result(result, output, lambda: _print(result))
 

@@ -15,7 +15,7 @@ from lengthwise.bundle import Manifest
 from lengthwise.errors import DataError
 from lengthwise.report_page import write_page
 from lengthwise.strict_json import finite_or_null
-from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
+from training.commands.options import BundleOptions, OutputOptions, print_result, print_rows
 from training.data.labelled_splits import LabelledSplits
 from training.data.labels import LabelledPrompt, observed, texts
 from training.data.logged_prompts import TableOptions, read_prompts
@@ -31,17 +31,14 @@ from training.evaluation.ranking_metrics import (
 )
 from training.evaluation.report import ranker_page
 from training.export.bundle_scores import score_prompts
-from training.release.registry import find_bundle
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions:
-    """The bundle to measure."""
+class EvaluateOptions(BundleOptions):
+    """A bundle, and the page about it."""
 
-    bundle: str
-    """Folder, NAME/VERSION or NAME@champion."""
     data_dir: str | None = None
     """Folder of the bundle's own data set."""
     target_model: str | None = None
@@ -50,9 +47,7 @@ class EvaluateOptions:
     """Page to write, e.g. ranker.html: figures, coverage, and the prompts with the worst errors."""
 
 
-def main(
-    options: EvaluateOptions, table: TableOptions, store: StoreOptions, output: OutputOptions
-) -> None:
+def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -> None:
     """Measure a model bundle on a table of prompts and observed lengths.
 
     Rows with the same prompt are repeated samples: the first is ranked, the others give the noise
@@ -65,7 +60,7 @@ def main(
       python -m training evaluate --bundle mlruns/demo/bundle --data logs.jsonl \\
           --prompt-column text --length-column completion_tokens --json
     """
-    bundle = find_bundle(options.bundle, store.mlruns_dir)
+    bundle = options.open()
     prompts = read_prompts(table, bundle.manifest.label)
     own = training_data(bundle.manifest, options.data_dir)
     kept, num_seen = unseen(prompts, own)

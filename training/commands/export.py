@@ -11,7 +11,7 @@ from training.release.registry import figures_of, open_store
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions:
+class ExportOptions(StoreOptions):
     """A run, and the folder for its bundle."""
 
     run: str
@@ -30,7 +30,7 @@ class ExportOptions:
             raise ConfigError("--dataset and --data-dir are read by --rebuild only; add it")
 
 
-def main(options: ExportOptions, store: StoreOptions, output: OutputOptions) -> None:
+def main(options: ExportOptions, output: OutputOptions) -> None:
     """Write the bundle of a run into a folder, verified; of several lengths, the first.
 
     --rebuild makes it again from the run's checkpoint, by the export of this version, without
@@ -41,11 +41,11 @@ def main(options: ExportOptions, store: StoreOptions, output: OutputOptions) -> 
       python -m training export --run 1e0fe0bcf2f9495ba1af7db95f5aa149 --out ranker
       python -m training export --run 1e0fe0bcf2f9495ba1af7db95f5aa149 --out ranker --rebuild
     """
-    with open_store(store.mlruns_dir) as opened:
+    with open_store(options.mlruns_dir) as store:
         if options.rebuild:
-            bundle = rebuild(opened, options.run, options.out, options.dataset, options.data_dir)
+            bundle = rebuild(store, options.run, options.out, options.dataset, options.data_dir)
         else:
-            bundle = export(opened, options.run, options.out)
+            bundle = export(store, options.run, options.out)
     line = f"{bundle.path}: {bundle.manifest.name} revision {bundle.manifest.revision}"
     result = figures_of(bundle.manifest) | {"bundle": str(bundle.path)}
     serve = f"python -m scoring_service serve --bundle {quote(str(bundle.path))}"

@@ -10,22 +10,19 @@ import numpy as np
 
 from lengthwise.bundle import Manifest, ModelBundle, sha256_of
 from lengthwise.errors import ConfigError, DataError, require
-from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
+from training.commands.options import BundleOptions, OutputOptions, print_result, print_rows
 from training.config import ColumnOptions
 from training.data.records import PromptResponse, read_records
 from training.evaluation.calibration import target_of
 from training.evaluation.drift import Window, judge, measure_window, miscovered, window_bounds
 from training.evaluation.ranking_metrics import MIN_ROWS
 from training.export.bundle_scores import score_prompts
-from training.release.registry import find_bundle
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonitorOptions(ColumnOptions):
+class MonitorOptions(BundleOptions, ColumnOptions):
     """The bundle, its log and its gate."""
 
-    bundle: str
-    """Folder, NAME/VERSION or NAME@champion."""
     log: str
     """A table (.parquet, .jsonl, .csv) or a log (of an OpenAI-style gateway, vLLM, LiteLLM,
     Langfuse), the newest row last."""
@@ -47,7 +44,7 @@ class MonitorOptions(ColumnOptions):
             raise ConfigError("model_column is given without model; add --model NAME")
 
 
-def main(options: MonitorOptions, store: StoreOptions, output: OutputOptions) -> int:
+def main(options: MonitorOptions, output: OutputOptions) -> int:
     """Check a bundle against logged prompts and the lengths that were observed.
 
     Rows count in the order of the file, the newest last. tau_b is measured over windows of
@@ -61,9 +58,9 @@ def main(options: MonitorOptions, store: StoreOptions, output: OutputOptions) ->
       python -m training monitor --bundle alpaca-vicuna7b@champion --log responses.jsonl \\
           --window 2000
     """
-    bundle = find_bundle(options.bundle, store.mlruns_dir)
+    bundle = options.open()
     windows, result = monitor(bundle, options)
-    run_id, figure = _log(bundle, options, windows, result, store.mlruns_dir)
+    run_id, figure = _log(bundle, options, windows, result)
     result |= {"mlflow_run_id": run_id, "figure": figure}
     print_result(result, output, lambda: _print(windows[-1], result))
     return 1 if result["verdict"] == "below_gate" else 0
@@ -126,7 +123,6 @@ def _log(
     options: MonitorOptions,
     windows: Sequence[Window],
     result: Mapping[str, Any],
-    mlruns_dir: str,
 ) -> tuple[str, str]:
     from training.evaluation.figures import drift
     from training.release.tracking import Tracker
@@ -135,9 +131,9 @@ def _log(
     rows = min(options.window, result["rows"])
     title = f"{manifest.name} {manifest.revision} on {log.name}: windows of {rows} rows"
     params = asdict(options) | {"gate_tau_b": result["gate_tau_b"], "revision": manifest.revision}
-    del params["bundle"]
+    del params["bundle"], params["mlruns_dir"]
     run_name = f"monitor-{manifest.name}"
-    with Tracker(mlruns_dir, run_name=run_name, system_metrics=False) as tracker:
+    with Tracker(options.mlruns_dir, run_name=run_name, system_metrics=False) as tracker:
         tracker.log_params(params | {"trained_by": manifest.mlflow_run_id})
         origin, profile = {"origin": options.log}, {"rows": result["rows"]}
         tracker.log_input(log.name, sha256_of(options.log), "monitoring", origin, profile)

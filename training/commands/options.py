@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lengthwise.bundle import ModelBundle
 from lengthwise.command_line.program import print_banner, print_next
 from lengthwise.strict_json import to_json
+from training.release.registry import find_bundle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,17 @@ class StoreOptions:
     mlruns_dir: str = "mlruns"
     """MLflow store: a folder, or the address of a server; the default gives way to
     $MLFLOW_TRACKING_URI."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleOptions(StoreOptions):
+    """A model bundle in a folder or a registry."""
+
+    bundle: str
+    """Folder, NAME/VERSION or NAME@champion."""
+
+    def open(self) -> ModelBundle:
+        return find_bundle(self.bundle, self.mlruns_dir)
 
 
 def print_result(

@@ -1,9 +1,7 @@
 """`python -m training promote`: make a registered version the champion."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.command_line.options import POSITIONAL
@@ -13,14 +11,9 @@ from training.data.provenance import held_out_prompts
 from training.release.champion import Promotion, judge
 from training.release.registry import CHAMPION, open_store
 
-# In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
-MYPY: Final = False
-if MYPY:
-    from training.release.tracking import Store
-
 
 @dataclass(frozen=True, kw_only=True)
-class PromoteOptions:
+class PromoteOptions(StoreOptions):
     """The version, and the prompts to compare it on."""
 
     name: str = field(metadata=POSITIONAL)
@@ -35,7 +28,7 @@ class PromoteOptions:
     """Folder of the version's data set."""
 
 
-def main(options: PromoteOptions, store: StoreOptions, output: OutputOptions) -> int:
+def main(options: PromoteOptions, output: OutputOptions) -> int:
     """Make a registered version the champion, if it is provably better.
 
     Both rank the version's own test prompts; the 95% paired bootstrap interval of the difference in
@@ -46,8 +39,7 @@ def main(options: PromoteOptions, store: StoreOptions, output: OutputOptions) ->
     example:
       python -m training promote alpaca-vicuna7b 3
     """
-    with open_store(store.mlruns_dir) as opened:
-        result = promote(opened, options)
+    result = _promote(options)
     state = "is the champion" if result["champion"] else "is not promoted"
     state += ", by hand" if result["forced"] else ""
     line = f"{options.name} version {options.version} {state}: {result['verdict']}"
@@ -55,26 +47,27 @@ def main(options: PromoteOptions, store: StoreOptions, output: OutputOptions) ->
     return 0 if result["champion"] else 1
 
 
-def promote(store: Store, options: PromoteOptions) -> dict[str, Any]:
-    """Make the version the champion if it is provably better, or with `force`."""
-    chosen, name = store.version(options.name, options.version), options.name
-    version = str(chosen.version)
-    result = {"name": name, "version": version, "forced": False, "difference_ci": None}
-    result |= {"banner": chosen.tags.get("warning")}
-    if CHAMPION in chosen.aliases:
-        return result | {"champion": True, "verdict": "it has been the champion before"}
-    challenger = ModelBundle.load(store.folder(chosen.source))
-    try:
-        champion, where = store.champion(name), (options.data, options.data_dir)
-        test = [] if champion is None else held_out_prompts(challenger.manifest, *where)
-        verdict = judge(challenger, champion, test)
-    except (BundleError, ConfigError, DataError) as error:
-        if not options.force:
-            raise
-        verdict = Promotion(False, f"not compared: {error}")
-    if verdict.promoted or options.force:
-        by = "gate" if verdict.promoted else "hand"
-        store.promote(name, version, {"verdict": verdict.reason, "promoted_by": by})
+def _promote(options: PromoteOptions) -> dict[str, Any]:
+    name = options.name
+    with open_store(options.mlruns_dir) as store:
+        chosen = store.version(name, options.version)
+        result = {"name": name, "version": str(chosen.version), "forced": False}
+        result |= {"banner": chosen.tags.get("warning"), "difference_ci": None}
+        if CHAMPION in chosen.aliases:
+            return result | {"champion": True, "verdict": "it has been the champion before"}
+        challenger = ModelBundle.load(store.folder(chosen.source))
+        try:
+            champion, where = store.champion(name), (options.data, options.data_dir)
+            test = [] if champion is None else held_out_prompts(challenger.manifest, *where)
+            verdict = judge(challenger, champion, test)
+        except (BundleError, ConfigError, DataError) as error:
+            if not options.force:
+                raise
+            verdict = Promotion(False, f"not compared: {error}")
+        if verdict.promoted or options.force:
+            by = "gate" if verdict.promoted else "hand"
+            tags = {"verdict": verdict.reason, "promoted_by": by}
+            store.promote(name, str(chosen.version), tags)
     return result | {
         "champion": verdict.promoted or options.force,
         "forced": options.force and not verdict.promoted,

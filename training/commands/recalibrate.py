@@ -1,28 +1,23 @@
 """`python -m training recalibrate`: fit a bundle's score -> length curves to another model."""
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lengthwise.bundle import MANIFEST, ModelBundle
 from lengthwise.errors import ConfigError
-from training.commands.options import OutputOptions, StoreOptions, print_result
-from training.data.labels import LabelledPrompt, texts
+from training.commands.options import BundleOptions, OutputOptions, print_result
+from training.data.labels import texts
 from training.data.logged_prompts import TableOptions, read_prompts
 from training.evaluation.calibration import calibrate, per_response
 from training.export.bundle_scores import score_prompts
-from training.release.registry import find_bundle
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecalibrateOptions:
+class RecalibrateOptions(BundleOptions):
     """The bundle, and the name of the further model."""
 
-    bundle: str
-    """Folder, NAME/VERSION or NAME@champion."""
     target_model: str
     """Name of the curves."""
     out: Path | None = None
@@ -33,9 +28,7 @@ class RecalibrateOptions:
             raise ConfigError("target_model is empty; name the model that gave the responses")
 
 
-def main(
-    options: RecalibrateOptions, table: TableOptions, store: StoreOptions, output: OutputOptions
-) -> None:
+def main(options: RecalibrateOptions, table: TableOptions, output: OutputOptions) -> None:
     """Fit a bundle's score -> length curves to another model, without training.
 
     About 200 responses of the new model are enough. The curves are added to the bundle under the
@@ -47,25 +40,14 @@ def main(
     """
     if options.out is None and not Path(options.bundle).is_dir():
         raise ConfigError(f"{options.bundle} is no folder that can be written; give --out FOLDER")
-    bundle = find_bundle(options.bundle, store.mlruns_dir)
+    bundle = options.open()
     prompts = read_prompts(table, bundle.manifest.label)
-    out = options.out or Path(options.bundle)
-    entry = recalibrate(bundle, prompts, options.target_model, out)
+    entry = calibrate(*per_response(score_prompts(bundle, texts(prompts)), prompts))
+    curves = {**bundle.manifest.calibration, options.target_model: entry}
+    out, others = options.out or Path(options.bundle), shutil.ignore_patterns(MANIFEST)
+    copy = partial(shutil.copytree, bundle.path, dirs_exist_ok=True, ignore=others)
+    ModelBundle.write(out, replace(bundle.manifest, calibration=curves), copy)
+
     line = f"{out}: {options.target_model} calibrated on {entry['rows']} responses"
     result = {"target_model": options.target_model, "banner": bundle.manifest.banner, **entry}
     print_result(result, output, lambda: print(line))
-
-
-def recalibrate(
-    bundle: ModelBundle, prompts: Sequence[LabelledPrompt], target_model: str, out: Path
-) -> dict[str, Any]:
-    """Write the bundle to `out` with one more calibration; returns its entry."""
-    scores = score_prompts(bundle, texts(prompts))
-    entry = calibrate(*per_response(scores, prompts))
-    manifest = replace(
-        bundle.manifest, calibration={**bundle.manifest.calibration, target_model: entry}
-    )
-    others = shutil.ignore_patterns(MANIFEST)
-    copy = partial(shutil.copytree, bundle.path, dirs_exist_ok=True, ignore=others)
-    ModelBundle.write(out, manifest, copy)
-    return entry

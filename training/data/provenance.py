@@ -18,14 +18,10 @@ logger = logging.getLogger(__name__)
 def training_data(manifest: Manifest, data_dir: str | None) -> LabelledSplits | None:
     """Return the bundle's own data set; None, with a warning, if it is not at hand."""
     try:
-        labelled = load_splits(config_from(manifest.training), data_dir)
+        return load_training_splits(manifest, None, data_dir)
     except LengthwiseError as error:
-        logger.warning("the bundle's training data is not at hand: %s", error)
+        logger.warning("training prompts are not left out: %s", error)
         return None
-    if labelled.data.card.digest != manifest.dataset.get("card_sha256"):
-        logger.warning("the bundle's training data is not at hand: its card has changed")
-        return None
-    return labelled
 
 
 def unseen(
@@ -47,14 +43,11 @@ def load_training_splits(
     config = config_from(manifest.training)
     if dataset is not None:
         config = replace(config, data=replace(config.data, dataset=dataset))
-    advice = (
-        "give the data of the run with --dataset (a card or a table) or --data-dir (the folder of "
-        "its data set)"
-    )
+    advice = "give the data of the run with --dataset (a card or a table) or --data-dir"
     try:
         labelled = load_splits(config, data_dir)
     except DataError as error:
-        raise DataError(f"no training prompts to export with ({error}); {advice}") from error
+        raise DataError(f"the data of the run is not at hand ({error}); {advice}") from error
     found, parts = labelled.describe(), ("train_prompts", "val_prompts", "test_digest")
     if differ := [part for part in parts if found[part] != manifest.dataset.get(part)]:
         raise DataError(

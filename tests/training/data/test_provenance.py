@@ -72,13 +72,14 @@ def test_other_data_is_not_taken_for_the_bundles_own(
 ) -> None:
     labelled, manifest = trained
     make_card(RECORDS, notes="another card of the same table")
-    assert training_data(manifest, None) is None
-    assert "its card has changed" in caplog.text
-    assert load_training_splits(manifest, None, None).splits == labelled.splits
+    found = training_data(manifest, None)
+    assert found is not None
+    assert found.splits == load_training_splits(manifest, None, None).splits == labelled.splits
+    assert "card logs has changed since the run" in caplog.text
     make_card(RECORDS[:-20])
     with pytest.raises(DataError, match=r"of logs from .*, train_prompts|test_digest differ"):
         load_training_splits(manifest, None, None)
     missing = replace(manifest, training=asdict(TrainConfig(data=DataConfig(dataset="no/such"))))
     assert training_data(missing, None) is None
-    with pytest.raises(DataError, match="no training prompts to export with"):
+    with pytest.raises(DataError, match="data of the run is not at hand"):
         load_training_splits(missing, None, None)
