@@ -12,8 +12,7 @@ from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import DataError
 from lengthwise.strict_json import finite_or_null
 from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
-from training.data.labels import LabelledPrompt, observed, texts
-from training.data.logged_prompts import TableOptions, read_prompts
+from training.data.labels import LabelledPrompt, TableOptions, observed, read_prompts, texts
 from training.data.provenance import training_data, unseen
 from training.evaluation.ranking_metrics import tau_b_ci, tau_b_difference_ci, warn_of_few
 from training.export.bundle_scores import score_prompts

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -13,12 +12,10 @@ from numpy.typing import NDArray
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import Manifest
 from lengthwise.errors import DataError
-from lengthwise.report_page import write_page
 from lengthwise.strict_json import finite_or_null
 from training.commands.options import BundleOptions, OutputOptions, print_result, print_rows
 from training.data.labelled_splits import LabelledSplits
-from training.data.labels import LabelledPrompt, observed, texts
-from training.data.logged_prompts import TableOptions, read_prompts
+from training.data.labels import LabelledPrompt, TableOptions, observed, read_prompts, texts
 from training.data.provenance import training_data, unseen
 from training.evaluation import baselines
 from training.evaluation.calibration import coverage, target_of
@@ -29,7 +26,6 @@ from training.evaluation.ranking_metrics import (
     tau_b_ci,
     warn_of_few,
 )
-from training.evaluation.report import ranker_page
 from training.export.bundle_scores import score_prompts
 
 logger = logging.getLogger(__name__)
@@ -37,14 +33,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(BundleOptions):
-    """A bundle, and the page about it."""
+    """A bundle, and what it is measured against."""
 
     data_dir: str | None = None
     """Folder of the bundle's own data set."""
     target_model: str | None = None
     """Calibration to check; default: the bundle's first."""
-    report: Path | None = None
-    """Page to write, e.g. ranker.html: figures, coverage, and the prompts with the worst errors."""
 
 
 def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -> None:
@@ -71,19 +65,6 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
     result = measure(bundle.manifest, kept, scores, target)
     result |= {"num_seen_in_training": None if own is None else num_seen}
     result |= {"baselines": _baselines(own, kept)}
-    if options.report is not None:
-        others = result["baselines"] | {"a second sample of the model itself": result["ceiling"]}
-        known = [name for name, tau in others.items() if tau is not None]
-        page = ranker_page(
-            bundle.manifest,
-            rankers={"this ranker": (result["tau_b"], result["tau_b_ci"])}
-            | {name.replace("_", " "): (others[name], None) for name in known},
-            coverage=result["coverage"],
-            prompts=texts(kept),
-            scores=scores,
-            lengths=observed(kept),
-        )
-        write_page(options.report, page)
 
     serve = f"python -m scoring_service serve --bundle {quote(options.bundle)}"
     print_result(result, output, lambda: _print(result), serve)

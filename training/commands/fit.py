@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import shutil
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -213,7 +212,6 @@ def _print_result(result: dict[str, Any]) -> None:
         return None if result.get(name) is None else f"{result[name]:.3f}  ({note})"
 
     low, high = result["tau_b_ci"]
-    means = f"over all, group means reach {result.get('tau_b_group_means') or math.nan:.3f}"
     # The validation split decides whether INT8 is kept, the test split shows the loss.
     chosen_by = f"validation {result['int8_val_tau_b_drop']:+.4f}"
     loss = f"{result['int8_tau_b_drop']:+.4f} tau_b on test  ({chosen_by}: kept)"
@@ -221,13 +219,8 @@ def _print_result(result: dict[str, Any]) -> None:
         "test prompts": f"{result['test_prompts']}, ranked by {result['label']}",
         "tau_b": tau_b("tau_b", f"95% interval {low:.3f} to {high:.3f}"),
         "tau_b, TF-IDF + ridge": tau_b("tau_b_tfidf_ridge", "same training prompts"),
-        "tau_b within groups": tau_b("tau_b_within_groups", means),
-        "tau_b, mean of samples": tau_b(
-            "tau_b_geometric_mean", "geometric mean of each prompt's samples"
-        ),
         "tau_b, second sample": tau_b("ceiling", "the model's own next answer"),
         "encoder passes": f"{result['encoder_passes']} in {result['train_cpu_s']:.1f} CPU-s",
-        "ONNX max |difference|": f"{result['onnx_max_abs_diff']:.2g}",
         "INT8 loses": loss if result["has_int8"] else None,
         "INT8 left out": None if result["has_int8"] else f"it loses too much tau_b  ({chosen_by})",
         "bundle": result["bundle"],

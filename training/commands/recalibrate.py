@@ -8,8 +8,7 @@ from pathlib import Path
 from lengthwise.bundle import MANIFEST, ModelBundle
 from lengthwise.errors import ConfigError
 from training.commands.options import BundleOptions, OutputOptions, print_result
-from training.data.labels import texts
-from training.data.logged_prompts import TableOptions, read_prompts
+from training.data.labels import TableOptions, read_prompts, texts
 from training.evaluation.calibration import calibrate, per_response
 from training.export.bundle_scores import score_prompts
 

@@ -1,9 +1,10 @@
-"""Labels: records -> labelled prompts. Pure functions.
+"""Labels: records -> labelled prompts.
 
 The label is the length to rank by: all output tokens, or of a reasoning model only the reasoning or
 only the answer. Repeated samples of a prompt form one labelled prompt, so no split separates them.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthwise.errors import DataError
-from training.config import Label, Repeats
-from training.data.records import PromptResponse, prompt_hash
+from training.config import ColumnOptions, Label, Repeats
+from training.data.records import PromptResponse, prompt_hash, read_records
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,3 +152,29 @@ def consensus_of(prompts: Sequence[LabelledPrompt]) -> list[LabelledPrompt]:
 def is_held_out(model: str, fraction: float) -> bool:
     """Return whether a model is kept for tests; its name alone decides."""
     return int(prompt_hash(model, salt="lengthwise-models")[:12], 16) / 2**48 < fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(ColumnOptions):
+    """A table and its columns."""
+
+    data: str
+    """A table (.parquet, .jsonl, .csv) or a log (of an OpenAI-style gateway, vLLM, LiteLLM,
+    Langfuse)."""
+    group_column: str | None = None
+    """Task or cluster: also give tau_b within groups."""
+
+
+def read_prompts(options: TableOptions, label: str) -> list[LabelledPrompt]:
+    """Return the distinct prompts of a table, with the lengths of one model's responses.
+
+    `label` is the column of lengths if the options name none.
+    """
+    records, num_empty = read_records(options.data, options, label, options.group_column)
+    models = sorted({record.model for record in records})
+    if len(models) != 1:
+        known = ", ".join(models[:9]) if models else f"not {options.model!r}"
+        raise DataError(f"the rows are of {known}; choose one with --model", path=options.data)
+    if num_empty:
+        logger.info("%d rows with a length of 0 dropped", num_empty)
+    return label_prompts(records)

@@ -8,8 +8,7 @@ from lengthwise.bundle import Manifest
 from lengthwise.errors import DataError, LengthwiseError
 from training.config import config_from
 from training.data.labelled_splits import LabelledSplits, load_splits
-from training.data.labels import LabelledPrompt
-from training.data.logged_prompts import TableOptions, read_prompts
+from training.data.labels import LabelledPrompt, TableOptions, read_prompts
 from training.data.splits import Splits
 
 logger = logging.getLogger(__name__)

@@ -43,18 +43,6 @@ def test_without_json_the_figures_are_a_table(
     assert capsys.readouterr().out == f"{out[-1]}: other calibrated on 60 responses\n"
 
 
-def test_the_report_is_a_page_and_a_place_without_a_folder_is_one_line(
-    tiny_bundle: ModelBundle, tmp_path: Path, capsys: Capture
-) -> None:
-    table = ["--data", str(write_table(tmp_path / "logs.jsonl", 60)), "--prompt-column", "text"]
-    asked = ["evaluate", "--bundle", str(tiny_bundle.path), *table, "--length-column", "tokens"]
-    assert main([*asked, "--report", str(tmp_path / "report.html")]) == 0
-    assert "Worst errors" in (tmp_path / "report.html").read_text()
-    capsys.readouterr()
-    assert main([*asked, "--report", str(tmp_path / "not" / "report.html")]) == 2
-    assert "choose another place" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

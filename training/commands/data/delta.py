@@ -7,8 +7,7 @@ import numpy as np
 
 from lengthwise.errors import DataError
 from training.commands.options import OutputOptions, print_result, print_rows
-from training.data.labels import LabelledPrompt, observed
-from training.data.logged_prompts import TableOptions, read_prompts
+from training.data.labels import LabelledPrompt, TableOptions, observed, read_prompts
 from training.data.pairs import relative_gap
 
 RUNS: Final = 10
