@@ -25,6 +25,8 @@ from lengthwise.errors import ConfigError
 
 DEFAULT: Final = "mlruns"
 TRACKING_URI: Final = "MLFLOW_TRACKING_URI"
+CHAMPION: Final = "champion"
+"""Alias of the version that serves."""
 NOTE: Final = "mlflow.note.content"
 """Tag that MLflow shows as the description."""
 

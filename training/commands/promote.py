@@ -6,10 +6,11 @@ from typing import Any
 from lengthwise.bundle import ModelBundle
 from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import BundleError, ConfigError, DataError
+from lengthwise.mlflow_store import CHAMPION
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.provenance import held_out_prompts
 from training.release.champion import Promotion, judge
-from training.release.registry import CHAMPION, open_store
+from training.release.registry import open_store
 
 
 @dataclass(frozen=True, kw_only=True)

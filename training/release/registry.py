@@ -6,15 +6,13 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lengthwise.bundle import Manifest, ModelBundle
+from lengthwise.mlflow_store import CHAMPION
 
 if TYPE_CHECKING:
     from training.release.tracking import Store
-
-CHAMPION: Final = "champion"
-"""Alias of the version that serves."""
 
 
 def open_store(mlruns_dir: str) -> Store:

@@ -29,9 +29,8 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import BundleError, ConfigError
-from lengthwise.mlflow_store import NOTE, TRACKING_URI, find_store
+from lengthwise.mlflow_store import CHAMPION, NOTE, TRACKING_URI, find_store
 from scoring_service.ranker import pyfunc
-from training.release.registry import CHAMPION
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import MLFlowLogger
