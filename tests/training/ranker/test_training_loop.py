@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import lightning as L
 import numpy as np
@@ -20,7 +20,7 @@ from training.data.synthetic import generate
 from training.ranker import training_loop as learning
 from training.ranker.data_module import LengthData
 from training.ranker.module import LengthRanker
-from training.ranker.training_loop import BEST, Trained, load_encoder, train
+from training.ranker.training_loop import BEST, LAST, Trained, load_encoder, train
 
 
 def test_an_unknown_objective_is_refused_before_anything_is_loaded() -> None:
@@ -67,21 +67,6 @@ class Malicious:
         return os.mkdir, (str(self.folder),)
 
 
-class Tiny(L.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-
-    def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
-        return self.layer(batch[0]).sum()
-
-    def train_dataloader(self) -> Any:
-        return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2, 1)))
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
 def tiny_trainer() -> L.Trainer:
     return L.Trainer(
         accelerator="cpu",
@@ -93,21 +78,9 @@ def tiny_trainer() -> L.Trainer:
     )
 
 
-def test_a_checkpoint_with_code_in_it_is_refused_and_runs_none(tmp_path: Path) -> None:
-    trainer, module = tiny_trainer(), Tiny()
-    module_for_run = cast(Any, module)
-    learning._run(trainer, module_for_run, cast(Any, None), None)
-    whole, tampered = tmp_path / "whole.ckpt", tmp_path / "tampered.ckpt"
-    trainer.save_checkpoint(whole)
-    content = torch.load(whole, weights_only=True)
-    torch.save({**content, "progress": Malicious(tmp_path / "made")}, tampered)
-    learning._run(tiny_trainer(), module_for_run, cast(Any, None), whole)
-    with pytest.raises(DataError, match=r"tampered\.ckpt: .*train anew"):
-        learning._run(tiny_trainer(), module_for_run, cast(Any, None), tampered)
-    assert not (tmp_path / "made").exists()
-
-
-def learnt(backbone: Path, folder: Path, **changes: Any) -> tuple[Trained, Splits]:
+def learnt(
+    backbone: Path, folder: Path, *, resume: bool = False, **changes: Any
+) -> tuple[Trained, Splits]:
     """A ranker of the tiny encoder on 60 synthetic prompts."""
     items = [
         LabelledPrompt(prompt=r.prompt, model="m", lengths=(r.output_tokens,))
@@ -115,11 +88,27 @@ def learnt(backbone: Path, folder: Path, **changes: Any) -> tuple[Trained, Split
     ]
     splits = Splits(train=items[:60], val=items[60:75], test=items[75:])
     changes = {"epochs": 1, "batch_size": 8, "validations_per_epoch": 1, **changes}
-    encoder = EncoderConfig(backbone=str(backbone))
-    config = TrainConfig(encoder=encoder, data=DataConfig(max_prompt_tokens=32), **changes)
+    config = TrainConfig(
+        encoder=EncoderConfig(backbone=str(backbone)),
+        data=DataConfig(max_prompt_tokens=32),
+        **changes,
+    )
     labels = [splits] * (1 + len(config.data.heads))
     folder.mkdir(exist_ok=True)
-    return train(config, load_encoder(config, len(labels)), labels, folder, False), splits
+    encoder = load_encoder(config, len(labels))
+    return train(config, encoder, labels, folder, False, resume=resume), splits
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning on torch 2.13
+def test_a_checkpoint_with_code_in_it_is_refused_and_runs_none(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    learnt(tiny_bert, tmp_path)
+    content = torch.load(tmp_path / LAST, weights_only=True)
+    torch.save({**content, "progress": Malicious(tmp_path / "made")}, tmp_path / LAST)
+    with pytest.raises(DataError, match=r"last\.ckpt: .*train anew"):
+        learnt(tiny_bert, tmp_path, resume=True)
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning on torch 2.13
