@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import isnan
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lengthwise.errors import DataError
 from lengthwise.tables.files import (
@@ -28,7 +28,7 @@ from lengthwise.tables.files import (
     plain_file,
 )
 from lengthwise.tables.formats import LogFormat, recognise, standard_row, unanswered
-from lengthwise.tables.values import value_at
+from lengthwise.tables.values import unpacked, value_at
 from lengthwise.tables.vllm_log import VLLM, vllm_rows
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ _PLAIN: Final = frozenset(("prompt", "output_tokens"))
 """Columns of a table that is no log."""
 _SAMPLE: Final = 50
 """Rows that decide about the format."""
+
+PROMPT, LENGTH, MODEL = "--prompt-column", "--length-column", "--model-column"
+PROMPT_TOKENS, ARRIVAL = "--prompt-tokens-column", "--arrival-column"
+_SHOWN: Final = 30
 
 log = logging.getLogger(__name__)
 
@@ -191,3 +195,43 @@ def _with_paths(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
             values = [value_at({top: cell}, name) for cell in frame[top]]
             frame = frame.assign(**{name: values})
     return frame
+
+
+def require_columns(
+    frame: pd.DataFrame,
+    names: Sequence[str],
+    path: str | Path | None,
+    options: Mapping[str, str] | None = None,
+    hint: str = "",
+) -> None:
+    """Check that a table has these columns.
+
+    Args:
+        options: column -> the option that names another column in its place.
+        hint: further advice after the options.
+
+    Raises:
+        DataError: a column is missing. The message lists the columns, nested ones as paths, and
+            the option to give.
+    """
+    missing = list(dict.fromkeys(name for name in names if name not in frame))
+    if not missing:
+        return
+    first = next(iter(frame.head(1).to_dict("records")), {})
+    row = {str(name): cell for name, cell in first.items()}
+    there = list(dict.fromkeys(_paths(row))) or list(map(str, frame.columns))
+    shown = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
+    given = " ".join(f"{options[name]} COLUMN" for name in missing if options and name in options)
+    advice = f"; give {given}{hint}" if given else ""
+    raise DataError(
+        f"no column {', '.join(map(repr, missing))}; the columns are: {shown}{advice}", path=path
+    )
+
+
+def _paths(value: Any, prefix: str = "", depth: int = 4) -> Iterator[str]:
+    value = unpacked(value)
+    if isinstance(value, Mapping) and value and depth:
+        for key, inner in value.items():
+            yield from _paths(inner, f"{prefix}.{key}".lstrip("."), depth - 1)
+    elif prefix:
+        yield prefix

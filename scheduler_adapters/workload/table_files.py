@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from lengthwise.tables import reading
-from lengthwise.tables.columns import require_columns
+from lengthwise.tables.reading import require_columns
 
 
 def read_table(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:

@@ -20,9 +20,17 @@ from numpy.typing import NDArray
 from pandas.api.types import is_datetime64_any_dtype, is_numeric_dtype
 
 from lengthwise.errors import DataError, ScoringError
-from lengthwise.tables.columns import ARRIVAL, LENGTH, PROMPT, PROMPT_TOKENS, require_columns
 from lengthwise.tables.prompt_text import prompt_of
-from lengthwise.tables.reading import OnBadRows, log_left_out, read_table
+from lengthwise.tables.reading import (
+    ARRIVAL,
+    LENGTH,
+    PROMPT,
+    PROMPT_TOKENS,
+    OnBadRows,
+    log_left_out,
+    read_table,
+    require_columns,
+)
 from lengthwise.tables.values import count_of
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.score_sources import PromptScorer

@@ -15,9 +15,8 @@ import httpx
 from lengthwise.errors import ConfigError, DataError, at_least, require
 from lengthwise.openai_client import api_base, api_headers
 from lengthwise.progress import Progress
-from lengthwise.tables.columns import PROMPT, require_columns
 from lengthwise.tables.prompt_text import prompt_of
-from lengthwise.tables.reading import read_table
+from lengthwise.tables.reading import PROMPT, read_table, require_columns
 from training.collection.answers import AnswerLog
 from training.collection.endpoint import Api, Endpoint, PromptRefused
 from training.data.cards import card_path, refuse_foreign_card, write_card

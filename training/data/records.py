@@ -13,9 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lengthwise.errors import DataError
-from lengthwise.tables.columns import LENGTH, MODEL, PROMPT, require_columns
 from lengthwise.tables.prompt_text import normalised, prompt_of
-from lengthwise.tables.reading import SKIP, OnBadRows, log_left_out, read_table
+from lengthwise.tables.reading import (
+    LENGTH,
+    MODEL,
+    PROMPT,
+    SKIP,
+    OnBadRows,
+    log_left_out,
+    read_table,
+    require_columns,
+)
 from lengthwise.tables.values import count_of
 from training.config import ColumnOptions
 

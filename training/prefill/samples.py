@@ -15,8 +15,7 @@ import pandas as pd
 
 from lengthwise.bundle import sha256_of
 from lengthwise.errors import ConfigError, DataError
-from lengthwise.tables.columns import require_columns
-from lengthwise.tables.reading import read_table
+from lengthwise.tables.reading import read_table, require_columns
 from training.data.cards import ENVIRONMENT
 
 NUMBERS: Final = ("prompt_tokens", "batch_size", "latency_s", "peak_flop_per_s")
