@@ -56,6 +56,8 @@ _METRICS: Final[Mapping[str, tuple[type, str, Sequence[str], Mapping[str, Any]]]
     "preemptions": (Counter, "Preemptions of finished requests.", _CLASS, {}),
     "resident_requests": (Gauge, "Requests that hold KV blocks.", _PHASE_AND_CLASS, _SUMMED),
     "resident_tokens": (Gauge, "Tokens in KV blocks.", _PHASE_AND_CLASS, _SUMMED),
+    "pacers": (Gauge, "Answers by pacer: ahead of the reader, or empty.", ("state",), _SUMMED),
+    "paced_tokens": (Gauge, "Generated tokens that readers have not reached yet.", (), _SUMMED),
     "kv_usage_fraction": (Gauge, "Used KV blocks / all KV blocks.", ("engine",), _NEWEST),
     "tbt_seconds": (Histogram, "Gaps between consecutive tokens.", _PHASE_AND_CLASS, _GAPS),
     "ttft_seconds": (Histogram, "First output token - arrival.", _CLASS, _LATENCIES),
@@ -132,6 +134,10 @@ class EngineMetrics(EngineObserver):
         metrics["kv_usage_fraction"].labels(str(self.number)).set(scheduler.kv_cache_manager.usage)
         self._export_residents()
         self._export_gaps()
+        num_ahead, num_empty, num_paced = self.tokens.pacers(ranker.clock())
+        metrics["pacers"].labels("ahead").set(num_ahead)
+        metrics["pacers"].labels("empty").set(num_empty)
+        metrics["paced_tokens"].set(num_paced)
         self._export_finished()
 
     def _export_finished(self) -> None:

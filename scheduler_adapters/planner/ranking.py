@@ -8,7 +8,7 @@ rank of each request, and reports events to the engine's observers. Waiting requ
 import itertools
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
@@ -312,21 +312,24 @@ class RankTimers(Generic[Item]):
 
     Args:
         find: returns the item with a receive number, if it still counts.
+        items: all that count.
     """
 
-    def __init__(self, find: Callable[[int], Item | None]) -> None:
+    def __init__(self, find: Callable[[int], Item | None], items: Sized) -> None:
         self._find = find
+        self._items = items
         self._heap: list[tuple[float, int]] = []
-        self._most = 64
 
     def add(self, tracked: RankedRequest) -> None:
         """Set a timer if the rank ends in time."""
         if tracked.rank.valid_until_s < inf:
             heappush(self._heap, (tracked.rank.valid_until_s, tracked.view.number))
-            # A timer outlives its rank; such timers are dropped once they are the majority.
-            if len(self._heap) > self._most:
-                self._heap = sorted(timer for timer in set(self._heap) if self._current(timer))
-                self._most = 64 + 2 * len(self._heap)
+            self.drop_ended()
+
+    def drop_ended(self) -> None:
+        """Drop the timers of earlier ranks once they are the majority."""
+        if len(self._heap) > 64 + 2 * len(self._items):
+            self._heap = sorted(timer for timer in set(self._heap) if self._current(timer))
 
     def pop(self, now_s: float) -> Iterator[Item]:
         """Yield each item whose rank ended at or before `now_s`; the consumer replaces the rank."""
@@ -345,11 +348,16 @@ class RankedQueue(RankOrder[Item]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._timers: RankTimers[Item] = RankTimers(self.find)
+        self._timers: RankTimers[Item] = RankTimers(self.find, self.entries)
 
     def add(self, item: Item) -> None:
         super().add(item)
         self._timers.add(item.lengthwise)
+
+    def remove(self, number: int) -> Item | None:
+        item = super().remove(number)
+        self._timers.drop_ended()
+        return item
 
     def first(self) -> Item:
         """Return the most urgent item; IndexError if the queue is empty."""

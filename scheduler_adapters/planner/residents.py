@@ -42,7 +42,7 @@ class Residents(Generic[Item]):
         """Upper bound of the residents' evict keys."""
         self._token_checks: dict[int, list[int]] = defaultdict(list)
         """Step -> residents whose rank may end with its tokens."""
-        self._timers: RankTimers[Item] = RankTimers(self._find)
+        self._timers: RankTimers[Item] = RankTimers(self._find, self)
         ranker.load.total_blocks = view.total_blocks
 
     def __len__(self) -> int:

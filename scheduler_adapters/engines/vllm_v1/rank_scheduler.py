@@ -37,7 +37,6 @@ from scheduler_adapters.engines.vllm_v1.versions import (
     preempt,
     probe_classes,
     require_layout,
-    use_queues,
 )
 from scheduler_adapters.planner.capabilities import (
     plans_steps,
@@ -68,10 +67,15 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
 
     The engine prepends a preempted request, which is ranked anew. It also prepends requests that it
     could not start in this step (a grammar still compiling); these return to their former place.
+
+    Args:
+        waiting: given for vLLM's second queue, which is served before all others, unknown to the
+            planner. Requests without KV blocks return from it to their place in `waiting`.
     """
 
-    def __init__(self, ranker: Ranker) -> None:
+    def __init__(self, ranker: Ranker, waiting: "RankQueue | None" = None) -> None:
         self._ranker = ranker
+        self._waiting = waiting
         self.queue: RankedQueue[Request] = RankedQueue()
         self.planner: Planner[Request] | None = None
         self.offered: list[Request] | None = None
@@ -79,6 +83,9 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
         self._popped: list[Request] = []
 
     def add_request(self, request: Request) -> None:
+        if self._waiting is not None and not holds_blocks(request):
+            self._waiting.add_request(request)
+            return
         tracked = _tracked(request, self._ranker)
         if tracked.view.phase is not Phase.WAITING:  # a session between two turns
             tracked.view.phase = Phase.WAITING
@@ -138,24 +145,6 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
         return list(self.queue)[index]
 
 
-class HolderQueue(RankQueue):
-    """vLLM's second waiting queue in rank order, of requests that hold KV blocks.
-
-    Other requests that a version puts there return to their place in `waiting`. The engine would
-    serve them before all others, unknown to the planner.
-    """
-
-    def __init__(self, ranker: Ranker, waiting: RankQueue) -> None:
-        super().__init__(ranker)
-        self._waiting = waiting
-
-    def add_request(self, request: Request) -> None:
-        if holds_blocks(request):
-            super().add_request(request)
-        else:
-            self._waiting.add_request(request)
-
-
 class RankMixin:
     """vLLM's scheduler, sync or async, under a policy; reports events to observers."""
 
@@ -188,8 +177,9 @@ class RankMixin:
         by_priority = self.vllm_config.scheduler_config.policy == "priority"
         ranker = Ranker(policy, observers=observers, by_priority=by_priority, think_end=end)
         self.lengthwise, waiting = ranker, RankQueue(ranker)
-        holders = self._lengthwise_holders = HolderQueue(ranker, waiting)
-        use_queues(self, waiting, holders)
+        holders = self._lengthwise_holders = RankQueue(ranker, waiting)
+        self.waiting = waiting
+        setattr(self, layout_of(self).second_queue, holders)
         self._lengthwise_left: dict[str, Request] = {}
         """Requests that left the engine since the last report to the observers."""
         self._lengthwise_planner = None

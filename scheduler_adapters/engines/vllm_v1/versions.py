@@ -74,12 +74,6 @@ def require_layout(scheduler: Any) -> None:
         )
 
 
-def use_queues(scheduler: Any, waiting: Any, holders: Any) -> None:
-    """Replace the queues of a scheduler without requests; `holders` is the second one."""
-    scheduler.waiting = waiting
-    setattr(scheduler, layout_of(scheduler).second_queue, holders)
-
-
 def preempt(scheduler: Any, request: Any) -> None:
     """Free the KV blocks of a running request and queue it again, before the next step."""
     scheduler.running.remove(request)

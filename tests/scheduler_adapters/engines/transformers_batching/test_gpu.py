@@ -70,7 +70,7 @@ def test_a_burst_is_admitted_in_the_order_of_its_ranks_and_step_by_step_as_on_a_
     on_device = burst(trace, device, tmp_path / "device")
     others = [burst(trace, "cpu", tmp_path / "cpu")]
     if device.startswith("cuda"):
-        others.append(burst(trace, device, tmp_path / "eager", "--cuda_graphs", "false"))
+        others.append(burst(trace, device, tmp_path / "eager", "--attention", "paged|eager"))
     drawn = pd.read_parquet(trace)
     ranks = {
         "fcfs": np.arange(REQUESTS),

@@ -46,6 +46,11 @@ def test_every_endpoint_of_vllm_that_generates_is_known() -> None:
 @pytest.mark.parametrize(
     ("path", "body", "prompt"),
     [
+        ("/v1/completions", {"prompt": "hi" * 9999}, "hi" * 8192),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, "hi"),
+        ("/v1/responses", {"input": "hi"}, "hi"),
+        ("/v1/responses", {"input": [{"role": "user", "content": "hi"}]}, "hi"),
+        *(("/v1/responses", {"input": given}, None) for given in (None, 5, [], ["text"])),
         ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}]}, "hi"),
         (
             "/v1/messages",

@@ -186,53 +186,6 @@ def test_a_completion_carries_its_score_and_nothing_else_changes() -> None:
     assert bench.count("scored") == 1
 
 
-def test_a_chat_is_scored_by_the_users_newest_message() -> None:
-    scorer = FakeScorer()
-    messages = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "first"},
-        {"role": "assistant", "content": "answer"},
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "what is"},
-                {"type": "image_url", "image_url": {"url": "data:"}},
-                {"type": "text", "text": "this?"},
-            ],
-        },
-        {"role": "tool", "content": "42"},
-    ]
-    Bench(scorer).post({"messages": messages}, "/v1/chat/completions")
-    assert scorer.asked == ["what is\nthis?"]
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "what is this?",
-        [{"role": "user", "content": "what is this?"}],
-        [
-            {"role": "user", "content": "first"},
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text"}]},
-            {"role": "user", "content": [{"type": "input_text", "text": "what is this?"}]},
-            {"type": "function_call_output", "call_id": "1", "output": "42"},
-        ],
-    ],
-)
-def test_a_response_is_scored_as_a_chat_is(given: Any) -> None:
-    scorer = FakeScorer()
-    reached = Bench(scorer).post({"model": "m", "input": given}, "/v1/responses")
-    assert scorer.asked == ["what is this?"]
-    assert reached["vllm_xargs"] == {"lengthwise_score": 13.0}
-
-
-@pytest.mark.parametrize("given", [None, 5, [], [{"type": "reasoning"}], ["text"]])
-def test_a_response_without_text_is_served_without_a_score(given: Any) -> None:
-    bench = Bench(FakeScorer())
-    assert bench.post({"input": given}, "/v1/responses") == {"input": given}
-    assert bench.count("unscored", "no_text") == 1
-
-
 def test_quantiles_travel_with_the_score_unless_the_client_sent_its_own() -> None:
     bench = Bench(FakeScorer(quantiles={0.9: 640.0, 0.5: 210.0}))
     reached = bench.post({"prompt": "hello"})["vllm_xargs"]
@@ -241,16 +194,6 @@ def test_quantiles_travel_with_the_score_unless_the_client_sent_its_own() -> Non
     bench = Bench(FakeScorer(quantiles={0.9: 640.0, 0.5: 210.0}), client_hints=True)
     reached = bench.post({"prompt": "hello", "vllm_xargs": own})["vllm_xargs"]
     assert reached == own | {"lengthwise_score": 5.0}
-
-
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_of_a_long_prompt_the_start_is_scored_and_all_is_served(path: str) -> None:
-    scorer = FakeScorer()
-    text = "x" * 1_000_000
-    body = {"prompt": text, "messages": [{"role": "user", "content": text}]}
-    reached = Bench(scorer).post(body, path)
-    assert scorer.asked == ["x" * 16_384]
-    assert reached["prompt"] == reached["messages"][0]["content"] == text
 
 
 HINTS = {

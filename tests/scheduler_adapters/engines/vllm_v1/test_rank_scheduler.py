@@ -280,11 +280,11 @@ def test_only_requests_with_kv_blocks_stand_in_the_second_queue() -> None:
     """In 0.26 to 0.30 the engine puts there whatever could not start in an earlier step."""
     from vllm.v1.request import RequestStatus
 
-    from scheduler_adapters.engines.vllm_v1.rank_scheduler import HolderQueue, RankQueue
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankQueue
 
     ranker = Ranker(pars())
     ranked = RankQueue(ranker)
-    holders = HolderQueue(ranker, ranked)
+    holders = RankQueue(ranker, ranked)
 
     def waiting(score: float, computed: int) -> Any:
         params = SimpleNamespace(extra_args={"lengthwise_score": score})

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -64,15 +64,11 @@ def write_tokenizer(folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-@dataclass
-class Servers:
+class Servers(NamedTuple):
     """The ports of vLLM's own server and of ours."""
 
     stock: int
     ours: int
-
-    def __iter__(self) -> Iterator[int]:
-        return iter((self.stock, self.ours))
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +133,7 @@ class Case:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass
-class Answer:
+class Answer(NamedTuple):
     status: int
     headers: dict[str, str | None]
     body: Any
