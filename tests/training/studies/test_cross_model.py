@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from lengthwise.bundle import ModelBundle
 from tests.training.data.test_labelled_splits import write_matrix
 from training.__main__ import main
-from training.evaluation import transfer
 from training.studies import cross_model
+from training.studies.cross_model import predict, spread
 
 
 def test_the_matrix_has_its_bounds_beside_it(
@@ -29,7 +30,7 @@ def test_the_matrix_has_its_bounds_beside_it(
     def embed(prompts: list[str]) -> np.ndarray:
         return np.random.default_rng(0).normal(size=(len(prompts), 4))
 
-    monkeypatch.setattr(transfer, "embed", embed)
+    monkeypatch.setattr(cross_model, "embed", embed)
     out = tmp_path / "out"
     assert main(["cross-model", "--dataset", str(card), "--out", str(out), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -49,3 +50,21 @@ def test_a_matrix_of_too_few_models_is_refused_before_the_work(
     options = ["--dataset", "no/such/set", "--models", str(count), "--out", str(tmp_path / "out")]
     assert main(["cross-model", *options]) == 2
     assert f"models is {count}; use 3 or more" in capsys.readouterr().err
+
+
+def test_predictions_are_made_by_folds_that_have_not_seen_the_prompt() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(200, 3))
+    tokens = np.exp(features @ [1.0, -0.5, 0.2] + 4)
+    good = predict(features, tokens)
+    assert np.corrcoef(good, np.log(tokens))[0, 1] > 0.99
+    noise = predict(rng.normal(size=(200, 150)), tokens)
+    assert abs(np.corrcoef(noise, np.log(tokens))[0, 1]) < 0.3
+
+
+def test_models_are_spread_over_their_names() -> None:
+    names = [f"m{n:02}" for n in range(50)]
+    few = list(spread(pd.DataFrame(np.ones((1, 50)), columns=names), 5))
+    assert few[0] == "m00"
+    assert few[-1] == "m49"
+    assert len(few) == 5
