@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from operator import attrgetter
@@ -22,7 +23,6 @@ from scheduler_adapters.commands.experiment_settings import load_named, policy_o
 from scheduler_adapters.reporting.figures import capacity_figure
 from scheduler_adapters.reporting.latency_tables import capacity_table, text_of
 from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
-from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.staircase import tiles_of
 from scheduler_adapters.simulator.load_search import MOST_PER_S, highest_load
 from scheduler_adapters.simulator.observers import progress_lines
@@ -165,29 +165,28 @@ def run(config: CapacityConfig) -> int:
     config, requests = config.loaded()
     if config.best_split:
         config = with_best_split(config, requests)
+    bounds = stability_bounds(config, requests) if config.bound else []
     found: dict[str, list[float]] = {}
-    is_whole, bounds = True, stability_bounds(config, requests) if config.bound else []
-    try:
+    with suppress(KeyboardInterrupt):
         for policy, value in capacities(config, requests):
             found.setdefault(policy, []).append(value)
-    except KeyboardInterrupt:
-        is_whole = False
+    wanted, done = len(config.policies) * config.seeds, sum(map(len, found.values()))
+    found |= {_BOUND: bounds} if bounds else {}
     lead, files = config.searched(len(requests)), []
-    if config.out is not None and found:
-        title, sections = (
-            "Load that meets the targets",
-            [capacity_section(config, found, requests, bounds)],
-        )
+    if config.out is not None and done:
+        sections = [capacity_section(config, found, requests)]
+        title = "Load that meets the targets"
         files = write_report(config.out, title=title, lead=lead, sections=sections)
-    _show(config, found, bounds, lead)
-    if text := too_short_text(config, found, bounds):
+    _show(config, found, lead)
+    if text := too_short_text(config, found):
         log.warning(text)
-    if not is_whole:
-        wanted, done = len(config.policies) * config.seeds, sum(map(len, found.values()))
+    if done < wanted:
         print(f"interrupted: {wanted - done} of {wanted} searches are left out", file=sys.stderr)
         return INTERRUPTED
-    metrics = {f"capacity.{name}": float(np.mean(values)) for name, values in found.items()}
-    metrics |= {"capacity.bound": float(np.mean(bounds))} if bounds else {}
+    metrics = {
+        f"capacity.{'bound' if name == _BOUND else name}": float(np.mean(values))
+        for name, values in found.items()
+    }
     config.log(f"capacity by {config.by}", metrics, files)
     return 0
 
@@ -206,23 +205,21 @@ def with_best_split(config: CapacityConfig, requests: Requests) -> CapacityConfi
     return splits[int(np.argmax(loads))]
 
 
-def _show(
-    config: CapacityConfig, found: dict[str, list[float]], bounds: list[float], lead: str
-) -> None:
+def _show(config: CapacityConfig, found: dict[str, list[float]], lead: str) -> None:
     each = "rates_per_s" if config.by == "rate" else "clients"
-    table = capacity_table(_with(found, bounds))
-    if bounds:
-        table["bound_fraction"] = table["mean"] / np.mean(bounds)
-        lead = f"{bound_text(bounds, config.instances)}\n{lead}"
+    table = capacity_table(found)
+    if config.bound:
+        table["bound_fraction"] = table["mean"] / np.mean(found[_BOUND])
+        lead = f"{bound_text(config, found)}\n{lead}"
     if not config.json:
         print(f"capacity, {config.found_unit}\n{text_of(table)}\n{lead}")
         return
     rows = []
     for row in table.drop(columns="searches").to_dict("records"):
         row |= {"interval": [row.pop("low"), row.pop("high")]}
-        rows.append(row | {each: found.get(row["policy"], bounds)})
+        rows.append(row | {each: found[row["policy"]]})
     shown = {"slo": config.slo, "by": config.by, "scores": config.scores}
-    if bounds:
+    if config.bound:
         bound = rows.pop()
         shown["bound"] = {name: bound[name] for name in ("mean", "interval", each)} | {
             "instances": config.instances,
@@ -231,11 +228,9 @@ def _show(
     print(to_json({**shown, "capacity": rows}))
 
 
-def too_short_text(
-    config: SearchConfig, found: Mapping[str, list[float]], bounds: list[float]
-) -> str:
+def too_short_text(config: SearchConfig, found: Mapping[str, list[float]]) -> str:
     """Return the policies measured above the bound, with the reason; empty for none."""
-    most = (1 + config.tolerance) * float(np.mean(bounds)) if bounds else np.inf
+    most = (1 + config.tolerance) * float(np.mean(found.get(_BOUND, np.inf)))
     above = [policy for policy, values in found.items() if np.mean(values) > most]
     if not above:
         return ""
@@ -245,15 +240,11 @@ def too_short_text(
     )
 
 
-def _with(found: Mapping[str, list[float]], bounds: list[float]) -> dict[str, list[float]]:
-    return {**found, **({_BOUND: bounds} if bounds else {})}
-
-
-def bound_text(bounds: Sequence[float], instances: int) -> str:
+def bound_text(config: SearchConfig, found: Mapping[str, list[float]]) -> str:
     """Return the meaning of the bound, and its size for all instances together."""
     return (
-        f"Above {instances * np.mean(bounds):.3f} requests/s in all the queue grows without end "
-        "under any policy and placement (RAD, Theorem 1)."
+        f"Above {config.instances * np.mean(found[_BOUND]):.3f} requests/s in all the queue grows "
+        "without end under any policy and placement (RAD, Theorem 1)."
     )
 
 
@@ -292,15 +283,13 @@ def capacities(config: SearchConfig, loaded: Requests) -> Iterator[tuple[str, fl
                 value = capacity_of(policy, reseeded, requests, progress)
                 progress.step(policy)
                 if not value:
-                    _warn_of_none(policy, requests, config.instance())
+                    instance = config.instance()
+                    reason = "misses a target even with the least load tried"
+                    if instance.cannot_hold(requests.prompt_tokens, requests.output_tokens).all():
+                        blocks = f"{instance.kv_blocks:,} KV blocks"
+                        reason = f"serves nothing: not one request fits into {blocks}"
+                    log.warning("%s %s", policy, reason)
                 yield policy, value
-
-
-def _warn_of_none(policy: str, requests: Requests, instance: Instance) -> None:
-    reason = "misses a target even with the least load tried"
-    if instance.cannot_hold(requests.prompt_tokens, requests.output_tokens).all():
-        reason = f"serves nothing: not one request fits into {instance.kv_blocks:,} KV blocks"
-    log.warning("%s %s", policy, reason)
 
 
 def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: Progress) -> float:
@@ -373,20 +362,17 @@ def is_met(slo: Mapping[str, float], timeline: Timeline) -> bool:
 
 
 def capacity_section(
-    config: SearchConfig,
-    found: Mapping[str, list[float]],
-    requests: Requests,
-    bounds: list[float] | None = None,
+    config: SearchConfig, found: Mapping[str, list[float]], requests: Requests
 ) -> ReportSection:
     """Return the loads and their bound, as a table and as bars with intervals."""
-    table, label = capacity_table(_with(found, bounds or [])), f"capacity ({config.found_unit})"
+    table, label = capacity_table(found), f"capacity ({config.found_unit})"
     targets = ", ".join(
         f"{name} <= {most:g}{'' if name.startswith(_SHARES) else ' s'}"
         for name, most in config.slo.items()
     )
     text = f"The highest load at which {targets}, found by bisection."
-    if bounds:
-        text += f" {bound_text(bounds, config.instances)} {too_short_text(config, found, bounds)}"
+    if _BOUND in found:
+        text += f" {bound_text(config, found)} {too_short_text(config, found)}"
     return ReportSection(
         heading="Capacity",
         text=text,

@@ -1,13 +1,8 @@
 """`profile-prefill`: the prefill latency of a model on a device, by prompt length and batch.
 
-The samples calibrate Phasor's prefill cost, alpha * l^2 + beta * l: a CSV with a row per run,
-
-    prompt_tokens, batch_size, latency_s, peak_flop_per_s, model, device
-
-`peak_flop_per_s` is the best sustained rate of a large matrix product in the model's precision on
-the device: latency times peak is the cost in FLOP-equivalents. On a GPU a prefill is replayed as a
-CUDA graph, as in engines: a short prompt's kernels take longer to launch than to run. There
-`eager_s` is its time without the graph.
+The samples calibrate Phasor's prefill cost, alpha * l^2 + beta * l. Latency times
+`peak_flop_per_s`, the best sustained rate of a large matrix product, is the cost in
+FLOP-equivalents.
 """
 
 import json
@@ -169,6 +164,7 @@ def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[st
             try:
                 taken = {"latency_s": _timed(prefill, device, config.repeats)}
                 if is_gpu:
+                    # As in engines: a short prompt's kernels take longer to launch than to run.
                     replay = _captured(prefill, device)
                     replayed_s = _timed(replay, device, config.repeats)
                     taken = {"latency_s": replayed_s, "eager_s": taken["latency_s"]}

@@ -43,6 +43,8 @@ from scheduler_adapters.workload.workload import TraceColumns
 log = logging.getLogger(__name__)
 
 _LEAST_DRAWS = 10
+_TEST_FRACTION = 0.4
+"""Fraction of the prompts that is kept from the training, to judge the ranker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +80,6 @@ class AdviseConfig(TraceColumns):
     """Recipe of `python -m training fit` for the training."""
     training: dict[str, Any] = field(default_factory=dict)
     """Further options of the training, e.g. {"epochs": 1, "split.train-prompts": 2000}."""
-    test_fraction: float = 0.4
-    """Fraction of the prompts that is kept from the training, to judge the ranker."""
     slo: dict[str, float] = field(default_factory=dict)
     """Targets for the instances needed, e.g. {"ttft_s.p99": 1}; none: the p90 of TTFT under FCFS
     at the log's load."""
@@ -99,8 +99,7 @@ class AdviseConfig(TraceColumns):
         at_least("draws", self.draws, _LEAST_DRAWS)
         at_least("seed", self.seed, 0)
         at_least("instances", self.instances, 1)
-        fraction, tau_b, rate = self.test_fraction, self.tau_b, self.rate_per_s
-        require("test_fraction", fraction, 0 < fraction < 0.9, "a fraction in (0, 0.9)")
+        tau_b, rate = self.tau_b, self.rate_per_s
         require("tau_b", tau_b, tau_b is None or -1 <= tau_b <= 1, "a number in [-1, 1]")
         is_rate = rate is None or 0 < rate < math.inf
         require("rate_per_s", rate, is_rate, "requests per second above 0")
@@ -241,7 +240,7 @@ def _evidence(config: AdviseConfig) -> Evidence:
         )
     options = {
         "mlruns-dir": config.out / "mlruns",
-        "split.test-fraction": config.test_fraction,
+        "split.test-fraction": _TEST_FRACTION,
         "seed": config.seed,
         **config.training,
     }

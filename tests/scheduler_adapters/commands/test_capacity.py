@@ -301,7 +301,7 @@ def test_targets_that_a_short_run_cannot_miss_are_no_proof_against_the_bound(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"profile": "llama-3-8b@a100-80g"}, "@a100-80g' has the step times of Roofline"),
+        ({"profile": "llama-3-8b@a100-80g"}, "@a100-80g' has the step times of AffineLatency"),
         ({"by": "concurrency"}, "by is 'concurrency'; use rate: the bound is a rate"),
     ],
 )
