@@ -4,9 +4,6 @@ A step in which every decode has a token is a common step. It changes no record 
 that would change in each of them are stored less the number of common steps.
 """
 
-# numba infers the types: typed code would only say float64 everywhere.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
-
 from heapq import heapify, heappop
 
 import numpy as np
@@ -94,10 +91,11 @@ def _emit_placed(requests, lanes, growing, limits, decoding, state, runs):
             last_tick = max(request.own_tick, state.common_tick)
             _extend_run(runs, request, row, last_tick, state.tick)
             request.own_tick = state.tick
-            count_decode(lanes, growing, request, -1)
             request.context += 1
+            lanes[request.lane].context += 1
+            growing[request.lane, request.bucket] -= 1
             request.bucket = (request.bucket or limits.block_tokens) - 1
-            count_decode(lanes, growing, request, 1)
+            growing[request.lane, request.bucket] += 1
             request.due -= 1
             state.soonest = min(state.soonest, request.due)
 

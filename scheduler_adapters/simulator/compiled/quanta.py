@@ -4,9 +4,6 @@ Round-robin is PASCAL without phases. Requests are served in order of level (que
 time of entry and row, and evicted in the reverse order.
 """
 
-# numba infers the types: typed code would only say float64 everywhere.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
-
 from heapq import heappop
 
 import numpy as np
@@ -16,7 +13,6 @@ from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled.residents import (
     LAST,
-    NO_LANE,
     NO_LIMIT,
     QUANTA,
     CompiledPolicy,
@@ -48,8 +44,6 @@ def quanta_policy(requests: Requests, policy: Policy) -> CompiledPolicy | None:
         kind=QUANTA,
         rule=policy.rule,
         columns={"thinking": thinking, "demoted_at": demoted_at},
-        prefill_lane=NO_LANE,
-        decode_lane=NO_LANE,
         numbers={"quantum_tokens": policy.quantum_tokens},
     )
 

@@ -1,8 +1,5 @@
 """The state of the compiled loop: requests, decodes, limits; and evictions."""
 
-# numba infers the types: typed code would only say float64 everywhere.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
-
 from dataclasses import dataclass, field
 from heapq import heappush
 from typing import Any
@@ -13,8 +10,8 @@ from numpy.typing import NDArray
 
 from scheduler_adapters.views import StepRule
 
-jit: Any = njit(cache=True, nogil=True)
-"""Compiles a function and caches the machine code.
+jit: Any = njit(cache=True, nogil=True, forceinline=True)
+"""Compiles a function, as a part of its callers, and caches the machine code.
 
 The cache is checked against the file of the outermost function only: after an edit of another file,
 touch `loop.py` as well.
@@ -38,6 +35,7 @@ REQUEST = np.dtype(
         ("phase", "i8"),
         ("starves_s", "f8"),  # time from which the key is -inf
         ("tbt_s", "f8"),
+        ("ranked_tick", "i8"),  # of the token from which `turn` follows
         ("thinking", "i8"),  # tokens
         ("demoted_at", "i8"),  # tokens
         # Queue and prefill.
@@ -102,9 +100,9 @@ class CompiledPolicy:
     rule: StepRule
     columns: dict[str, NDArray[Any]]
     """Fields (N,) of `REQUEST`."""
-    prefill_lane: int
+    prefill_lane: int = NO_LANE
     """`Rank.lane` before the first token; `NO_LANE` if it changes with the request."""
-    decode_lane: int
+    decode_lane: int = NO_LANE
     numbers: dict[str, float] = field(default_factory=dict)
     """Fields of `LIMITS` of this policy alone."""
 

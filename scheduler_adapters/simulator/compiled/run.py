@@ -55,7 +55,8 @@ def _records(requests: Requests, part: CompiledPolicy, instance: Instance) -> ND
     records["rejected"] = instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
     records["starves_s"] = np.inf
     records["lane"] = part.prefill_lane
-    records["phase"] = records["own_tick"] = records["placed_tick"] = -2
+    for name in ("phase", "own_tick", "placed_tick", "ranked_tick"):
+        records[name] = -2
     for name in ("evicted_s", "scheduled_s", "first_token_s", "finished_s"):
         records[name] = np.nan
     for name, values in part.columns.items():

@@ -4,9 +4,6 @@ They change with time, and are computed only where they decide something: beside
 blocks, budget or the limit of decodes are short.
 """
 
-# numba infers the types: typed code would only say float64 everywhere.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
-
 from math import isfinite
 
 import numpy as np
@@ -76,7 +73,9 @@ def rank_decodes(requests, lanes, growing, decoding, state, ticks, margins):
     for row in decoding:
         request = requests[row]
         tick = max(request.own_tick, state.common_tick)
-        request.turn = ticks[tick] + request.tbt_s - margins[tick]
+        if tick != request.ranked_tick:
+            request.ranked_tick = tick
+            request.turn = ticks[tick] + request.tbt_s - margins[tick]
         lane = CRITICAL if state.now_s >= request.turn else DEFERRED
         if lane != request.lane:
             count_decode(lanes, growing, request, -1)

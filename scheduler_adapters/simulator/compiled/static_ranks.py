@@ -1,7 +1,6 @@
 """All ranks of a policy whose ranks never change, as columns."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -28,26 +27,21 @@ def static_policy(requests: Requests, policy: Policy, instance: Instance) -> Com
     rule = ask_rule(policy, LoadView(total_blocks=instance.kv_blocks))
     if rule.displace or rule.offload:
         return None
-    keys, starves_s, resident = [], [], None
+    keys, starves_s, resident, previous = [], [], None, None
     rejected = instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
-    for waiting, prefill, decode in _ranks(requests, policy, rejected.tolist()):
-        if resident is None:
-            resident = waiting.lane, prefill, decode
-        if not _is_plain(waiting) or (waiting.lane, prefill, decode) != resident:
-            return None
+    for ranks in _ranks(requests, policy, rejected.tolist()):
+        waiting, prefill, decode = ranks
+        if ranks != previous:
+            previous, resident = ranks, resident or (waiting.lane, prefill, decode)
+            if not _is_plain(waiting) or (waiting.lane, prefill, decode) != resident:
+                return None
         keys.append(waiting.key[0] if waiting.key else -inf)
         starves_s.append(waiting.valid_until_s)
     assert resident is not None
     lane, prefill, decode = resident
     prefill_first = decode.lane > lane
-    if (
-        prefill.lane != lane
-        or decode.lane < lane
-        or (prefill_first and rule.mixed)
-        or not _lasts(prefill)
-        or not _lasts(decode)
-        or any(later < earlier for earlier, later in pairwise(starves_s))
-    ):
+    has_order = prefill.lane == lane <= decode.lane and not (prefill_first and rule.mixed)
+    if not (has_order and _lasts(prefill) and _lasts(decode) and starves_s == sorted(starves_s)):
         return None
     return CompiledPolicy(
         kind=STATIC,

@@ -1,8 +1,5 @@
 """Seconds of an engine step by the latency models that compiled code can evaluate."""
 
-# numba infers the types: typed code would only say float64 everywhere.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
-
 import numpy as np
 
 from scheduler_adapters.simulator.compiled.residents import ceil_div, jit

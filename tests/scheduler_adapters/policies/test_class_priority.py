@@ -24,13 +24,11 @@ class Grouped(Policy):
 
     name = "grouped"
     traits = Traits(requires=frozenset({Capability.EVICT}), sees_thinking=True)
+    rule = StepRule(max_decodes=3)
     then = Rank((2.0,), lane=1)
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return Rank((7.0,), 1, 5.0, 1, self.then, (3.0,), "shared", True)
-
-    def step_rule(self, load: LoadView) -> StepRule:
-        return StepRule(max_decodes=3)
 
 
 def view(user_class: str) -> RequestView:

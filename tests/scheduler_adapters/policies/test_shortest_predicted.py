@@ -107,13 +107,6 @@ def test_while_no_scores_come_those_that_came_before_are_not_passed_by_all():
     assert guarded_s[4:11].max() <= 3.0 + 12 * SHORT_JOB_S
 
 
-def test_a_single_request_without_a_score_passes_half_and_waits_for_half():
-    random = np.random.default_rng(0)
-    scores = random.permutation(401).astype(float)
-    scores[200] = np.nan
-    assert 160 < one_at_a_time(jobs(scores), pars()).index(200) < 240
-
-
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_with_some_scores_missing_the_mean_wait_of_both_kinds_is_alike(share):
     random = np.random.default_rng(1)

@@ -38,6 +38,9 @@ from numpy.typing import NDArray
 from lengthwise.errors import InvalidDecision, SchedulingError
 from scheduler_adapters.planner.step_budget import StepBudget, evict_order, limit_of
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
+from scheduler_adapters.simulator.engine.memory import MAX_EVICTIONS_PER_REQUEST
+from scheduler_adapters.simulator.engine.ranked_requests import MAX_SUCCESSORS
+from scheduler_adapters.simulator.engine.simulated_request import request_views
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import HostCopies
 from scheduler_adapters.timeline.columns import TimelineRecord
@@ -229,28 +232,11 @@ class ReferenceEngine:
 
     def _views(self, requests: Requests, rejected: NDArray[np.bool_]) -> Iterable[_Live]:
         """The requests that fit into this instance at all."""
-        for row in range(len(requests)):
-            prompt_tokens = int(requests.prompt_tokens[row])
-            output_tokens = int(requests.output_tokens[row])
-            if rejected[row]:
-                continue
-            score, tbt_s = float(requests.score[row]), float(requests.tbt_s[row])
-            view = RequestView(
-                request_id=str(requests.request_id[row]),
-                number=row,
-                arrival_s=float(requests.arrival_s[row]),
-                prompt_tokens=prompt_tokens,
-                score=None if score != score else score,
-                user_class=str(requests.user_class[row]),
-                tbt_s=None if tbt_s != tbt_s else tbt_s,
-            )
-            yield _Live(
-                row=row,
-                view=view,
-                output_tokens=output_tokens,
-                reasoning_tokens=int(requests.reasoning_tokens[row]),
-                context=prompt_tokens,
-            )
+        lengths = zip(requests.output_tokens, requests.reasoning_tokens, strict=True)
+        for view, (output, reasoning) in zip(request_views(requests), lengths, strict=True):
+            if not rejected[view.number]:
+                own = int(output), int(reasoning)
+                yield _Live(view.number, view, *own, context=view.prompt_tokens)
 
     def _ask(self, live: _Live) -> None:
         if live.view.previous is not None and live.view.previous.sticky:
@@ -264,7 +250,7 @@ class ReferenceEngine:
     def _expire(self) -> None:
         """Replace the ranks that ended; each may be replaced by one that ended as well."""
         for live in self.live:
-            for _ in range(_MAX_SUCCESSORS):
+            for _ in range(MAX_SUCCESSORS):
                 rank = live.rank
                 if rank.valid_until_s > self.load.now_s or (rank.sticky and rank.then is None):
                     break
@@ -483,7 +469,7 @@ class ReferenceEngine:
         live.view.phase = Phase.WAITING
         live.view.preemptions += 1
         self.evictions_without_token += 1
-        if self.evictions_without_token > _MAX_EVICTIONS_PER_REQUEST * len(self.live):
+        if self.evictions_without_token > MAX_EVICTIONS_PER_REQUEST * len(self.live):
             raise SchedulingError(
                 f"policy {self.policy.name!r} evicts without end at {self.load.now_s} s, last "
                 f"request {live.view.request_id!r}; let a request run before it can be evicted"
@@ -560,8 +546,3 @@ class ReferenceEngine:
             record.preemptions[live.row] = view.preemptions
             self._give_back(live)
             live.blocks = 0
-
-
-_MAX_SUCCESSORS = 100
-_MAX_EVICTIONS_PER_REQUEST = 10
-"""Without any token in between; more is a loop."""

@@ -111,12 +111,10 @@ class Thrashes(Policy):
 
     name = "thrashes"
     traits = Traits(requires=frozenset({Capability.EVICT}))
+    rule = StepRule(displace=True)
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return Rank(evict_key=(float(request.phase),))
-
-    def step_rule(self, load: LoadView) -> StepRule:
-        return StepRule(displace=True)
 
 
 def test_an_eviction_loop_is_detected_and_the_policy_named():

@@ -33,9 +33,6 @@ class ByScore(Policy):
         score = request.score or 0.0
         return Rank((score,), evict_key=None if score == 9 else (score,))
 
-    def step_rule(self, load: LoadView) -> StepRule:
-        return self.rule
-
 
 class Evictions(EngineObserver):
     def __init__(self) -> None:

@@ -158,15 +158,3 @@ def test_every_block_is_on_the_device_or_on_the_host(requests, policy, bytes_per
     counter.count_blocks()
     assert engine.load.used_blocks == engine.memory.stored.used_host_blocks == 0
     assert (np.isfinite(timeline.finished_s) | timeline.rejected).all()
-
-
-def test_a_host_spares_the_work_that_recomputing_costs():
-    requests = make_requests(prompt_tokens=[200] * 12, output_tokens=[300] * 12)
-    latency = AffineLatency(base_s=0.01, per_token_s=1e-4)
-    device = Instance(latency=latency, kv_blocks=150, max_num_seqs=12)
-    fast = replace(device, host=HostLink(kv_bytes_per_token=1, bytes_per_s=1e9))
-    anew = simulate(requests, RoundRobin(quantum_tokens=50), device)
-    kept = simulate(requests, RoundRobin(quantum_tokens=50, offload=True), fast)
-    assert anew.preemptions.sum() > 0
-    assert kept.preemptions.sum() > 0
-    assert kept.finished_s.max() < anew.finished_s.max()

@@ -38,6 +38,7 @@ MAKERS = {
     "rad-small": lambda: RAD(max_started=3, tile=2, chunk=16),
     "rad-twin-small": lambda: RADTwin(max_started=3, tile=2, chunk=16),
     **SMALL,
+    **OFFLOADING,
     "class(pars)": lambda: ClassPriority(pars(starve_after_s=0.2)),
 }
 pieces = st.lists(st.sampled_from([1e-4, 0.003, 0.014, 0.05, 0.4, 3.0]), min_size=1, max_size=60)
@@ -76,20 +77,12 @@ def test_time_in_pieces_gives_the_bytes_of_one_run(requests, policy, instance, s
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@settings(max_examples=15, deadline=None)
-@given(requests=workloads(), instance=instances, sizes=pieces, vllm=st.booleans())
-def test_so_it_does_for_every_policy_of_ours(name, requests, instance, sizes, vllm):
-    assert_pieces_are_one_run(lambda: Engine(MAKERS[name](), instance, vllm=vllm), requests, sizes)
-
-
-@pytest.mark.parametrize("name", OFFLOADING)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(requests=workloads(), instance=instances, host=hosts, sizes=pieces, vllm=st.booleans())
-def test_so_it_does_while_blocks_are_copied(name, requests, instance, host, sizes, vllm):
-    hosted = replace(instance, host=host)
-    assert_pieces_are_one_run(
-        lambda: Engine(OFFLOADING[name](), hosted, vllm=vllm), requests, sizes
-    )
+def test_so_it_does_for_every_policy_of_ours(name, requests, instance, host, sizes, vllm):
+    if name in OFFLOADING:
+        instance = replace(instance, host=host)
+    assert_pieces_are_one_run(lambda: Engine(MAKERS[name](), instance, vllm=vllm), requests, sizes)
 
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=9, watermark_fraction=0.0)
