@@ -76,7 +76,7 @@ def test_a_precision_the_bundle_lacks_is_refused_with_what_it_holds(tiny_bundle)
 
 
 def test_a_malformed_calibration_is_refused(tiny_bundle, tmp_path):
-    with pytest.raises(BundleError, match="calibration of llm"):
+    with pytest.raises(BundleError, match="calibration of 'llm'"):
         changed(tiny_bundle, tmp_path, lambda work: None, calibration={"llm": {}})
 
 
