@@ -62,6 +62,9 @@ BAD = [
     (Rank(("a",)), "'a'"),
     (Rank((0.0,), evict_key=(nan,)), "evict_key holds nan"),
     (Rank([1.0]), "key is"),
+    (Rank(5), "key is 5; make it a tuple"),
+    (Rank((1, "long")), "holds 'long'; use numbers"),
+    (Rank(evict_key=((1, 2),)), "evict_key holds (1, 2)"),
     (Rank((0.0,), valid_tokens=0), "valid_tokens is 0; use 1 or more"),
     (Rank((0.0,), valid_tokens=nan), "valid_tokens"),
     (Rank((0.0,), then=Rank((1.0,), then=Rank((nan,)))), "no NaN"),
@@ -102,7 +105,7 @@ def test_every_known_policy_can_be_made_by_name(name):
 def test_names_paths_and_settings_that_are_wrong_are_refused():
     with pytest.raises(ConfigError, match="no policy named 'fifo'; use one of fcfs"):
         load_policy("fifo")
-    for path in ("no_such_module:Policy", "scheduler_adapters.policies.fcfs:Nothing"):
+    for path in ("no_such_module:Policy", "json:dumps", "scheduler_adapters.policies.fcfs:Nothing"):
         with pytest.raises(ConfigError, match="cannot be made"):
             load_policy(path)
     with pytest.raises(ConfigError, match="speed"):

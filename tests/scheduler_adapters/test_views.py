@@ -1,5 +1,8 @@
 """Views and rules: queues remembered by a view, limits checked by a rule."""
 
+from math import nan
+
+import numpy as np
 import pytest
 
 from lengthwise.errors import ConfigError
@@ -23,7 +26,8 @@ AT_LEAST_ZERO = ("max_decodes", "max_prefills", "max_admissions")
 )
 def test_a_limit_starts_at_the_least_that_lets_work_be_done(name, least):
     assert getattr(StepRule(**{name: least}), name) == least
-    for wrong in (least - 1, 1.5, "2"):
+    assert StepRule(**{name: np.int64(5)}) == StepRule(**{name: 5})
+    for wrong in (least - 1, 1.5, "2", nan):
         with pytest.raises(ConfigError, match=f"{name} is .*; use a whole number, {least} or more"):
             StepRule(**{name: wrong})
 
