@@ -1,16 +1,23 @@
 """Settings and captions that the commands of the simulator share."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from lengthwise.errors import ConfigError
+from lengthwise.mlflow_store import NOTE, find_store
 from scheduler_adapters.policy import Policy, load_policy
-from scheduler_adapters.reporting.tracking import log_run
 from scheduler_adapters.simulator.instance_config import InstanceConfig, check_memory
 from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.workload import WorkloadConfig
+
+_EXPERIMENT: Final = "lengthwise-simulations"
+"""Beside the training runs, in the same store."""
+_DESCRIPTION: Final = "Simulated and measured schedules of `python -m scheduler_adapters`."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +81,34 @@ class Setup(InstanceConfig, WorkloadConfig):
         return replace(self, scores=self.score_source(requests)), requests
 
     def log(self, name: str, metrics: Mapping[str, float], files: Sequence[Path]) -> None:
-        """Log a finished run with its files in the MLflow store; do nothing without files."""
-        if files:
-            settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}
-            settings |= {"warning": self.banner} if self.banner else {}
-            log_run(self.mlruns_dir, name, params=settings, metrics=metrics, files=files)
+        """Log a finished run with its files in the MLflow store, if mlflow is installed.
+
+        Metrics that are not finite are left out. Nothing is logged without files.
+        """
+        if not files or self.mlruns_dir is None or find_spec("mlflow") is None:
+            return
+        settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+        settings |= {"warning": self.banner} if self.banner else {}
+        tags = {NOTE: self.banner} if self.banner else {}
+        store = find_store(self.mlruns_dir)
+        client = store.open(create=True)
+        from mlflow.entities import Metric, Param
+
+        with store.errors_in_one_line():
+            now_ms = int(time.time() * 1000)
+            run_id = store.start_run(client, _EXPERIMENT, _DESCRIPTION, name, **tags)
+            status = "FAILED"
+            try:
+                client.log_batch(
+                    run_id,
+                    params=[Param(key, str(value)) for key, value in settings.items()],
+                    metrics=[Metric(k, v, now_ms, 0) for k, v in metrics.items() if isfinite(v)],
+                )
+                for path in files:
+                    client.log_artifact(run_id, str(path))
+                status = "FINISHED"
+            finally:
+                client.set_terminated(run_id, status=status)
 
 
 def check_folder(path: Path | None) -> None:
