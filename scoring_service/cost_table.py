@@ -47,14 +47,11 @@ class CostTable:
         *,
         tolerance: float = INVARIANCE,
     ) -> Self:
-        """Time `score` on this machine, with a few dozen runs.
-
-        A model whose scores depend on their batch gets a table without batches. It then runs one
-        prompt at a time: a score must not depend on other calls.
-        """
+        """Time `score` on this machine; a table without batches if scores depend on their batch."""
         lengths = [length for length in _LENGTHS if length < max_tokens] + [max_tokens]
         alone = {n: [_prompt(n, vocab_size)] for n in lengths}
         seconds = {1: [min(_time_s(score, alone[n]) for _ in range(_REPEATS)) for n in lengths]}
+        # Otherwise one prompt runs at a time: a score must not depend on other calls.
         if is_batch_invariant(score, max_tokens, vocab_size, tolerance):
             short = [length for length in lengths if length <= _LONGEST_BATCHED[device]]
             for batch in _BATCHES[device]:

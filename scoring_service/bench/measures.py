@@ -114,15 +114,12 @@ def median_ratio(values: Sequence[float], others: Sequence[float]) -> float | No
 
 
 def loads_in_turns(subject: Subject, peers: Sequence[Peer]) -> Mapping[str, Sequence[Load]]:
-    """Load of each peer in each round: "NAME/1" with one client, "NAME/all" saturated.
-
-    Saturated, the bare model runs on as many threads as cores, since concurrent runs share
-    caches and memory.
-    """
+    """Load of each peer in each round: "NAME/1" with one client, "NAME/all" saturated."""
     turns = defaultdict[str, list[Load]](list)
     clients = {peer.name: [peer.client() for _ in range(NUM_CLIENTS)] for peer in peers}
     size = subject.config.slice_size
     for _ in range(subject.config.rounds):
+        # The bare model runs on every core: concurrent runs share caches and memory.
         for load, threads, num in (("1", 1, 1), ("all", subject.cores, NUM_CLIENTS)):
             prompts = subject.make.lognormal(size if num == 1 else 3 * size)
             turns[f"bare/{load}"].append(offline(subject.model, prompts, threads))

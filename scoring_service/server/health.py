@@ -45,9 +45,8 @@ class Health:
         self._services = frozenset(("", *services))
         self._is_serving = False
         self._lock = threading.Lock()
-        self._watchers: BlockedCalls[_Watcher] = BlockedCalls(
-            partial(self._end, end=_NO_MORE), timeout_s=math.inf, max_calls=MAX_WATCHERS
-        )
+        end = partial(self._end, end=_NO_MORE)
+        self._watchers = BlockedCalls[_Watcher](end, timeout_s=math.inf, max_calls=MAX_WATCHERS)
 
     def methods(self) -> Mapping[str, Handle]:
         return {"Check": self._check, "Watch": self._watch}

@@ -112,10 +112,7 @@ class MicroBatcher:
             threading.Thread(target=self._work, args=(awake,), name="runner", daemon=True).start()
 
     def submit(self, jobs: Sequence[Job], call: Call) -> None:
-        """Queue the jobs of a call; each gets a score or an error as its `result`.
-
-        A job that would not be done by `call.deadline_s` is refused (`ServiceOverloaded`).
-        """
+        """Queue the jobs of a call; one that would be late gets `ServiceOverloaded` at once."""
         refused: list[Job] = []
         with self._lock:
             call.batcher = self

@@ -31,10 +31,7 @@ _SOURCE_OF_ALIAS: Final = """
 
 
 class RegistrySource:
-    """Place of the bundle to which NAME@ALIAS, the `model`, points.
-
-    `mlruns` is the folder of the MLflow store, or the http(s) address of an MLflow server.
-    """
+    """Bundle behind NAME@ALIAS of an MLflow store: a folder, or the address of a server."""
 
     def __init__(self, model: str, mlruns: str = "mlruns") -> None:
         self._name, _, self._alias = model.partition("@")

@@ -104,10 +104,9 @@ class ReportBook:
     def add(
         self, observations: Sequence[Observation], revision: str, curves: Mapping[str, LengthCurve]
     ) -> int:
-        """Record observations while `revision` is served; return the number of those of it.
+        """Record observations while `revision` is served; return how many are of that revision.
 
-        `curves` holds that revision's calibration for each target model. Raises ScoringError if the
-        log cannot be written; the figures are then up to date.
+        `curves` is its calibration by target model. Raises ScoringError if the log cannot be written.
         """
         current = [seen for seen in observations if seen.revision == revision]
         with self._lock:
