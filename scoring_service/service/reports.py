@@ -106,7 +106,7 @@ class ReportBook:
     ) -> int:
         """Record observations while `revision` is served; return how many are of that revision.
 
-        `curves` is its calibration by target model. Raises ScoringError if the log cannot be written.
+        `curves` is its calibration by target. Raises ScoringError if the log cannot be written.
         """
         current = [seen for seen in observations if seen.revision == revision]
         with self._lock:
