@@ -6,7 +6,7 @@ tests of its own.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, nextafter
 
 import numpy as np
@@ -17,6 +17,7 @@ from scheduler_adapters.simulator.cluster import ClusterRun, request_migrations
 from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.placement_calls import QueueLength
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
+from scheduler_adapters.simulator.cluster.request_migrations import OngoingMigration
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.simulator.engine.simulated_request import Carried, simulated_requests
@@ -26,23 +27,6 @@ from scheduler_adapters.timeline.migrations import Migration
 from scheduler_adapters.views import InstanceView, Phase, RequestView
 from scheduler_adapters.workload.requests import Requests
 from tests.scheduler_adapters.simulator.any_policy import EveryToken
-
-
-@dataclass(eq=False)
-class Flight:
-    row: int
-    live: RequestState
-    carried: Carried | None
-    source: int
-    to: int
-    start_s: float
-    blocks: int
-    pause_s: float = inf
-    stages: int = 0
-    copied_tokens: int = 0
-    reserved_blocks: int = 0
-    preemptions: int | None = None
-    """When it was to go, of one that was to be copied live."""
 
 
 class ReferenceCluster:
@@ -82,17 +66,17 @@ class ReferenceCluster:
         for engine, role in zip(self.engines, roles or [], strict=False):
             engine.own_view.role = role
         self.transfers = Transfers(fabric or Fabric(kv_bytes_per_token=1))
-        self.flights: dict[int, Flight] = {}
+        self.flights: dict[int, OngoingMigration] = {}
         self.at: dict[int, tuple[int, RequestState]] = {}
         """Where each request is or was last."""
         self.ended: list[tuple[float, int, int, int, int, RequestState]] = []
         """(time, instance, row of its engine, order, row, request) of what is to be told."""
-        self.starting: list[tuple[float, int, Flight]] = []
+        self.starting: list[tuple[float, int, OngoingMigration]] = []
         """(time, number, flight) of transfers that wait for the end of a step."""
-        self.parked: list[Flight] = []
-        self.left: list[Flight] = []
+        self.parked: list[OngoingMigration] = []
+        self.left: list[OngoingMigration] = []
         """All that are in no instance, the parked included."""
-        self.copied_live: list[Flight] = []
+        self.copied_live: list[OngoingMigration] = []
         """Those that decode where they come from."""
         self.num_aborted = 0
         self.num_flights = 0
@@ -134,7 +118,7 @@ class ReferenceCluster:
             if landed := self.transfers.land(next_s):
                 for number in landed:
                     flight = self.flights.pop(number)
-                    if flight.carried is None:
+                    if not flight.is_stopped:
                         self.expect(
                             number, flight, self.end_of_step_s(flight.source, next_s), next_s
                         )
@@ -189,8 +173,7 @@ class ReferenceCluster:
     def die(self, instance: int, now_s: float) -> None:
         lost: dict[int, tuple[RequestView, Carried]] = {}
         for flight in [one for one in self.left if instance in (one.source, one.to)]:
-            assert flight.carried is not None
-            lost[flight.row] = replace(flight.live.view), flight.carried
+            lost[flight.row] = replace(flight.state.view), flight.carried
             self.engines[flight.source].release(flight.carried.held_blocks, now_s)
             self.give_up(flight, now_s)
             self.left.remove(flight)
@@ -207,7 +190,7 @@ class ReferenceCluster:
             self.num_replaced[row] += 1
             self.place(row, *lost[row], now_s)
 
-    def give_up(self, flight: Flight, now_s: float) -> None:
+    def give_up(self, flight: OngoingMigration, now_s: float) -> None:
         self.engines[flight.to].release(flight.reserved_blocks, now_s)
         self.starting = [one for one in self.starting if one[2] is not flight]
         for number, other in list(self.flights.items()):
@@ -291,7 +274,7 @@ class ReferenceCluster:
                 continue
             if change.how == "live" and is_decoding(live):
                 start_s = self.end_of_step_s(instance, now_s)
-                flight = Flight(row, live, None, instance, change.to, start_s, 0)
+                flight = OngoingMigration(row, live, instance, change.to, start_s, is_live=True)
                 flight.preemptions = live.view.preemptions
                 self.copied_live.append(flight)
                 self.num_flights += 1
@@ -301,20 +284,20 @@ class ReferenceCluster:
         self.hand_over(now_s)
 
     def is_copied_live(self, live: RequestState) -> bool:
-        return any(one.live is live for one in self.copied_live)
+        return any(one.state is live for one in self.copied_live)
 
     def end_of_step_s(self, instance: int, now_s: float) -> float:
         return max(now_s, self.engines[instance].load.now_s)
 
-    def expect(self, number: int, flight: Flight, start_s: float, now_s: float) -> None:
+    def expect(self, number: int, flight: OngoingMigration, start_s: float, now_s: float) -> None:
         if start_s > now_s:
             self.starting.append((start_s, number, flight))
         else:
             self.start(number, flight, now_s)
 
-    def stage(self, number: int, flight: Flight, now_s: float) -> None:
+    def stage(self, number: int, flight: OngoingMigration, now_s: float) -> None:
         """Copy what is new; the last time from a request that has stopped."""
-        live = flight.live
+        live = flight.state
         source, to = self.engines[flight.source], self.engines[flight.to]
         is_here = is_decoding(live) and live.view.preemptions == flight.preemptions
         tokens = live.now_context - 1 if is_here else 0
@@ -355,7 +338,7 @@ class ReferenceCluster:
     def hand_over(self, now_s: float) -> None:
         while self.parked:
             flight = self.parked[0]
-            view = flight.live.view
+            view = flight.state.view
             decider = self.decider(now_s)
             chosen = decider.at_prefill_end(view, flight.source, self.views(now_s))
             if chosen is None:
@@ -363,30 +346,30 @@ class ReferenceCluster:
             self.parked.pop(0)
             self.send(flight, chosen, now_s)
 
-    def take_out(self, row: int, now_s: float) -> Flight:
+    def take_out(self, row: int, now_s: float) -> OngoingMigration:
         instance, live = self.at[row]
         carried = self.engines[instance].withdraw(live, holds_blocks=True)
         blocks = -(-carried.kv_tokens // 16)
         start_s = max(now_s, carried.available_s)
-        flight = Flight(row, live, carried, instance, instance, start_s, blocks, start_s)
+        flight = OngoingMigration(row, live, instance, instance, start_s, start_s, carried, blocks)
         self.left.append(flight)
         return flight
 
-    def send(self, flight: Flight, to: int, now_s: float) -> None:
+    def send(self, flight: OngoingMigration, to: int, now_s: float) -> None:
         flight.to = to
-        self.book(to, flight.live, flight.blocks)
+        self.book(to, flight.state, flight.blocks)
         self.num_flights += 1
         self.expect(self.num_flights, flight, flight.start_s, now_s)
 
-    def start(self, number: int, flight: Flight, now_s: float) -> None:
-        if flight.carried is None:
+    def start(self, number: int, flight: OngoingMigration, now_s: float) -> None:
+        if not flight.is_stopped:
             self.stage(number, flight, now_s)
         elif flight.to == flight.source:
             self.land(flight, now_s)
         else:
             self.copy(number, flight, 16 * flight.blocks, now_s)
 
-    def copy(self, number: int, flight: Flight, tokens: int, now_s: float) -> None:
+    def copy(self, number: int, flight: OngoingMigration, tokens: int, now_s: float) -> None:
         if not tokens:
             self.land(flight, now_s)
             return
@@ -414,9 +397,8 @@ class ReferenceCluster:
             return
         self.send(self.take_out(row, now_s), chosen, now_s)
 
-    def land(self, flight: Flight, now_s: float) -> None:
+    def land(self, flight: OngoingMigration, now_s: float) -> None:
         self.left.remove(flight)
-        assert flight.carried is not None
         self.engines[flight.source].release(flight.carried.held_blocks, now_s)
         carried = replace(flight.carried, available_s=now_s, reserved_blocks=flight.reserved_blocks)
         self.submit(flight.row, flight.to, carried)
@@ -484,7 +466,7 @@ class ReferenceCluster:
             num_migrating=sum(
                 (instance == one.source) + (instance == one.to)
                 for one in self.copied_live + self.left
-                if one.preemptions is not None
+                if one.is_live
             ),
             total_blocks=engine.instance.kv_blocks,
             block_tokens=16,
@@ -513,7 +495,7 @@ class ReferenceCluster:
                 view.prefill_tokens += chunk
                 view.prefill_squares += end**2 - (end - chunk) ** 2
         if self.placement.watch is not None:
-            all_of = lives + [flight.live for flight in coming]
+            all_of = lives + [flight.state for flight in coming]
             self.count(view, engine, lives, all_of, self.placement.watch)
         return view
 

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.placement import PLACEMENTS, Placement, load_placement
+from scheduler_adapters.placement import Placement, load_placement
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.simulator.any_policy import assert_equal
@@ -32,27 +31,6 @@ def test_clients_of_one_instance_are_those_of_a_single_engine(clients):
     alone = simulate(requests, FCFS(), INSTANCE, clients=clients)
     assert_equal(run.timeline, alone)
     np.testing.assert_array_equal(run.timeline.requests.arrival_s, alone.requests.arrival_s)
-
-
-@pytest.mark.parametrize("placement", sorted(set(PLACEMENTS) - {"distserve"}))
-@pytest.mark.parametrize("clients", [1, 7])
-def test_there_are_always_as_many_requests_as_clients(placement, clients):
-    run = simulate_cluster(
-        requests_of(80),
-        load_placement(placement),
-        FCFS,
-        [INSTANCE] * 3,
-        clients=clients,
-        fabric=Fabric(kv_bytes_per_token=1),
-    )
-    timeline = run.timeline
-    held = ~timeline.rejected
-    sent_s, finished_s = timeline.requests.arrival_s[held], timeline.finished_s[held]
-    assert (~held).sum() == 9
-    assert not np.isnan(finished_s).any()
-    for now_s in np.unique(finished_s):
-        in_flight = (sent_s <= now_s).sum() - (finished_s <= now_s).sum()
-        assert in_flight == clients or (in_flight < clients and (sent_s <= now_s).all())
 
 
 def test_no_client_is_refused():

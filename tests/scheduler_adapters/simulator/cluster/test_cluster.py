@@ -1,7 +1,7 @@
 """The cluster against one that walks every step, and the laws of moving requests."""
 
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import inf
 
@@ -21,7 +21,6 @@ from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.observers import LoadRecorder
 from scheduler_adapters.simulator.simulate import Interrupted, simulate_replicas
@@ -39,7 +38,7 @@ from tests.scheduler_adapters.simulator.cluster.reference_cluster import (
     ReferenceCluster,
     assert_runs_are_equal,
 )
-from tests.scheduler_adapters.simulator.cluster.test_request_migrations import MovesAt
+from tests.scheduler_adapters.simulator.cluster.test_request_migrations import SECONDS, MovesAt
 
 POLICIES = {
     "fcfs": FCFS,
@@ -62,7 +61,7 @@ SMALL_WATCH = Watch(quantum_tokens=5, demote_above_tokens=60, pace_s=0.03)
 
 @dataclass
 class AnyPlacement(Placement):
-    """Every choice depends on every number of every view, so none may differ."""
+    """Every choice depends on every whole number of every view, so none may differ."""
 
     salt: int
     moves: bool = True
@@ -81,26 +80,9 @@ class AnyPlacement(Placement):
     def _choice(self, request, instances, now_s):
         total = self.salt + request.prompt_tokens + request.generated_tokens
         for view in instances:
-            numbers = (
-                view.used_blocks,
-                view.used_host_blocks,
-                view.num_waiting,
-                view.num_prefilling,
-                view.num_reasoning,
-                view.num_answering,
-                view.waiting_prompt_tokens,
-                view.stored_prompt_tokens,
-                view.brought_blocks,
-                view.booked_blocks,
-                view.num_migrating,
-                view.num_thinking,
-                view.num_fresh_answering,
-                now_s < view.paced_until_s,
-                view.now_s > now_s,
-                len(view.role),
-                view.prefill_tokens,
-                view.prefill_squares,
-            )
+            numbers = [getattr(view, field.name) for field in fields(view)]
+            numbers = [number for number in numbers if isinstance(number, int)]
+            numbers += [now_s < view.paced_until_s, view.now_s > now_s, len(view.role)]
             total += (view.instance_id + 1) * sum(
                 (i + 3) * number for i, number in enumerate(numbers)
             )
@@ -316,9 +298,6 @@ class Follow(Placement):
 
     def at_phase_change(self, request, instance, instances):
         return len(instances) - 1
-
-
-SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
 
 
 def test_a_request_answers_where_it_was_moved_after_its_kv_has_been_copied():

@@ -10,12 +10,10 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster.instance_telemetry import Telemetry, read_all_s
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.simulated_request import SimulatedRequest
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.views import StepRule
 from tests.scheduler_adapters.simulator.any_policy import state_of
+from tests.scheduler_adapters.simulator.cluster.test_request_migrations import SECONDS
 
-SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
 REQUEST = SimulatedRequest("a", 0.0, prompt_tokens=16, output_tokens=10, reasoning_tokens=3)
 WATCH = Watch(quantum_tokens=4, demote_above_tokens=40, pace_s=1.5)
 

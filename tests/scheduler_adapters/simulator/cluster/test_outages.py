@@ -16,9 +16,8 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.workload.requests import make_requests
-from tests.scheduler_adapters.simulator.cluster.test_request_migrations import MovesAt
+from tests.scheduler_adapters.simulator.cluster.test_request_migrations import SECONDS, MovesAt
 
-SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
 FABRIC = Fabric(kv_bytes_per_token=1, bytes_per_s=4.0)
 
 
