@@ -75,9 +75,5 @@ def test_prompts_hold_their_blocks_until_a_decode_instance_has_room():
     # Two were prefilled at once; the third found their blocks taken until the first copy landed.
     assert first_s[:2].tolist() == [1.0, 1.0]
     assert timeline.scheduled_s[2] == run.migrations[0].end_s == pytest.approx(1.2)
-    decoding = [
-        (timeline.finished_s > at_s) & (timeline.token_s(0)[1] <= at_s) for at_s in timeline.tick_s
-    ]
-    assert len(decoding)
     starts_s = np.sort([timeline.token_s(row)[1] for row in range(5)])
     assert starts_s[2] >= timeline.finished_s.min()

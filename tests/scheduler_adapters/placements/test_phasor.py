@@ -1,6 +1,5 @@
 """Phasor: where prompts and decodes go, who is defragmented, promoted and recalled."""
 
-import json
 from math import inf
 
 import numpy as np
@@ -17,6 +16,7 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.views import InstanceView, RequestView
 from scheduler_adapters.workload.requests import make_requests
+from tests.scheduler_adapters.placements.test_freeness import written
 from tests.scheduler_adapters.placements.views import view
 
 COST = PrefillCost(alpha=1.0, beta=10.0, peak_flop_per_s=1000.0, model="m", device="d")
@@ -254,10 +254,7 @@ def test_impossible_settings_are_refused(settings, message):
 
 
 def test_a_cost_file_names_the_model_and_device_it_is_for(tmp_path):
-    path = tmp_path / "cost.json"
-    content = {"format": "lengthwise-prefill-cost/1", "alpha": 1.0, "beta": 2.0, "r2": 0.5}
-    content |= {"peak_flop_per_s": 3.0, "model": "m", "device": "d"}
-    path.write_text(json.dumps(content))
+    path = written(tmp_path, r2=0.5)
     with pytest.raises(ConfigError, match=r"R\^2 is 0.5"):
         Phasor(cost=path)
     assert Phasor(cost=path, force_cost=True).made_for == ("m", "d")

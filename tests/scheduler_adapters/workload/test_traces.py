@@ -25,22 +25,15 @@ def test_columns_of_a_public_trace_are_read_by_their_names(tmp_path):
     assert requests.arrival_s.tolist() == [0.0, 1.5]
 
 
-def test_wall_clock_and_millisecond_arrivals_become_seconds(tmp_path):
-    wall, milli = tmp_path / "wall.csv", tmp_path / "milli.csv"
-    wall.write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-        "2023-11-16 18:15:46.5,3,4\n2023-11-16 18:15:48.0,3,4\n"
-    )
-    milli.write_text("timestamp_ms,input_length,output_length\n0,3,4\n1500,3,4\n")
-    assert read_trace(wall).arrival_s.tolist() == [0.0, 1.5]
-    assert read_trace(milli).arrival_s.tolist() == [0.0, 1.5]
-
-
-@pytest.mark.parametrize("name", ["timestamp", "arrival_s", "arrived_at"])
+@pytest.mark.parametrize("name", ["TIMESTAMP", "timestamp", "arrival_s", "arrived_at"])
 def test_wall_clock_times_are_read_under_any_name_of_arrivals(tmp_path, name):
-    path = tmp_path / "trace.csv"
-    rows = "2023-11-16T18:15:46.5,3,4\n2023-11-16T18:15:48,3,4\n"
-    path.write_text(f"{name},prompt_tokens,output_tokens\n{rows}")
+    rows = "2023-11-16 18:15:46.5,3,4\n2023-11-16 18:15:48.0,3,4\n"
+    path = written(tmp_path, f"{name},ContextTokens,GeneratedTokens\n{rows}")
+    assert read_trace(path).arrival_s.tolist() == [0.0, 1.5]
+
+
+def test_millisecond_arrivals_become_seconds(tmp_path):
+    path = written(tmp_path, "timestamp_ms,input_length,output_length\n0,3,4\n1500,3,4\n")
     assert read_trace(path).arrival_s.tolist() == [0.0, 1.5]
 
 
@@ -98,24 +91,12 @@ def test_a_prompt_may_be_there_twice(tmp_path):
     assert read_trace(path).request_id.tolist() == ["0", "1"]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
-def test_a_missing_class_is_no_class(tmp_path, suffix):
-    table = pd.DataFrame(
-        {"prompt_tokens": [5, 6], "output_tokens": [7, 8], "user_class": ["paying", None]}
-    )
-    path = tmp_path / f"trace{suffix}"
-    write = {".csv": table.to_csv, ".parquet": table.to_parquet}.get(suffix)
-    if write is None:
-        table.to_json(path, orient="records", lines=True)
-    else:
-        write(path)
+def test_a_missing_class_is_no_class(tmp_path):
+    path = written(tmp_path, f"user_class,{COUNTS}paying,5,7\n,6,8\n")
     assert read_trace(path).user_class.tolist() == ["paying", ""]
-
-
-@pytest.mark.parametrize("name", ["absent.csv", "trace.xlsx"])
-def test_an_absent_or_unknown_file_is_one_clear_error(tmp_path, name):
-    with pytest.raises(DataError, match=name):
-        read_trace(tmp_path / name)
+    columns = {"prompt_tokens": [5, 6], "output_tokens": [7, 8], "user_class": ["paying", None]}
+    pd.DataFrame(columns).to_parquet(path := tmp_path / "trace.parquet")
+    assert read_trace(path).user_class.tolist() == ["paying", ""]
 
 
 @pytest.mark.parametrize(
