@@ -15,8 +15,7 @@ from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.timeline.latency_metrics import statistic, summarize, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.validation.errors import METRICS
-from scheduler_adapters.validation.graph_fit import GraphFit, fit_graphs
-from scheduler_adapters.validation.prediction import MEANS, Served, predict
+from scheduler_adapters.validation.prediction import MEANS, GraphFit, Served, fit_graphs, predict
 
 log = logging.getLogger(__name__)
 

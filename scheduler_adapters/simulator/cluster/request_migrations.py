@@ -163,9 +163,8 @@ class RequestMigrations:
     def _start_stage(self, migration: OngoingMigration) -> None:
         """Copy the tokens decoded since the last stage began; stop the request if they are few."""
         engine, state = self.clock.current(migration.source), migration.state
-        is_lost = state.is_gone or state.batch is None
-        is_lost = is_lost or state.view.preemptions != migration.preemptions
-        if is_lost or not self._reserve(migration):
+        keeps_kv = state.batch is not None and state.view.preemptions == migration.preemptions
+        if state.is_gone or not keeps_kv or not self._reserve(migration):
             self._abort(migration)
             return
         tokens = state.computed_tokens
@@ -252,15 +251,14 @@ class RequestMigrations:
         """
         lost: list[OngoingMigration] = []
         for number, migration in list(self.under_way.items()):
-            if instance not in (migration.source, migration.to):
-                continue
-            self.transfers.cancel(self.clock.now_s, number)
-            if not migration.is_stopped:
-                self._abort(migration)
-                continue
-            self._leave(migration)
-            self.clock.release(migration.to, migration.reserved_blocks)
-            lost.append(migration)
+            if instance in (migration.source, migration.to):
+                self.transfers.cancel(self.clock.now_s, number)
+                if migration.is_stopped:
+                    self._leave(migration)
+                    self.clock.release(migration.to, migration.reserved_blocks)
+                    lost.append(migration)
+                else:
+                    self._abort(migration)
         for migration in [one for one in self.prefilled if one.source == instance]:
             self.prefilled.remove(migration)
             self.clock.release(instance, migration.carried.held_blocks)
