@@ -15,9 +15,7 @@ DataDir = str | PathLike[str] | None
 def data_file(relative: str, data_dir: DataDir = None) -> Path:
     """Return the path of the file or folder `relative` of the measured data.
 
-    Raises:
-        ConfigError: neither `data_dir` nor the environment names a folder.
-        DataError: the folder lacks the file.
+    Raises ConfigError without a folder, and DataError for a file that the folder lacks.
     """
     folder = os.environ.get(ENVIRONMENT) if data_dir is None else data_dir
     if not folder:
@@ -27,7 +25,7 @@ def data_file(relative: str, data_dir: DataDir = None) -> Path:
         )
     path = Path(folder) / relative
     if not path.exists():
-        holds = f"holds {relative.partition('/')[0]}/"
-        advice = f"point --data-dir or ${ENVIRONMENT} at the folder that {holds}"
-        raise DataError(f"no such file or folder; {advice}", path=path)
+        advice = f"point --data-dir or ${ENVIRONMENT} at the folder that holds"
+        top = relative.partition("/")[0]
+        raise DataError(f"no such file or folder; {advice} {top}/", path=path)
     return path

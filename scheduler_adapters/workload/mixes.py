@@ -91,12 +91,11 @@ def draw_lengths(name: str, count: int, *, seed: int, data_dir: DataDir = None) 
 
 
 def _drawn(name: str, count: int, random: np.random.Generator) -> Ints:
-    """Return prompt, reasoning and answer tokens, (3, count)."""
     return np.stack([fit.draw(count, random) for fit in MIXES[name]])
 
 
 def _recorded(stem: str, data_dir: DataDir) -> Ints:
-    """Return prompt, reasoning and answer tokens of the rows with visible reasoning, (3, N)."""
+    """Return the lengths of the rows with visible reasoning, (3, N)."""
     lengths = read_table(data_file(f"{stem}_lengths.parquet", data_dir))
     prompts = read_table(data_file(f"{stem}_prompts.parquet", data_dir)).set_index("prompt_id")
     rows = lengths[lengths["reasoning_visible"] & (lengths["answer_tokens"] > 0)]

@@ -102,12 +102,9 @@ def make_requests(
     delay_s = np.maximum(requests.score_delay_s - requests.arrival_s, 0.0)
     requests.score_delay_s[:] = np.nan_to_num(delay_s, nan=np.inf, posinf=np.inf)
     check.refuse(requests.tbt_s <= 0, "tbt_s", requests.tbt_s, "seconds above 0, or NaN for none")
-    check.refuse(
-        requests.reasoning_tokens > requests.output_tokens,
-        "reasoning_tokens",
-        requests.reasoning_tokens,
-        "no more than output_tokens",
-    )
+    reasoning = requests.reasoning_tokens
+    is_more = reasoning > requests.output_tokens
+    check.refuse(is_more, "reasoning_tokens", reasoning, "no more than output_tokens")
     if (np.diff(requests.arrival_s) < 0).any():
         log.warning("requests are not in order of arrival: sorted by arrival_s")
         requests = requests.take(np.argsort(requests.arrival_s, kind="stable"))
@@ -135,14 +132,16 @@ class _Columns:
         return column
 
     def tokens(self, name: str, values: ArrayLike, *, least: int) -> Ints:
-        column = self.numbers(name, values, f"a whole number >= {least}", lambda c: c >= least)
-        self.refuse(column != np.floor(column), name, column, "a whole number")
-        self.refuse(column > 2**31, name, column, "a whole number below 2**31")
+        right = f"a whole number, {least} to 2**31"
+        column = self.numbers(
+            name, values, right, lambda c: (c >= least) & (c <= 2**31) & (c == np.floor(c))
+        )
         return column.astype(np.int64)
 
     def optional(self, name: str, values: ArrayLike) -> Floats:
-        right = "a finite number, or NaN for none"
-        return self.numbers(name, values, right, lambda column: ~np.isinf(column))
+        return self.numbers(
+            name, values, "a finite number, or NaN for none", lambda c: ~np.isinf(c)
+        )
 
     def names(self, name: str, values: ArrayLike) -> NDArray[np.str_]:
         import pandas as pd  # late: a scheduler that only calls a scoring service has no pandas
@@ -152,7 +151,7 @@ class _Columns:
 
     def refuse(self, bad: NDArray[np.bool_], name: str, column: NDArray[Any], wanted: str) -> None:
         if bad.any():
-            row = int(np.flatnonzero(bad)[0])
+            row = int(bad.argmax())
             text = f"{name} is {column[row]}; it must be {wanted}"
             raise DataError(text, path=self.path, row=row)
 

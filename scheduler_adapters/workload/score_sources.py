@@ -25,6 +25,9 @@ from scheduler_adapters.workload.requests import Floats, Ints
 from scoring_service.client import Score, ScoringClient
 
 log = logging.getLogger(__name__)
+_CORRECTIONS = 6
+_PATIENT_S = 60.0
+"""Deadline of a batch of prompts before a run."""
 
 
 def synthetic_scores(lengths: Ints, *, tau_b: float, seed: int = 0) -> Floats:
@@ -47,9 +50,6 @@ def synthetic_scores(lengths: Ints, *, tau_b: float, seed: int = 0) -> Floats:
             best, best_error = values, abs(error)
         asked = min(1.0, max(-1.0, asked - error))
     return best
-
-
-_CORRECTIONS = 6
 
 
 def achieved_tau_b(scores: Floats, lengths: Ints) -> float:
@@ -93,10 +93,6 @@ def open_prompt_scorer(name: str) -> PromptScorer:
     if kind == "service" and place:
         return ServiceScores(place, timeout_s=_PATIENT_S)
     raise ConfigError(f"{name!r} scores no prompts; use bundle:PATH or service:HOST:PORT")
-
-
-_PATIENT_S = 60.0
-"""Deadline of a batch of prompts before a run."""
 
 
 class BundleScores:

@@ -131,19 +131,14 @@ def _names_of(table: pd.DataFrame, path: Path, given: Mapping[str, str]) -> dict
 
 
 def _without_bad_rows(table: pd.DataFrame, names: Mapping[str, str], path: Path) -> pd.DataFrame:
-    checks = {
-        f"{names[ours]} is no whole number of tokens >= 1": [
-            (count_of(cell) or 0) > 0 for cell in table[names[ours]]
-        ]
-        for ours in ("prompt_tokens", "output_tokens")
-    }
+    why = pd.Series("", index=table.index)
     if "arrival_s" in names:
-        checks[f"{names['arrival_s']} is missing"] = table[names["arrival_s"]].notna().to_list()
-    is_right = np.array(list(checks.values()))
-    good: NDArray[np.bool_] = np.logical_and.reduce(is_right)
-    first_wrong = is_right.argmin(axis=0)
-    log_left_out(Counter(list(checks)[row] for row in first_wrong[~good]), len(table), path)
-    return table[good]
+        why[table[names["arrival_s"]].isna()] = f"{names['arrival_s']} is missing"
+    for name in (names["output_tokens"], names["prompt_tokens"]):
+        is_wrong = [not count_of(cell) for cell in table[name]]
+        why[is_wrong] = f"{name} is no whole number of tokens >= 1"
+    log_left_out(Counter(why[why != ""]), len(table), path)
+    return table[why == ""]
 
 
 def _scored(table: pd.DataFrame, scorer: PromptScorer, path: Path, column: str) -> pd.DataFrame:

@@ -87,13 +87,11 @@ class Cluster:
         for instance in range(len(engines)) if watches_phases else ():
             engines[instance].observe(_PhaseEnds(self, instance))
         has_ticks = overrides(placement, "tick")
+        has_snapshots = age.period_s > 0
         self.views = InstanceViews(
-            self.clock,
-            placement.watch,
-            has_snapshots=age.period_s > 0,
-            with_decodes=has_ticks,
+            self.clock, placement.watch, has_snapshots=has_snapshots, with_decodes=has_ticks
         )
-        if age.period_s:
+        if has_snapshots:
             self._repeat(ClusterClock.SNAPSHOT, age.period_s, self.views.take_snapshot)
         self.calls = PlacementCalls(placement, self.views, age.max_age_s)
         self.migrations = RequestMigrations(self.calls, fabric)
