@@ -20,8 +20,7 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.validation import engine_trial
-from scheduler_adapters.validation.engine_trial import METRICS, Trial, TrialConfig, TrialResult
-from scheduler_adapters.validation.errors import RepeatedError
+from scheduler_adapters.validation.engine_trial import METRICS, Trial, TrialConfig
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
@@ -91,7 +90,7 @@ def validate(config: ValidateConfig) -> None:
         )
     if config.figures is not None:
         _draw(trial, config.figures)
-    print(json.dumps(trial.result.to_dict()) if config.json else _table(trial.result))
+    print(json.dumps(trial.row) if config.json else _table(trial))
 
 
 def _requests(config: ValidateConfig) -> Requests:
@@ -117,19 +116,17 @@ def _policy(config: ValidateConfig) -> Policy:
     return configured_policy({SETTINGS: {"policy": config.policy, **config.settings}})
 
 
-def _table(result: TrialResult) -> str:
-    rows = []
-    for name in METRICS:
-        error: RepeatedError = getattr(result, name)
-        rows.append({"metric": name.upper(), **asdict(error)})
+def _table(trial: Trial) -> str:
+    row = trial.row
+    errors = [{"metric": name.upper(), **asdict(trial.errors[name])} for name in METRICS]
     return (
-        f"{result.policy}: {result.num_requests} requests outside the fit, each served "
-        f"{result.repeats} times by vLLM and simulated once; seconds of the {result.clock} clock\n"
-        f"{text_of(pd.DataFrame(rows))}\n"
-        f"steps: {result.num_steps_fitted} of the other requests fitted, "
-        f"{result.step_mape:.1%} off in the mean\n"
+        f"{row['policy']}: {row['num_requests']} requests outside the fit, each served "
+        f"{row['repeats']} times by vLLM and simulated once; seconds of the {row['clock']} clock\n"
+        f"{text_of(pd.DataFrame(errors))}\n"
+        f"steps: {row['num_steps_fitted']} of the other requests fitted, "
+        f"{row['step_mape']:.1%} off in the mean\n"
         f"decisions: the policy admits the same request again in "
-        f"{result.decisions_equal_fraction:.1%} of {result.decisions_replayed}"
+        f"{row['decisions_equal_fraction']:.1%} of {row['decisions_replayed']}"
     )
 
 

@@ -45,44 +45,23 @@ class TrialConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialResult:
+class Trial:
     """The distance of the simulator from the engine, and of the engine from itself."""
 
-    policy: str
-    clock: ClockKind
-    num_requests: int
-    """Compared requests; about as many others were used for the fit."""
-    repeats: int
-    e2e: RepeatedError
-    tpot: RepeatedError
-    ttft: RepeatedError
-    step_mape: float
-    """Of the fitted step times, on the steps they were fitted to."""
-    num_steps_fitted: int
-    decisions_replayed: int
-    """Admissions of the compared pieces; 0 under an engine's own scheduler, which records none."""
-    decisions_equal_fraction: float
-    """Share of these whose request the replayed policy ranks first."""
+    row: Mapping[str, Any]
+    """Flat record: policy, clock, compared requests, repeats, and the errors as `e2e_mape`.
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as one level of keys, such as `e2e_mape`."""
-        flat: dict[str, Any] = {}
-        for name, value in asdict(self).items():
-            is_metric = name in METRICS
-            flat |= {f"{name}_{key}": value[key] for key in value} if is_metric else {name: value}
-        return flat
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """A result with the latencies behind it, in seconds per compared request."""
-
-    result: TrialResult
+    `step_mape` is the error of the fitted step times on their own steps. `decisions_replayed` are
+    the admissions of the compared pieces, 0 under an engine's own scheduler, which records none.
+    `decisions_equal_fraction` is the share of these whose request the replayed policy ranks first.
+    """
+    errors: Mapping[str, RepeatedError]
+    """Of each of METRICS."""
     request_id: NDArray[Any]
     simulated: Mapping[str, Floats]
-    """Of each of METRICS, shape (N,)."""
+    """Seconds of each of METRICS, shape (N,)."""
     measured: Mapping[str, Floats]
-    """Of each of METRICS, shape (repeats, N)."""
+    """Seconds of each of METRICS, shape (repeats, N)."""
 
 
 def run_trial(
@@ -104,19 +83,20 @@ def run_trial(
     measured = {name: np.stack([run[name] for run in by_run]) for name in METRICS}
     replayed = [replay(make_policy(), each.decisions) for run in runs for each in run]
     num_admissions, num_equal = (sum(counts) for counts in zip(*replayed, strict=True))
-    result = TrialResult(
-        policy=name,
-        clock=clock,
-        num_requests=len(simulated["e2e"]),
-        repeats=config.repeats,
-        **{name: against_repeats(simulated[name], measured[name]) for name in METRICS},
-        step_mape=fit.mape_fraction,
-        num_steps_fitted=fit.num_steps,
-        decisions_replayed=num_admissions,
-        decisions_equal_fraction=num_equal / max(1, num_admissions),
-    )
-    names = np.concatenate([piece.request_id for piece in first])
-    return Trial(result=result, request_id=names, simulated=simulated, measured=measured)
+    errors = {name: against_repeats(simulated[name], measured[name]) for name in METRICS}
+    row = {
+        "policy": name,
+        "clock": clock,
+        "num_requests": len(simulated["e2e"]),
+        "repeats": config.repeats,
+        **{f"{m}_{key}": number for m in METRICS for key, number in asdict(errors[m]).items()},
+        "step_mape": fit.mape_fraction,
+        "num_steps_fitted": fit.num_steps,
+        "decisions_replayed": num_admissions,
+        "decisions_equal_fraction": num_equal / max(1, num_admissions),
+    }
+    ids = np.concatenate([piece.request_id for piece in first])
+    return Trial(row=row, errors=errors, request_id=ids, simulated=simulated, measured=measured)
 
 
 def measure(

@@ -1,7 +1,6 @@
 """Errors of simulated latencies against measured ones, of one run of an engine or of several.
 
-Several runs of an engine are compared by their mean: a latency is a sum of step times, and only
-means add up. The engine's own noise is reported beside the error of the simulator.
+Several runs are compared by their mean: a latency is a sum of step times, and only means add up.
 """
 
 from dataclasses import dataclass

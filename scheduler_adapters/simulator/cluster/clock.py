@@ -1,10 +1,9 @@
 """The clock of a cluster: future events, and engines run only as far as the next decision needs.
 
 A decision at time t sees every instance after all its steps that started before t. For arrivals and
-ticks `Engine.advance(t)` does that. A phase ends at the end of a step, and only the step itself
-shows when. So the instance in which a phase may end first runs first. It stops at the earliest time
-at which a phase may end elsewhere (`Engine.quiet_until_s`). When a phase ends at e, no other
-instance has begun a step at e or later, and each is then advanced to e.
+ticks `Engine.advance(t)` does that. The end of a phase is found only by running its step. So the
+instance in which a phase may end first runs first, up to the earliest time at which a phase may end
+elsewhere (`Engine.quiet_until_s`). When a phase ends at e, every other instance is advanced to e.
 """
 
 from collections.abc import Callable, Sequence

@@ -221,11 +221,8 @@ class Cluster:
             self.migrations.send(self.migrations.take_out(instance, state), move.to)
 
     def _end_thinking(self, instance: int, state: RequestState) -> None:
-        """Move a request that ended its thinking to where it is to answer.
-
-        A tick may have moved it during the step.
-        """
-        if not state.is_gone:
+        """Move a request that ended its thinking to where it is to answer."""
+        if not state.is_gone:  # a tick may have moved it during the step
             view = state.sync_view()
             self.views.thinking_ended(instance, state)
             self._send_on(instance, state, self.calls.ask("at_phase_change", view, instance))
@@ -296,8 +293,8 @@ def simulate_cluster(
         roles: first roles of the instances; None: both for all. An instance of role prefill hands
             its requests over once they have their first token.
         kind, clients: those of `simulate`.
-        outages: times in which instances are dead. Their requests are placed again; while all
-            instances are dead, requests wait for the first recovery.
+        outages: times in which instances are dead. Lost requests are placed again, at the latest
+            when the first instance recovers.
         age: age of the views of instances; None: they are up to date.
         observers: observers of each instance, by its number.
 

@@ -159,8 +159,8 @@ class Telemetry(EngineObserver):
             self.thinking_ended(state.view, 0.0)
             self._note_dry(state)
         else:
-            limit = self.watch.demote_above_tokens + 1 - state.view.prompt_tokens
-            self.thinking.add(state, limit)
+            most_tokens = self.watch.demote_above_tokens - state.view.prompt_tokens
+            self.thinking.add(state, most_tokens + 1)
 
     def thinking_ended(self, request: RequestView, now_s: float) -> None:
         state = self.requests[request.number]
@@ -230,14 +230,11 @@ def count_in_transfer(
     """
     view.num_waiting += 1
     view.booked_blocks += blocks
-    if watch is not None:
-        generated = state.generated_tokens
-        if answers(state):
-            is_fresh = generated < state.reasoning_tokens + watch.quantum_tokens
-            view.num_fresh_answering += is_fresh
-        else:
-            context = state.view.prompt_tokens + generated
-            view.num_thinking += context <= watch.demote_above_tokens
+    if watch is not None and answers(state):
+        limit = state.reasoning_tokens + watch.quantum_tokens
+        view.num_fresh_answering += state.generated_tokens < limit
+    elif watch is not None:
+        view.num_thinking += state.now_context <= watch.demote_above_tokens
 
 
 def read_all_s(token_s: Floats, pace_s: float) -> float:

@@ -122,7 +122,7 @@ class PlacementCalls:
             self.place(*self.unplaced.popleft())
 
     def refuse_unplaced(self) -> None:
-        """Raise `SchedulingError` if there are requests for which no instance ever recovered."""
+        """Raise `SchedulingError` if requests are left without an instance."""
         if self.unplaced:
             raise SchedulingError(
                 f"{len(self.unplaced)} requests are left without an instance, first "

@@ -45,7 +45,7 @@ def trial(requests: Requests, served_under: Policy, simulated_under: type[Policy
 
 def test_a_simulator_of_known_step_times_is_the_engine(requests: Requests) -> None:
     run = run_trial(PlainEngine(pars(), LIMITS, LATENCY), requests, "pars", pars, TRIAL)
-    flat = run.result.to_dict()
+    flat = run.row
     assert (flat["policy"], flat["clock"]) == ("pars", "wall")
     assert (flat["num_requests"], flat["repeats"]) == (40, 2)
     assert flat["step_mape"] < 1e-6
@@ -62,9 +62,9 @@ def test_a_simulator_of_known_step_times_is_the_engine(requests: Requests) -> No
 def test_an_engine_under_another_policy_than_the_simulated_one_is_found_out(
     requests: Requests,
 ) -> None:
-    result = trial(requests, pars(), FCFS).result
-    assert result.ttft.mape > 0.1
-    assert result.decisions_equal_fraction < 0.9
+    found = trial(requests, pars(), FCFS)
+    assert found.errors["ttft"].mape > 0.1
+    assert found.row["decisions_equal_fraction"] < 0.9
 
 
 def test_steps_are_fitted_to_the_other_pieces_than_those_compared(requests: Requests) -> None:
