@@ -35,5 +35,4 @@ def shock_arrivals_s(count: int, *, rate_per_s: float, factor: float, seed: int)
 
 
 def _check_rate(rate_per_s: float) -> None:
-    is_rate = 0 < rate_per_s < np.inf
-    require("rate_per_s", rate_per_s, is_rate, "a number above 0, or a burst")
+    require("rate_per_s", rate_per_s, 0 < rate_per_s < np.inf, "a number above 0, or a burst")

@@ -57,11 +57,11 @@ def staircase(model: ModelFacts, gpu: GpuFacts) -> StaircaseLatency:
 def slai_testbed() -> tuple[AffineLatency, int]:
     """Return Mistral-7B on one 48 GB RTX 6000 Ada, as in the SLAI paper's experiments.
 
-    Bandwidths and FLOP rates are typical of such a card; the factor 0.9 over everything was
-    chosen so that Sarathi (FCFS, budget 512) has a median TTFT of 0.5 s at 1.15 requests/s, the
-    capacity that the paper states. A prompt of 8,192 tokens then fills 3.96% of the KV memory,
-    which explains the paper's threshold of 96%.
+    Bandwidths and FLOP rates are typical of such a card. A prompt of 8,192 tokens fills 3.96% of
+    the KV memory, which explains the paper's threshold of 96%.
     """
+    # Sarathi (FCFS, budget 512) then has a median TTFT of 0.5 s at 1.15 requests/s, the capacity
+    # that the paper states.
     fitted = 0.9
     kv_bytes_per_token = 131_072
     return AffineLatency(

@@ -68,8 +68,7 @@ class Preset:
 def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
     """Return latency model and KV blocks of a name in `presets()`, or of MODEL@GPU:affine=FILE.
 
-    Raises ConfigError: no such name, the weights do not fit, or no data folder. Raises DataError: a
-    file is missing, or lacks a column.
+    Raises ConfigError for an unknown name and without a data folder, DataError for a bad file.
     """
     known = presets()
     instance, is_affine, path = name.partition(_AFFINE)
@@ -86,7 +85,7 @@ def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
 
 
 def presets() -> dict[str, Preset]:
-    """Return all by name, in the order of the list."""
+    """Return the presets by name, in the order of the list."""
     entries = [
         Preset(name=f"{model}@{gpu}{suffix}", make=partial(_compute, make, model, gpu))
         for make, suffix, gpus in ((roofline, "", GPUS), (staircase, ":staircase", _TILED_GPUS))

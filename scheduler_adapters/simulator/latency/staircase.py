@@ -20,8 +20,7 @@ TILE_ROWS, TILE_COLUMNS, TILE_REDUCTION = 256, 128, 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StaircaseLatency(LatencyModel):
-    """The sum of four terms: linear layers in stairs of `tile_columns` tokens, other layers per
-    token, attention of decodes per tile of context, attention of prefill per tile pair.
+    """A sum of linear layers, other layers, attention of decodes, and attention of prefills.
 
     Only the sum of the decodes' contexts is known, so their ceilings count at the mean,
     (tile - 1) / 2 above the context. `decode_attention_s` has the ceilings.

@@ -27,8 +27,7 @@ class TableLatency(LatencyModel):
     """Milliseconds per layer from four tables; a batch outside of them is refused.
 
     Args:
-        linear_ms: by tokens.
-        kv_save_ms: by tokens.
+        linear_ms, kv_save_ms: by tokens.
         decode_attention_ms: by decodes and by mean context / 64, rounded up.
         prefill_attention_ms: by the sum of the contexts / 64, each rounded up, and by the root of
             the summed squares of the chunks.

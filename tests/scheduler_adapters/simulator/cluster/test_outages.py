@@ -1,4 +1,4 @@
-"""Instances that die and come: nothing is lost but KV, and nothing goes where nothing lives."""
+"""Outages: only KV is lost, and no request is placed in a dead instance."""
 
 from dataclasses import replace
 
