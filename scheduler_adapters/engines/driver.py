@@ -122,8 +122,7 @@ def random_prompts(
 ) -> list[list[int]]:
     """Return prompts of random token ids; no prompt finds another's KV blocks.
 
-    Args:
-        shared_tokens: length of a common prefix, which never includes a prompt's last token.
+    `shared_tokens`: length of a common prefix, which never includes a prompt's last token.
     """
     random = np.random.default_rng(seed)
     prompts = [random.integers(3, vocabulary, size).tolist() for size in requests.prompt_tokens]

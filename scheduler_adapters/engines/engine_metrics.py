@@ -74,11 +74,8 @@ _METRICS: Final[Mapping[str, tuple[type, str, Sequence[str], Mapping[str, Any]]]
 def observers_from_environment(scheduler: Any, *, thinks: bool) -> list[EngineObserver]:
     """Return the observers of a scheduler that the environment variables name, if any.
 
-    Args:
-        thinks: True if the tokens that end thinking are configured.
-
-    Raises:
-        ConfigError: the timeline cannot be written.
+    `thinks`: True if the tokens that end thinking are configured. Raises ConfigError: the timeline
+    cannot be written.
     """
     number = scheduler.vllm_config.parallel_config.data_parallel_rank
     observers: list[EngineObserver] = []

@@ -26,8 +26,7 @@ VOCABULARY: Final = SHAPES["tiny"]["vocab_size"]
 def llama_config(shape: str, *, max_tokens: int = 8192) -> Any:
     """Return the configuration of a Llama with contexts of at most `max_tokens`.
 
-    Raises:
-        ConfigError: no such shape.
+    Raises ConfigError: no such shape.
     """
     from transformers import LlamaConfig
 
@@ -40,8 +39,7 @@ def llama_config(shape: str, *, max_tokens: int = 8192) -> Any:
 def make_random_model(shape: str, device: str, *, max_tokens: int = 8192, seed: int = 0) -> Any:
     """Return a Llama in bfloat16 on `device`, ready to generate.
 
-    Raises:
-        ConfigError: no such shape, or too little memory on the device.
+    Raises ConfigError: no such shape, or too little memory on the device.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -57,28 +55,25 @@ def make_random_model(shape: str, device: str, *, max_tokens: int = 8192, seed: 
         ) from error
 
 
-def make_tiny_model(
-    path: Path, *, shape: str = "tiny", max_tokens: int = 8192, seed: int = 0
-) -> Path:
+def make_tiny_model(path: Path, *, shape: str = "tiny", max_tokens: int = 8192) -> Path:
     """Write a Llama in bfloat16 to `path`; no tokenizer, about 1 s for the tiny shape.
 
-    Args:
-        max_tokens: longest context, prompt + output.
+    `max_tokens`: longest context, prompt + output.
     """
     import torch
     from transformers import LlamaForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     model = LlamaForCausalLM(llama_config(shape, max_tokens=max_tokens))
     model.to(torch.bfloat16).save_pretrained(path)
     return path
 
 
-def write_config(path: Path, shape: str, *, max_tokens: int = 8192) -> Path:
+def write_config(path: Path, shape: str) -> Path:
     """Write a Llama's configuration to `path`, for an engine that makes random weights itself."""
-    config = llama_config(shape, max_tokens=max_tokens)
+    config = llama_config(shape)
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(path)
     return path

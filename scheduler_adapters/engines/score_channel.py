@@ -51,8 +51,7 @@ class ScoreReceiver:
         number: of the engine.
         take: called in that thread with each score.
 
-    Raises:
-        OSError: the socket cannot be made there.
+    Raises OSError: the socket cannot be made there.
     """
 
     def __init__(self, folder: Path, number: int, take: Callable[[LateScore], object]) -> None:

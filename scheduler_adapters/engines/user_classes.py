@@ -61,8 +61,7 @@ class UserClasses:
     def of(self, headers: Iterable[tuple[bytes, bytes]], client: str | None = None) -> str | None:
         """Return the class of a request with these (lower-case) ASGI headers, or None.
 
-        Args:
-            client: address of the sender; None: unknown, so no trusted proxy.
+        `client`: address of the sender; None: unknown, so no trusted proxy.
         """
         sent = list(headers)
         name = self.api_keys.get(bearer_token(sent))
@@ -116,8 +115,7 @@ def _network(address: str) -> IPv4Network | IPv6Network:
 def read_user_classes(path: Path) -> UserClasses:
     """Read a JSON file as shown at the top of this module.
 
-    Raises:
-        ConfigError: no such file, no JSON, an unknown key, or an undefined class.
+    Raises ConfigError: no such file, no JSON, an unknown key, or an undefined class.
     """
     try:
         content = json.loads(path.read_text())

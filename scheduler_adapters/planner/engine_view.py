@@ -64,8 +64,7 @@ class EngineView(ABC, Generic[Item]):
     def need(self, item: Item, more: int = 0) -> tuple[int, int]:
         """Return the tokens that a waiting request has to compute, and its free blocks needed.
 
-        Args:
-            more: further tokens for which the blocks must have room.
+        `more`: further tokens for which the blocks must have room.
         """
         context = self.context(item)
         return context, -(-(context + more) // self.block_tokens)
@@ -87,8 +86,7 @@ class EngineView(ABC, Generic[Item]):
     def freed(self, items: Sequence[Item], hit_by: Item | None = None) -> int:
         """Return the blocks that the eviction of all these residents frees.
 
-        Args:
-            hit_by: a waiting request, whose cached prefix blocks do not count as freed.
+        `hit_by`: a waiting request, whose cached prefix blocks do not count as freed.
         """
         return sum(-(-self.computed(item) // self.block_tokens) for item in items)
 

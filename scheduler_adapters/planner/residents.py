@@ -93,9 +93,8 @@ class Residents(Generic[Item]):
     def step_ended(self, *, thinking_may_end: bool = True) -> None:
         """Rank the residents that the step has changed or whose rank has ended with it.
 
-        Args:
-            thinking_may_end: False if the last id of `think_end` is not among the new tokens, for
-                an engine that can tell more quickly than by reading every resident's output.
+        `thinking_may_end`: False if the last id of `think_end` is not among the new tokens, for an
+        engine that can tell more quickly than by reading every resident's output.
         """
         changed = []
         for item in list(self.prefilling.values()):

@@ -1,14 +1,8 @@
 """The rules of filling one step, for every engine: limits, cost of a prefill, chunks, evictions.
 
-The simulator and the planner of real engines count with a `StepBudget`, made once per `StepRule`
-object. Call `begin` before each step, then fill it:
-
-    placed = budget.place_decodes(len(decodes))     # at most the budgeted number
-    chunk = budget.place_prefill(tokens_left)       # 0: the step takes no further prefill
-    if budget.admits(num_residents):
-        budget.num_admissions += 1
-
-A `Step` is in the making by the planner of a real engine. A `Plan` is the finished step.
+The simulator and the planner of real engines count with a `StepBudget`. Call `begin` before each
+step, then place decodes and prefills. A `Step` is in the making by the planner of a real engine. A
+`Plan` is the finished step.
 """
 
 from collections.abc import Iterable, Sequence

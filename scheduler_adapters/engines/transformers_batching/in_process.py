@@ -75,8 +75,7 @@ class BatchingConfig:
 def open_driver(config: BatchingConfig, requests: Requests) -> TransformersDriver:
     """Make the model and an engine with room for these requests, and warm it up.
 
-    Raises:
-        ConfigError: no such shape, device or attention, or too little memory.
+    Raises ConfigError: no such shape, device or attention, or too little memory.
     """
     device = find_device(config.device)
     attention = _attention(config.attention, device)
@@ -219,8 +218,7 @@ def _attention(wanted: str | None, device: str) -> str | None:
 def kv_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> int:
     """Return the KV blocks for all seats at full length and the margin, or for the free memory.
 
-    Raises:
-        ConfigError: the longest request does not fit into the memory.
+    Raises ConfigError: the longest request does not fit into the memory.
     """
     import torch
 

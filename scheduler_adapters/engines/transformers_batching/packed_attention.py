@@ -16,8 +16,7 @@ NAME: Final = "paged|torch_varlen"
 def register() -> str:
     """Register the attention in transformers; return its `attn_implementation`.
 
-    Raises:
-        UnsupportedByEngine: this version of transformers supports only its own attention.
+    Raises UnsupportedByEngine: this version of transformers supports only its own attention.
     """
     from transformers import AttentionInterface, __version__
 

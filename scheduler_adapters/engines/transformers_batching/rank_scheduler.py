@@ -114,12 +114,8 @@ def use_policy(
 def require_ours(manager: Any, *, timeout_s: float = 60.0) -> RankedScheduler:
     """Return our scheduler of a started manager; transformers falls back to FIFO without an error.
 
-    Args:
-        timeout_s: most seconds until the manager's thread has made it.
-
-    Raises:
-        UnsupportedByEngine: the manager runs another scheduler or none, or plans steps before the
-            tokens of the last one.
+    `timeout_s`: most seconds until the manager's thread has made it. Raises UnsupportedByEngine:
+    the manager runs another scheduler or none, or plans steps before the tokens of the last one.
     """
     until_s = time.monotonic() + timeout_s
     while manager.batch_processor is None and manager.is_running() and time.monotonic() < until_s:

@@ -18,8 +18,7 @@ _OURS: Final = ("policy", "think_end")
 def configured_policy(additional_config: Any, name: str | None = None) -> Policy:
     """Make the policy named by `additional_config` or, as `name`, by the factory.
 
-    Raises:
-        ConfigError: no policy or two policies are named, or a setting is not the policy's.
+    Raises ConfigError: no policy or two policies are named, or a setting is not the policy's.
     """
     settings = _settings(additional_config)
     named = settings.get("policy", name)
@@ -34,8 +33,7 @@ def configured_policy(additional_config: Any, name: str | None = None) -> Policy
 def configured_think_end(additional_config: Any) -> tuple[int, ...]:
     """Return the configured token ids that end thinking; empty if there are none.
 
-    Raises:
-        ConfigError: not a list of token ids.
+    Raises ConfigError: not a list of token ids.
     """
     ids = _settings(additional_config).get("think_end", [])
     holds = isinstance(ids, list | tuple) and all(isinstance(i, int) and i >= 0 for i in ids)

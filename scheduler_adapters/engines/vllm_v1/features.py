@@ -1,9 +1,8 @@
 """Features of vLLM that our schedulers refuse, found in its configuration before a model is loaded.
 
-The table `REFUSALS` lists them; other features work, and docs/vllm-features.md names the test of
-each. It is checked by `serve-vllm` before vLLM starts. vLLM checks it when it makes a configuration
-with our scheduler, through the entry point `vllm.general_plugins`. Our scheduler checks it again,
-for a vLLM whose `VLLM_PLUGINS` omits our plugin. Imports no engine.
+`serve-vllm` checks the table `REFUSALS` before vLLM starts, and vLLM itself as it makes a
+configuration with our scheduler, through the entry point `vllm.general_plugins`. Our scheduler
+checks it again, for a vLLM whose `VLLM_PLUGINS` omits our plugin. Imports no engine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,19 +28,19 @@ class Refusal(NamedTuple):
     is_on: Callable[[Any, StepRule], bool]
     """Predicate of a `VllmConfig` and the rule of the policy's first step."""
     why: str
-    instead: str
+    instead: str = "leave it out"
     planning_only: bool = True
     """True if policies that only order the queue work with the feature."""
 
 
-def _max_tokens(config: Any, rule: StepRule) -> float:
-    scheduling = config.scheduler_config
-    own = getattr(scheduling, "max_num_scheduled_tokens", None) or scheduling.max_num_batched_tokens
-    return min(limit_of(rule.max_tokens), float(own))
-
-
 def _is_whole(config: Any, rule: StepRule) -> bool:
     return rule.whole_prompts or not config.scheduler_config.enable_chunked_prefill
+
+
+def _has_long_prompts(config: Any, rule: StepRule) -> bool:
+    scheduling = config.scheduler_config
+    own = getattr(scheduling, "max_num_scheduled_tokens", None) or scheduling.max_num_batched_tokens
+    return bool(config.model_config.max_model_len > min(limit_of(rule.max_tokens), own))
 
 
 REFUSALS: Final[Mapping[str, Refusal]] = {
@@ -56,7 +55,6 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
         "--speculative-config",
         lambda config, rule: config.speculative_config is not None,
         "a step then makes several tokens of a request, and is planned for one",
-        "leave it out",
     ),
     "pipeline parallelism": Refusal(
         "--pipeline-parallel-size above 1",
@@ -77,7 +75,6 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
         "--prefill-schedule-interval above 1",
         lambda config, rule: getattr(config.scheduler_config, "prefill_schedule_interval", 1) > 1,
         "vLLM then drops the prefills of a planned step",
-        "leave it out",
     ),
     "encoder-decoder models": Refusal(
         "an encoder-decoder model",
@@ -89,14 +86,10 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
         "--ec-transfer-config",
         lambda config, rule: getattr(config, "ec_transfer_config", None) is not None,
         "vLLM then holds requests back that a planned step counts on",
-        "leave it out",
     ),
     "whole prompts": Refusal(
         "--max-model-len above the tokens of a step",
-        lambda config, rule: (
-            _is_whole(config, rule)
-            and config.model_config.max_model_len > _max_tokens(config, rule)
-        ),
+        lambda config, rule: _is_whole(config, rule) and _has_long_prompts(config, rule),
         "a prompt may then be longer than a step, and is computed in one (by the policy, or since "
         "chunked prefill is off)",
         "lower it, or raise --max-num-batched-tokens and the policy's max_tokens",
@@ -107,7 +100,6 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
             rule.chunk is not None and not config.scheduler_config.enable_chunked_prefill
         ),
         "the policy computes prompts in chunks",
-        "leave it out",
     ),
     "limit of long prefills": Refusal(
         "--long-prefill-token-threshold",
@@ -116,7 +108,6 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
         ),
         "it cuts prompts that are computed in one step (by the policy, or since chunked prefill is "
         "off)",
-        "leave it out",
     ),
 }
 """Row of docs/vllm-features.md -> the refusal."""
@@ -140,10 +131,8 @@ def require_features(config: Any, policy: Policy) -> None:
 def read_configuration(options: Sequence[str]) -> Any:
     """Return the `VllmConfig` that vLLM's server makes of these options, without a model.
 
-    None for a vLLM whose server defines its options elsewhere; it will check them itself.
-
-    Raises:
-        ConfigError: vLLM refuses the options.
+    None for a vLLM whose server defines its options elsewhere; it will check them itself. Raises
+    ConfigError: vLLM refuses the options.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs, FlexibleArgumentParser
     from vllm.usage.usage_lib import UsageContext

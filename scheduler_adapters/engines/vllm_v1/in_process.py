@@ -180,8 +180,7 @@ def _model_args(config: OfflineConfig, folder: Path) -> dict[str, Any]:
 class VllmDriver(EngineDriver):
     """vLLM's engine in this process, with its scheduler.
 
-    Args:
-        shared_tokens: length of a common prefix of the prompts.
+    `shared_tokens`: length of a common prefix of the prompts.
     """
 
     def __init__(self, engine: Any, *, shared_tokens: int = 0) -> None:

@@ -67,10 +67,8 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
 
     The engine prepends a preempted request, which is ranked anew. It also prepends requests that it
     could not start in this step (a grammar still compiling); these return to their former place.
-
-    Args:
-        waiting: given for vLLM's second queue, which is served before all others, unknown to the
-            planner. Requests without KV blocks return from it to their place in `waiting`.
+    `waiting`: given for vLLM's second queue, which is served before all others, unknown to the
+    planner. Requests without KV blocks return from it to their place in `waiting`.
     """
 
     def __init__(self, ranker: Ranker, waiting: "RankQueue | None" = None) -> None:

@@ -34,21 +34,16 @@ Params = TypeVar("Params", bound=SamplingParams)
 def score_params(
     params: Params | Sequence[Params], prompts: Sequence[Any], client: ScoringClient
 ) -> list[Params]:
-    """Return parameters with a score for each prompt, if it can be scored.
+    """Return parameters for each prompt, in their order, with its score; an existing one is kept.
 
-    They also carry the quantiles of its length if the client has a `target_model`.
+    They also carry the quantiles of its length if the client has a `target_model`. A prompt without
+    a score is ranked by the median of the others. Raises ConfigError for another number of
+    parameters than prompts.
 
     Args:
         params: one for all prompts, or one for each; not changed.
         prompts: as for `LLM.generate` (text, {"prompt": text}, token ids) or `LLM.chat` (lists of
             messages); token ids are not scored.
-        client: fails open: a prompt without a score is ranked by the median of the others.
-
-    Returns:
-        One for each prompt, in their order. An existing score is kept.
-
-    Raises:
-        ConfigError: the number of parameters is not that of the prompts.
     """
     each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
     if len(each) != len(prompts):
