@@ -1,8 +1,10 @@
 """`simulate`: one policy on one trace, on one instance or a cluster, in virtual time."""
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,13 @@ from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
+from scheduler_adapters.simulator.cluster.outages import Outage
+from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.observers import progress_lines
 from scheduler_adapters.simulator.simulate import Interrupted
 from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
 from scheduler_adapters.timeline.first_answer_tail import reading_figures
-from scheduler_adapters.timeline.latency_metrics import Statistic, Summary, statistic, summarize
+from scheduler_adapters.timeline.latency_metrics import Summary, statistic, summarize
 from scheduler_adapters.timeline.qoe import LEAST_QOE
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
 
@@ -44,10 +48,21 @@ class SimulateConfig(Setup, ClusterConfig):
     """Closed loop: this many requests in flight, each replaced when it finishes."""
     chrome_trace: Path | None = None
     """Write the phases of every request to this .json file, for ui.perfetto.dev."""
+    outage: list[str] = field(default_factory=list)
+    """Outages of instances, each INSTANCE@START or INSTANCE@START-END in seconds. Requests of a
+    dead instance are placed again."""
+    telemetry_period_s: float = 0.0
+    """Time between two updates of the instances' state that the placement reads; 0: always up to
+    date. Its own decisions since then are included."""
+    telemetry_max_age_s: float | None = None
+    """Age of that state above which requests are placed on the shortest queue; none: no limit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         ClusterConfig.__post_init__(self)
+        if self.outages() and self.placement is None:
+            raise ConfigError(f"outage is {self.outage} without a placement; name one")
+        self.age()
         clients, rate = self.clients, self.rate_per_s
         self.need_rate(rate is not None and clients is None)
         if rate is not None and clients is not None:
@@ -61,6 +76,15 @@ class SimulateConfig(Setup, ClusterConfig):
     def loaded_policy(self) -> Policy:
         """Return a fresh policy: one may count its steps."""
         return load_policy(self.policy, **self.settings)
+
+    def outages(self) -> list[Outage]:
+        """Return the times in which instances are dead."""
+        return [read_outage(text) for text in self.outage]
+
+    def age(self) -> TelemetryAge:
+        """Return how old what the placement sees may be."""
+        max_age_s = inf if self.telemetry_max_age_s is None else self.telemetry_max_age_s
+        return TelemetryAge(period_s=self.telemetry_period_s, max_age_s=max_age_s)
 
 
 @common_options(
@@ -99,6 +123,8 @@ def run(config: SimulateConfig) -> int:
                 config.loaded_policy,
                 clients=config.clients,
                 observers=lambda number: observers,
+                outages=config.outages(),
+                age=config.age(),
             )
             progress.step(config.policy)
         except Interrupted as error:
@@ -118,14 +144,12 @@ def _show(
     config: SimulateConfig, summary: Summary, timeline: Timeline, cluster: ClusterRun | None
 ) -> None:
     reading = reading_figures(timeline)
-    downtimes_s = np.array([] if cluster is None else [m.downtime_s for m in cluster.migrations])
-    downtime_s = statistic(downtimes_s)
     if config.json:
         named: dict[str, Any] = {"policy": config.policy, "scores": config.scores}
         if config.placement is not None:
             named |= {"placement": config.placement, "instances": config.instances}
         if cluster is not None:
-            named |= {"migration_downtime_s": asdict(downtime_s)}
+            named |= cluster_figures(cluster)
         print(to_json({**named, **summary.to_dict(), **reading}))
         return
     print(format_summary(config.policy, summary))
@@ -133,19 +157,53 @@ def _show(
         print(format_reading(summary, reading))
     if cluster is not None:
         on = f"placement {config.placement} over {config.instances} instances"
-        print(f"{on}: {format_cluster(downtime_s)}")
+        print(f"{on}: {format_cluster(cluster_figures(cluster))}")
     arrivals = config.arrivals_text(config.rate_per_s, timeline.requests)
     if config.clients is not None:
         arrivals = f"closed loop of {config.clients} clients"
     print(config.conditions(arrivals, len(timeline.requests)))
 
 
-def format_cluster(downtime_s: Statistic) -> str:
-    """Return the number of migrations and their downtime as a sentence."""
-    text = f"{downtime_s.count} migrations"
-    if downtime_s.count:
-        text += f", downtime {downtime_s.p50:.4f} s (p50), {downtime_s.p99:.4f} s (p99)"
+def cluster_figures(cluster: ClusterRun) -> dict[str, Any]:
+    """Return the figures of migrations and outages, for JSON."""
+    downtime_s = statistic(np.array([move.downtime_s for move in cluster.migrations]))
+    return {
+        "migration_downtime_s": asdict(downtime_s),
+        "num_replaced": int(cluster.num_replaced.sum()),
+        "num_fallbacks": cluster.num_fallbacks,
+    }
+
+
+def format_cluster(figures: Mapping[str, Any]) -> str:
+    """Return the figures of migrations and outages as a sentence."""
+    downtime_s = figures["migration_downtime_s"]
+    text = f"{downtime_s['count']} migrations"
+    if downtime_s["count"]:
+        text += f", downtime {downtime_s['p50']:.4f} s (p50), {downtime_s['p99']:.4f} s (p99)"
+    if figures["num_replaced"]:
+        text += f"; {figures['num_replaced']} times a request was placed again after an outage"
+    if figures["num_fallbacks"]:
+        text += (
+            f"; {figures['num_fallbacks']} requests went to the shortest queue, telemetry too old"
+        )
     return text
+
+
+def read_outage(text: str) -> Outage:
+    """Return the outage of a text INSTANCE@START or INSTANCE@START-END.
+
+    Raises:
+        ConfigError: the text has another form.
+    """
+    found = re.fullmatch(r"(\d+)@([\d.]+)(?:-([\d.]+))?", text)
+    try:
+        instance, at_s, until_s = found.groups() if found else ()
+        until = inf if until_s is None else float(until_s)
+        return Outage(instance=int(instance), at_s=float(at_s), until_s=until)
+    except ValueError as error:
+        raise ConfigError(
+            f"outage is {text!r} ({error}); write INSTANCE@START-END, such as 0@10-20, or 0@10"
+        ) from error
 
 
 def _write(config: SimulateConfig, timeline: Timeline) -> list[Path]:

@@ -109,8 +109,9 @@ class ClusterConfig(InstanceConfig):
         clients: int | None = None,
         loop: LoopName = "auto",
         observers: Callable[[int], Sequence[EngineObserver]] = lambda instance: (),
+        **faults: Any,
     ) -> tuple[Timeline, ClusterRun | None]:
-        """Serve requests on one instance, or on the cluster."""
+        """Serve requests on one instance, or on the cluster; `faults` are its outages and age."""
         placement, instance = self.loaded_placement(), self.instance()
         if placement is None:
             timeline = simulate(
@@ -133,5 +134,6 @@ class ClusterConfig(InstanceConfig):
             kind=self.engine,
             clients=clients,
             observers=observers,
+            **faults,
         )
         return run.timeline, run

@@ -258,6 +258,31 @@ def test_clients_keep_a_cluster_busy(capsys):
     assert "closed loop of 5 clients" in out
 
 
+@pytest.mark.parametrize(
+    ("options", "figure", "said"),
+    [
+        (
+            ["--placement=round-robin", "--outage", "0@0.5-1", "1@0.7"],
+            "num_replaced",
+            "times a request was placed again",
+        ),
+        (
+            ["--placement=least-kv", "--telemetry-period-s=1", "--telemetry-max-age-s=0.5"],
+            "num_fallbacks",
+            "requests went to the shortest queue",
+        ),
+    ],
+)
+def test_outages_and_too_old_views_are_counted(capsys, options, figure, said):
+    arguments = ("--instances=3", "--rate-per-s=20", *options)
+    _, out, _ = simulate(capsys, *arguments, "--json")
+    found = json.loads(out)
+    assert found["num_finished"] == 60
+    assert 0 < found[figure] < 60
+    _, out, _ = simulate(capsys, *arguments)
+    assert f"{found[figure]} {said}" in out
+
+
 def test_distserve_prefills_in_its_first_instances_and_decodes_in_the_others(capsys, tmp_path):
     path = tmp_path / "timeline.parquet"
     pools = ("--placement=distserve", "--instances=3", "--prefill-instances=1")
@@ -294,6 +319,11 @@ def test_phasor_has_elastic_instances_and_a_cost_that_is_for_the_profile(capsys,
     ("arguments", "message"),
     [
         (["--placement=random", "--clients=0"], "clients is 0"),
+        (["--outage=0@1"], "outage is ['0@1'] without a placement; name one"),
+        (["--placement=random", "--telemetry-period-s=-1"], "period_s is -1.0; use seconds >= 0"),
+        (["--placement=random", "--outage=0"], "outage is '0' ("),
+        (["--placement=random", "--outage=0@5-2"], "until_s is 2.0; use a time after 5.0"),
+        (["--placement=random", "--outage=1@5"], "of 1 instances; name one of them"),
         (["--placement=distserve", "--prefill-instances=1"], "prefill_instances is 1; use 1 or"),
         (
             ["--placement=phasor", "--instances=3", "--prefill-instances=1", ELASTIC],
