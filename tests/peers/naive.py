@@ -6,8 +6,6 @@ FP32, the runtime's default session (all cores for every run, spinning), the who
 one run per request on gRPC's thread pool.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 import sys

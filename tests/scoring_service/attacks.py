@@ -4,8 +4,6 @@ An attack is a function of a target and a number of seconds; it ends by itself a
 behind on its own side. `honest` asks meanwhile what a scheduler asks, and counts.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import socket

@@ -1,7 +1,5 @@
 """The cost table: what is measured is what is predicted, and nothing is assumed of batching."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The commands of `python -m scoring_service`, and what their processes import."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

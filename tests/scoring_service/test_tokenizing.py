@@ -1,7 +1,5 @@
 """Cutting a prompt before tokenizing it must not change a single id."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import time

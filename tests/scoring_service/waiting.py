@@ -1,7 +1,5 @@
 """Waits for a state that another thread or process brings about, and calls that never speak."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

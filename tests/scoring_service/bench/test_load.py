@@ -1,7 +1,5 @@
 """Requests in a closed loop and at a fixed rate, all accounted for; CPU and memory of a process."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """A load test accounts for every request; one that could send nothing is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The figures of the bench from what was measured."""
 
-from __future__ import annotations
-
 import pytest
 
 from scoring_service.bench.load import Load

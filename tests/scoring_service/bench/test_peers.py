@@ -1,7 +1,5 @@
 """The peers of the bench are servers that score as the service does."""
 
-from __future__ import annotations
-
 import shlex
 import struct
 import sys

@@ -1,7 +1,5 @@
 """The bench measures every figure it names, and its own parts measure what they say."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The breaker stops callers of a service that fails, and always lets one try again."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

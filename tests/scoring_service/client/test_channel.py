@@ -1,7 +1,5 @@
 """Where a client may connect, and with what."""
 
-from __future__ import annotations
-
 import grpc
 import pytest
 

@@ -1,7 +1,5 @@
 """Messages: what is written can be read, and what cannot be written is refused."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

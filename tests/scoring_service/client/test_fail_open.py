@@ -1,7 +1,5 @@
 """A score or None within the budget, whatever the service does."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

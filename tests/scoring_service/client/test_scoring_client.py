@@ -1,7 +1,5 @@
 """The plain client and its asyncio twin against a server in this process, with the tiny ranker."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """`bench` says in one line what it lacks."""
 
-from __future__ import annotations
-
 from scoring_service.__main__ import main
 
 

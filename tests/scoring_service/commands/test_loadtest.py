@@ -1,7 +1,5 @@
 """`loadtest` ends well, whatever ends it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

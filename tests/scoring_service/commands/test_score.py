@@ -1,7 +1,5 @@
 """`score` prints one line per prompt, or one JSON object."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`serve`, as a user runs it: in its own process."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import socket

@@ -1,7 +1,5 @@
 """What is deployed fits what is built."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Errors become statuses and come back as themselves."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import grpc

@@ -4,8 +4,6 @@ Generated code refuses an older protobuf or grpcio than its generator's. So pypr
 at least the versions of both that belong to the grpcio-tools in use.
 """
 
-from __future__ import annotations
-
 from importlib.resources import files
 from pathlib import Path
 

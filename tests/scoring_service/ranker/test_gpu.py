@@ -1,7 +1,5 @@
 """Serving on a GPU, with onnxruntime-gpu: `python -m pytest -m gpu` runs these."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

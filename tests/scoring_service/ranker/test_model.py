@@ -1,7 +1,5 @@
 """Loading a model: what fits together is served, what does not is refused before it serves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The loader of MLflow's flavour gives the scores that the service gives."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """The ONNX model as it is loaded and run."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.errors import BundleError, ScoringError

@@ -4,8 +4,6 @@
 process may have the cores.
 """
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading

@@ -1,7 +1,5 @@
 """A call is authenticated, answered and counted alike, whichever way it came in."""
 
-from __future__ import annotations
-
 import threading
 import time
 

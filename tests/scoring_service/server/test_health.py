@@ -1,7 +1,5 @@
 """Health is answered whatever else goes on, and watchers cost no place."""
 
-from __future__ import annotations
-
 import queue
 import threading
 

@@ -1,7 +1,5 @@
 """Counts of calls and times of stages, none lost."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

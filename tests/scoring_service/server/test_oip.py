@@ -1,7 +1,5 @@
 """The Open Inference Protocol, spoken with raw messages and, where installed, Triton's client."""
 
-from __future__ import annotations
-
 import struct
 import subprocess
 import sys

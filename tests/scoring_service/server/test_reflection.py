@@ -1,7 +1,5 @@
 """Reflection describes the services where it is asked for, and holds nothing up."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """What the world does to a service: garbage, slow and vanished clients, restarts, clock jumps."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """Messages hold what the service answered."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.calibration import LengthEstimate

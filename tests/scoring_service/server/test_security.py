@@ -1,7 +1,5 @@
 """TLS, mTLS, tokens, and the refusal to serve other machines in the clear."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import os

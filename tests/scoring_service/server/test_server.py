@@ -1,7 +1,5 @@
 """The service over gRPC, in this process, with the tiny ranker."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

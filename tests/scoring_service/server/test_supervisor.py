@@ -1,7 +1,5 @@
 """Several processes behind one port."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

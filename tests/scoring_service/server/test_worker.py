@@ -1,7 +1,5 @@
 """A process ends: when it is told to, when its supervisor is gone, and if something in it hangs."""
 
-from __future__ import annotations
-
 import os
 import platform
 import select

@@ -1,7 +1,5 @@
 """A service whose bundle may be rewritten, and the outcomes of its reloads."""
 
-from __future__ import annotations
-
 import pytest
 
 from lengthwise.bundle import ModelBundle

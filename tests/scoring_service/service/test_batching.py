@@ -1,7 +1,5 @@
 """The batcher: order, deadlines, refusals, and that no permit is ever lost."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

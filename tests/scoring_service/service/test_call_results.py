@@ -1,7 +1,5 @@
 """A call's results: known, computed, or computed by another call that is at it."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -1,7 +1,5 @@
 """Settings are checked where they are given."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The bundle behind an alias of an MLflow registry, in a folder or behind a server."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """A new bundle takes over, a bad one does not, and no call notices either."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Observed lengths come back: rolling quality, log, metrics."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The service without a wire: limits, places, errors per prompt."""
 
-from __future__ import annotations
-
 import time
 from queue import SimpleQueue
 

@@ -1,7 +1,5 @@
 """Calls without threads: each gets one answer, none harms the server, nothing is left behind."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

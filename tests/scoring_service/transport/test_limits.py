@@ -1,7 +1,5 @@
 """The oldest blocked call is cancelled first; tasks are bounded in number and bytes."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

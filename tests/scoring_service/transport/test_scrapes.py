@@ -1,7 +1,5 @@
 """An endpoint that silent, endless and vanished clients cannot hold up."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import socket
