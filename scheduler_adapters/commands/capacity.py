@@ -25,7 +25,7 @@ from scheduler_adapters.reporting.latency_tables import capacity_table, text_of
 from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
 from scheduler_adapters.simulator.latency.staircase import tiles_of
 from scheduler_adapters.simulator.load_search import MOST_PER_S, highest_load
-from scheduler_adapters.simulator.observers import progress_lines
+from scheduler_adapters.simulator.observers import ProgressLine
 from scheduler_adapters.timeline.latency_metrics import Statistic, Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import ORDER_STREAM
@@ -300,7 +300,7 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
     make = partial(load_named, name, config.settings)
 
     def run(arriving: Requests, clients: int | None = None) -> Timeline:
-        shown = progress_lines(progress, arriving)
+        shown = [ProgressLine(progress, len(arriving))]
         return config.serve(arriving, make, clients=clients, observers=lambda number: shown)[0]
 
     def meets(load: float) -> bool:

@@ -31,7 +31,7 @@ from scheduler_adapters.reporting.latency_tables import (
     system_name,
     text_of,
 )
-from scheduler_adapters.simulator.observers import LoadCurve, LoadRecorder, progress_lines
+from scheduler_adapters.simulator.observers import LoadCurve, LoadRecorder, ProgressLine
 from scheduler_adapters.timeline.first_answer_tail import reading_figures
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
@@ -204,7 +204,7 @@ def _served(
 ) -> tuple[Timeline, list[LoadCurve]]:
     """Return the timeline of one run, and the load of each instance."""
     loads = [LoadRecorder() for _ in range(config.instances)]
-    shown = progress_lines(progress, requests)
+    shown = [ProgressLine(progress, len(requests))]
     timeline, _ = config.serve(
         requests,
         partial(load_named, policy, config.settings),

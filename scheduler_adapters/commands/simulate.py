@@ -23,7 +23,7 @@ from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
 from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
-from scheduler_adapters.simulator.observers import progress_lines
+from scheduler_adapters.simulator.observers import ProgressLine
 from scheduler_adapters.simulator.simulate import Interrupted
 from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
 from scheduler_adapters.timeline.first_answer_tail import reading_figures
@@ -116,7 +116,7 @@ def run(config: SimulateConfig) -> int:
     cluster: ClusterRun | None = None
     with Progress(1) as progress:
         progress.begin(config.policy)
-        observers = progress_lines(progress, requests)
+        observers = [ProgressLine(progress, len(requests))]
         try:
             timeline, cluster = config.serve(
                 requests,

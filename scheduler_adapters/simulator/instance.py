@@ -19,7 +19,6 @@ from scheduler_adapters.workload.requests import Ints
 
 Tokens = TypeVar("Tokens", int, Ints)
 _CAPABILITIES = frozenset({Capability.DEFER_RUNNING, Capability.EVICT, Capability.CHUNK_LIMIT})
-_HOW_TO_OFFLOAD = "host=HostLink(...), or --host-gb-per-s 50"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +68,7 @@ class Instance:
         """
         remedy = "use an engine that can"
         if self.host is None and Capability.OFFLOAD in policy.traits.requires:
-            remedy = "it has no host memory; give it one: " + _HOW_TO_OFFLOAD
+            remedy = "it has no host memory; give it host=HostLink(...), or --host-gb-per-s 50"
         require_capabilities(policy, self.capabilities, "the simulated instance", remedy=remedy)
 
     @property

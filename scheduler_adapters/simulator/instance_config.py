@@ -1,9 +1,9 @@
 """A simulated instance as settings: a preset, and limits that replace its own."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 from lengthwise.errors import ConfigError, require
 from scheduler_adapters.simulator.instance import Instance
@@ -58,21 +58,18 @@ class InstanceConfig:
         Raises:
             ConfigError: no such profile, or a limit that cannot be.
         """
-        instance = Instance.preset(
-            self.profile, max_num_seqs=self.max_num_seqs, max_tokens=self.max_tokens
-        )
-        if self.kv_blocks is not None:
-            instance = replace(instance, kv_blocks=self.kv_blocks)
+        limits: dict[str, Any] = {"max_num_seqs": self.max_num_seqs, "max_tokens": self.max_tokens}
         if self.unlimited_kv:
-            instance = replace(instance, kv_blocks=UNLIMITED_BLOCKS)
+            limits["kv_blocks"] = UNLIMITED_BLOCKS
+        elif self.kv_blocks is not None:
+            limits["kv_blocks"] = self.kv_blocks
         if self.host_gb_per_s is not None:
-            host = HostLink.of_model(
+            limits["host"] = HostLink.of_model(
                 self.profile.partition("@")[0],
                 bytes_per_s=self.host_gb_per_s * 1e9,
                 max_blocks=self.host_blocks,
             )
-            instance = replace(instance, host=host)
-        return instance
+        return Instance.preset(self.profile, **limits)
 
 
 def check_memory(requests: Requests, instance: Instance) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from lengthwise.progress import Progress
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, RequestView
-from scheduler_adapters.workload.requests import Floats, Requests
+from scheduler_adapters.workload.requests import Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,8 +61,3 @@ class ProgressLine(EngineObserver):
 
     def finished(self, request: RequestView, now_s: float) -> None:
         self.num_done += 1
-
-
-def progress_lines(progress: Progress, requests: Requests) -> list[EngineObserver]:
-    """Return the observer that shows the progress of a run of `requests`."""
-    return [ProgressLine(progress, len(requests))]

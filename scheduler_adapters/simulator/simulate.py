@@ -59,9 +59,12 @@ def simulate(
         Interrupted: Ctrl-C, in the loop in plain Python.
     """
     instance.check(policy)
-    if kind == "plain" and clients is None:
-        timeline = _compiled(requests, policy, instance, loop)
-        if timeline is not None:
+    wants = loop == "compiled" or (loop == "auto" and len(requests) >= _WORTH_COMPILING)
+    if wants and kind == "plain" and clients is None and find_spec("numba") is not None:
+        # Imported late: numba takes a second, and most runs do without it.
+        from scheduler_adapters.simulator.compiled.run import run_compiled
+
+        if (timeline := run_compiled(requests, policy, instance)) is not None:
             return timeline
     engine = Engine(policy, instance, vllm=kind == "vllm", observers=observers)
     closed_loop = None if clients is None else ClosedLoop(engine, requests, clients=clients)
@@ -77,19 +80,6 @@ def simulate(
 
 def _timeline(engine: Engine, requests: Requests, closed_loop: ClosedLoop | None) -> Timeline:
     return engine.timeline(requests if closed_loop is None else closed_loop.sent_requests())
-
-
-def _compiled(
-    requests: Requests, policy: Policy, instance: Instance, loop: LoopName
-) -> Timeline | None:
-    """Return the timeline of a compiled loop; None if no loop supports the run, or it is short."""
-    wants = loop == "compiled" or (loop == "auto" and len(requests) >= _WORTH_COMPILING)
-    if not wants or find_spec("numba") is None:
-        return None
-    # Imported late: numba takes a second, and most runs do without it.
-    from scheduler_adapters.simulator.compiled.run import run_compiled
-
-    return run_compiled(requests, policy, instance)
 
 
 def simulate_replicas(

@@ -53,10 +53,12 @@ def reading_figures(timeline: Timeline) -> dict[str, Any]:
     user_class = timeline.requests.user_class
     names = np.unique(user_class).tolist()
     if len(names) > 1:
-        figures["by_class"] = {name: _of_class(timeline.take(user_class == name)) for name in names}
+        parts = {name: timeline.take(user_class == name) for name in names}
+        figures["by_class"] = {
+            name: {
+                "qoe_violations": violation_fraction(qoe(part)),
+                "first_answer_tail": first_answer_tail(part),
+            }
+            for name, part in parts.items()
+        }
     return figures
-
-
-def _of_class(timeline: Timeline) -> dict[str, Any]:
-    violations = violation_fraction(qoe(timeline))
-    return {"qoe_violations": violations, "first_answer_tail": first_answer_tail(timeline)}

@@ -175,10 +175,14 @@ class DecodeBatch:
         request.offset = request.context - counter
         request.joined = counter
         self.members[request.row] = request
-        self.count += 1
         self.level.count += 1
-        self.context += request.context
-        self.growth[(counter + 1 - request.context) % self.block_tokens] += 1
+        self._count(request.context, 1)
+
+    def _count(self, context: int, sign: int) -> None:
+        """Count a member with this context that joins, or with `sign` -1 leaves."""
+        self.count += sign
+        self.context += sign * context
+        self.growth[(self.counter + 1 - context) % self.block_tokens] += sign
 
     def absorb(self, other: DecodeBatch, record: TimelineRecord) -> None:
         """Add all members of another batch, which ends."""
@@ -233,10 +237,8 @@ class DecodeBatch:
         self._write_back(request, record)
         del self.members[request.row]
         request.batch = None
-        self.count -= 1
         self.level.count -= 1
-        self.context -= request.context
-        self.growth[(self.counter + 1 - request.context) % self.block_tokens] -= 1
+        self._count(request.context, -1)
         if not self.count:
             self.level.batches.remove(self)
 
@@ -283,15 +285,11 @@ class DecodeBatch:
         part.run_counters, part.run_ticks = self.run_counters[:], self.run_ticks[:]
         part.last_tick, part.last_s = self.last_tick, self.last_s
         for request in moving:
-            context = request.offset + self.counter
-            slot = (self.counter + 1 - context) % self.block_tokens
             part.members[request.row] = self.members.pop(request.row)
             request.batch = part
             part._push_event(request)
-            for batch, sign in ((self, -1), (part, 1)):
-                batch.count += sign
-                batch.context += sign * context
-                batch.growth[slot] += sign
+            self._count(request.now_context, -1)
+            part._count(request.now_context, 1)
         return part
 
     def move(self, level: PriorityLevel) -> None:

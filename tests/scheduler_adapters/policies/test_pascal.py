@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler_adapters.checks import check_policy
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
@@ -43,10 +42,6 @@ def test_decodes_beyond_the_cap_wait_without_losing_their_blocks() -> None:
     assert timeline.preemptions.sum() == 0
     gaps_s = [np.diff(timeline.token_s(row)).max() for row in range(4)]
     assert max(gaps_s) > 10 * min(np.diff(timeline.token_s(0)).min(), 1.0)
-
-
-def test_the_laws_of_policies_hold_for_it() -> None:
-    check_policy(lambda: Pascal(quantum_tokens=10, max_decodes=4))
 
 
 def test_quanta_of_demoted_reasoning_count_from_the_demotion_and_answers_anew() -> None:

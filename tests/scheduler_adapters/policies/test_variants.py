@@ -7,6 +7,7 @@ import pytest
 from lengthwise.errors import ConfigError
 from scheduler_adapters.checks import check_policy
 from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
@@ -25,6 +26,7 @@ VARIANTS = {
     "rad small": lambda: RAD(max_started=7, tile=4, chunk=16),
     "rad twin small": lambda: RADTwin(max_started=7, tile=4, chunk=16),
     "round robin 10": lambda: RoundRobin(quantum_tokens=10),
+    "pascal capped": lambda: Pascal(quantum_tokens=10, max_decodes=4),
     "class over pars": lambda: ClassPriority(pars()),
     "class over slai": lambda: ClassPriority(SLAI()),
     "guard over slai": lambda: StarvationGuard(SLAI(), after_s=1.0),

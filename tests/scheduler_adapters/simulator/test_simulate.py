@@ -7,7 +7,7 @@ from lengthwise.progress import Progress
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.simulator.observers import LoadRecorder, progress_lines
+from scheduler_adapters.simulator.observers import LoadRecorder, ProgressLine
 from scheduler_adapters.simulator.simulate import Interrupted, simulate
 from scheduler_adapters.views import Rank
 from scheduler_adapters.workload.requests import make_requests
@@ -72,7 +72,7 @@ def test_progress_shows_virtual_time_and_requests_on_a_terminal_and_nothing_of_s
         with Progress(1) as progress:
             progress.begin("fcfs")
             requests = requests_of(20)
-            observers = progress_lines(progress, requests)
+            observers = [ProgressLine(progress, len(requests))]
             simulate(requests, FCFS(), INSTANCE, observers=observers)
             progress.step("fcfs")
         return capsys.readouterr().err

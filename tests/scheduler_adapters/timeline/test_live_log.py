@@ -23,6 +23,14 @@ def view(name: str, number: int, arrival_s: float) -> RequestView:
     )
 
 
+def serve_one(log: TimelineLog) -> None:
+    """A request of one token."""
+    request = view("a", 0, 1.0)
+    log.admitted(request, 1.0)
+    log.emitted(request, 1, 2.0)
+    log.finished(request, 104.0)
+
+
 def test_what_is_written_reads_as_a_timeline(tmp_path: Path) -> None:
     log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=100.0)
     early, late = view("early", 0, 101.0), view("late", 1, 102.0)
@@ -94,10 +102,7 @@ def test_an_answer_is_scheduled_when_the_step_before_its_first_token_ends(tmp_pa
 def test_two_engines_append_to_one_file(tmp_path: Path) -> None:
     for number in range(2):
         log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=0.0, instance=number)
-        a = view("a", 0, 1.0)
-        log.admitted(a, 1.0)
-        log.emitted(a, 1, 2.0)
-        log.finished(a, 104.0)
+        serve_one(log)
         log.stepped(104.0)
         log.stepped(104.0)
     assert list(read_timeline(tmp_path / "t.jsonl").instance) == [0, 1]
@@ -108,10 +113,7 @@ def test_a_closed_log_has_written_all_and_holds_no_file(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     log = TimelineLog(str(path), start_s=0.0)
     assert path in {link.resolve() for link in descriptors.iterdir()}
-    a = view("a", 0, 1.0)
-    log.admitted(a, 1.0)
-    log.emitted(a, 1, 2.0)
-    log.finished(a, 104.0)
+    serve_one(log)
     log.close()
     log.close()
     assert len(read_timeline(path).requests) == 1
