@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -52,14 +52,20 @@ def golden_setting(path: Path, latency: LatencyModel) -> tuple[Callable[[], Poli
         )
     kind, budget = {"sarathi": (Sarathi, 512), "vllm": (PrefillFirst, 4096)}[match["scheduler"]]
     max_tokens = int(match["chunk"] or budget)
-    instance = Instance(
+    blocks = int(match["blocks"] or 30208)
+    instance = replace(golden_instance(latency), max_tokens=max_tokens, kv_blocks=blocks)
+    return partial(kind, max_tokens=max_tokens), instance, int(match["replicas"])
+
+
+def golden_instance(latency: LatencyModel) -> Instance:
+    """Return the instance of the golden runs."""
+    return Instance(
         latency=latency,
-        kv_blocks=int(match["blocks"] or 30208),
+        kv_blocks=30208,
         max_num_seqs=128,
-        max_tokens=max_tokens,
+        max_tokens=512,
         decode_headroom_blocks=1,
     )
-    return partial(kind, max_tokens=max_tokens), instance, int(match["replicas"])
 
 
 def run(config: GoldenConfig) -> int:

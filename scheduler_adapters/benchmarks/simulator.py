@@ -1,6 +1,7 @@
 """`bench`: requests that the simulator serves per CPU second, and the memory of large runs."""
 
 import os
+import resource
 import tempfile
 import time
 from collections.abc import Callable
@@ -9,15 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from lengthwise.errors import ConfigError, at_least
 from lengthwise.strict_json import to_json
-from scheduler_adapters.benchmarks.check_golden import TABLES_FILE
-from scheduler_adapters.benchmarks.clusters import run_pascal, usage
+from scheduler_adapters.benchmarks.check_golden import TABLES_FILE, golden_instance
 from scheduler_adapters.placements.baselines import RoundRobinPlacement
+from scheduler_adapters.placements.pascal import PascalPlacement
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
@@ -28,14 +28,19 @@ from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyModel
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
+from scheduler_adapters.simulator.links import Fabric, HostLink
 from scheduler_adapters.simulator.simulate import LoopName, simulate_replicas
 from scheduler_adapters.timeline.timeline import write_timeline
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.mixes import draw_lengths
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
 
 _RATE_PER_S = 6.45
 """Per instance: a little more than the golden instance can serve."""
+_REASONING_PER_S = 1.9
+"""Per instance, near high load: under FCFS requests wait for KV blocks 7% of the time, and 20% is
+what `reproduce pascal` takes as high."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +77,15 @@ def run(config: SimulatorBenchConfig) -> None:
     One instance x 1,000 requests and 8 x 10,000, saturated, without start-up and compilation.
     python_path is the same without compiled loops, cluster_r8 sarathi_r8 as a cluster.
     """
-    tables, small, large = _load(_golden(config))
+    data = Path(os.environ.get("LENGTHWISE_DATA", "."))
+    tables, small, large = _load(config.golden or data / "vidur-golden")
     latency = tables or _SYNTHETIC
+    instances = [golden_instance(latency)] * 8
+    cluster = partial(simulate_cluster, large, RoundRobinPlacement(), Sarathi, instances)
     figures: dict[str, object] = {
         "requests": "golden" if tables else "synthetic",
         **_speeds(latency, small, large, "compiled", config.repeats),
-        "cluster_r8": _cluster_speed(latency, large, config.repeats),
+        "cluster_r8": _per_cpu_s(cluster, len(large), config.repeats),
         "python_path": _speeds(latency, small, large, "python", config.repeats),
     }
     if config.million:
@@ -89,16 +97,12 @@ def run(config: SimulatorBenchConfig) -> None:
     print(to_json(figures) if config.json else format_figures(figures))
 
 
-def _alone(run: Callable[..., dict[str, float]], *arguments: Any, **named: Any) -> dict[str, float]:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
-        return alone.submit(run, *arguments, **named).result()
-
-
 _SYNTHETIC = AffineLatency(base_s=0.0096, per_token_s=5.5e-5, per_context_token_s=5e-8)
 
 
-def _golden(config: SimulatorBenchConfig) -> Path:
-    return config.golden or Path(os.environ.get("LENGTHWISE_DATA", ".")) / "vidur-golden"
+def _alone(run: Callable[..., dict[str, float]], *sizes: int) -> dict[str, float]:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
+        return alone.submit(run, *sizes).result()
 
 
 def _load(folder: Path) -> tuple[TableLatency | None, Requests, Requests]:
@@ -144,15 +148,6 @@ def _speeds(
     }
 
 
-def _cluster_speed(latency: LatencyModel, requests: Requests, repeats: int) -> float:
-    instances = [golden_instance(latency)] * 8
-
-    def run() -> None:
-        simulate_cluster(requests, RoundRobinPlacement(), Sarathi, instances)
-
-    return _per_cpu_s(run, len(requests), repeats)
-
-
 def _per_cpu_s(run: Callable[[], object], count: int, repeats: int) -> float:
     taken_s = []
     for _ in range(repeats + 1):
@@ -162,25 +157,37 @@ def _per_cpu_s(run: Callable[[], object], count: int, repeats: int) -> float:
     return round(count / min(taken_s[1:]))  # the first one compiles
 
 
-def golden_instance(latency: LatencyModel, headroom: int = 1) -> Instance:
-    """Return the instance of the golden runs."""
-    return Instance(
-        latency=latency,
-        kv_blocks=30208,
-        max_num_seqs=128,
-        max_tokens=512,
-        decode_headroom_blocks=headroom,
-    )
-
-
 def run_million(count: int = 1_000_000, replicas: int = 8) -> dict[str, float]:
     """Simulate and write `count` requests; CPU seconds and peak memory of this whole process."""
     requests = chat_requests(count, 0.9 * replicas * _RATE_PER_S)
-    instance = golden_instance(_SYNTHETIC, headroom=0)
+    instance = replace(golden_instance(_SYNTHETIC), decode_headroom_blocks=0)
     timeline = simulate_replicas(requests, Sarathi, instance, replicas=replicas, loop="compiled")
     with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
         write_timeline(timeline, Path(folder) / "timeline.parquet", token_times=False)
     return usage()
+
+
+def run_pascal(num_instances: int, count: int) -> dict[str, float]:
+    """Simulate `count` requests that reason: CPU seconds and peak memory of this whole process."""
+    model = "deepseek-r1-distill-qwen-32b"
+    requests = draw_lengths("alpaca-eval", count, seed=0)
+    rate_per_s = _REASONING_PER_S * num_instances
+    arrival_s = poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=0)
+    instance = Instance.preset(f"{model}@h100-96g", host=HostLink.of_model(model))
+    simulate_cluster(
+        replace(requests, arrival_s=arrival_s),
+        PascalPlacement(),
+        lambda: Pascal(offload=True),
+        [instance] * num_instances,
+        fabric=Fabric.of_model(model),
+    )
+    return usage()
+
+
+def usage() -> dict[str, float]:
+    """Return CPU seconds and peak memory of this process so far."""
+    rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"cpu_s": round(time.process_time(), 2), "rss_gib": round(rss_kib / 2**20, 3)}
 
 
 def format_figures(figures: dict[str, object]) -> str:

@@ -6,7 +6,6 @@ tokens of its response, so that schedulers are compared on the same work.
 
 import logging
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -28,6 +27,7 @@ from scheduler_adapters.commands.experiment_settings import (
 from scheduler_adapters.engines.random_model import device_name, find_device
 from scheduler_adapters.engines.transformers_batching.in_process import BatchingConfig, open_driver
 from scheduler_adapters.timeline.live_log import TimelineLog
+from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.validation.prediction import Served
 from scheduler_adapters.validation.recording import StepRecorder
 from scheduler_adapters.workload.data_folder import data_file
@@ -41,6 +41,10 @@ log = logging.getLogger(__name__)
 LENGTHS: Final = "alpaca-vicuna7b/alpaca_vicuna7b_lengths.parquet"
 _TOKENS_PER_WORD: Final = 4 / 3
 _CLASS_STREAM: Final = 11
+_TAU_B: Final = 0.6
+"""Kendall tau-b of synthetic scores with the true lengths."""
+_CLASSES, _TARGETS_S = ("paying", "free"), (0.1, 0.5)
+"""Classes of equal size, and their target times between tokens, where a trace has no classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +65,6 @@ class BurstConfig(BatchingConfig):
     """Longer prompts and outputs are cut to a half of this each."""
     scores: str | None = None
     """Source of scores, as in `simulate`."""
-    tau_b: float = 0.6
-    """Kendall tau-b of synthetic scores with the true lengths."""
-    paying_share: float = 0.5
-    """Share of requests of the class "paying", drawn at random, where the trace has no classes."""
-    paying_tbt_s: float = 0.1
-    """Target time between tokens of the class "paying"."""
-    free_tbt_s: float = 0.5
-    """Target time between tokens of the class "free"."""
     out: Path | None = None
     """Folder for POLICY.jsonl, POLICY.steps.csv, summary.csv, agreement.csv and agreement.svg."""
     json: bool = False
@@ -81,8 +77,6 @@ class BurstConfig(BatchingConfig):
         check_policies(self.policies, self.settings)
         check_folder(self.out)
         require("max_context", self.max_context, self.max_context >= 2, "2 tokens or more")
-        share = self.paying_share
-        require("paying_share", share, 0 <= share <= 1, "a number in [0, 1]")
         _ = self.setup  # which refuses what it does not know
 
     @property
@@ -92,7 +86,7 @@ class BurstConfig(BatchingConfig):
             trace=self.trace,
             num_requests=sys.maxsize,
             scores=self.scores,
-            tau_b=self.tau_b,
+            tau_b=_TAU_B,
             seed=self.seed,
         )
 
@@ -122,14 +116,9 @@ def burst(config: BurstConfig) -> None:
     """
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.WARNING)
     requests = load_burst(config)
-    with ExitStack() as stack:
-        folder = config.out
-        if folder is None:
-            made = tempfile.TemporaryDirectory(prefix="lengthwise-burst-")
-            folder = Path(stack.enter_context(made))
-        report = Report(config.settings, config.out)
-        for name, run in serve_burst(requests, config, folder):
-            report.add(name, run)
+    report = Report(config.settings, config.out)
+    for name, run in serve_burst(requests, config):
+        report.add(name, run)
     if config.json:
         about = {
             "shape": config.shape,
@@ -157,21 +146,17 @@ def load_burst(config: BurstConfig) -> Requests:
     if len(requests) > config.most_requests:
         rows = random.permutation(len(requests))[: config.most_requests]
         requests = requests.take(np.sort(rows))
-    half = config.max_context // 2
     requests = replace(
         requests,
         arrival_s=np.zeros(len(requests)),
-        prompt_tokens=np.minimum(requests.prompt_tokens, half),
-        output_tokens=np.minimum(requests.output_tokens, half),
+        prompt_tokens=np.minimum(requests.prompt_tokens, config.max_context // 2),
+        output_tokens=np.minimum(requests.output_tokens, config.max_context // 2),
         request_id=np.arange(len(requests)).astype(str),
     )
     if not requests.user_class.astype(bool).any():
-        pays = random.random(len(requests)) < config.paying_share
-        requests = replace(
-            requests,
-            user_class=np.where(pays, "paying", "free"),
-            tbt_s=np.where(pays, config.paying_tbt_s, config.free_tbt_s),
-        )
+        pays = random.random(len(requests)) < 0.5
+        classes = {"user_class": np.where(pays, *_CLASSES), "tbt_s": np.where(pays, *_TARGETS_S)}
+        requests = replace(requests, **classes)
     return requests
 
 
@@ -190,10 +175,8 @@ def _lengths(config: BurstConfig) -> Requests:
     )
 
 
-def serve_burst(
-    requests: Requests, config: BurstConfig, folder: Path
-) -> Iterator[tuple[str, Served]]:
-    """Yield each policy with its run, which is written to `folder` as well.
+def serve_burst(requests: Requests, config: BurstConfig) -> Iterator[tuple[str, Served]]:
+    """Yield each policy with its run, which is written to the folder of the configuration as well.
 
     Raises UnsupportedByEngine, or ConfigError: no such policy, shape or device.
     """
@@ -202,24 +185,25 @@ def serve_burst(
     for name in config.policies:  # what cannot run is refused before a model is made
         use_policy(load_named(name, config.settings), {})
     driver = open_driver(config, requests)
-    folder.mkdir(parents=True, exist_ok=True)
     for name in config.policies:
         by_oracle = policy_of(name, config.settings) == "oracle"
         scored = config.setup.scored(requests, by_oracle=by_oracle)
-        path = folder / f"{name.replace(':', '_').replace('/', '_')}.jsonl"
-        path.unlink(missing_ok=True)
         (_, clock), recorder = driver.clock(None), StepRecorder()
-        log_file = TimelineLog(str(path), start_s=0.0)
-        run = driver.serve(
-            scored,
-            clock=clock,
-            seed=config.seed,
-            policy=load_named(name, config.settings),
-            observers=[recorder, log_file],
-        )
-        log_file.close()
-        steps = pd.DataFrame([asdict(step) for step in recorder.steps])
-        steps.to_csv(path.with_suffix(".steps.csv"), index=False)
+        observers: list[EngineObserver] = [recorder]
+        with ExitStack() as files:
+            if config.out is not None:
+                path = config.out / f"{name.replace(':', '_').replace('/', '_')}.jsonl"
+                config.out.mkdir(parents=True, exist_ok=True)
+                path.unlink(missing_ok=True)
+                observers.append(TimelineLog(str(path), start_s=0.0))
+                files.callback(observers[-1].close)
+            policy = load_named(name, config.settings)
+            run = driver.serve(
+                scored, clock=clock, seed=config.seed, policy=policy, observers=observers
+            )
+        if config.out is not None:
+            steps = pd.DataFrame([asdict(step) for step in recorder.steps])
+            steps.to_csv(path.with_suffix(".steps.csv"), index=False)
         served = Served(
             requests=scored,
             timeline=run.timeline,

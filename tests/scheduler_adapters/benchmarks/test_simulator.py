@@ -6,7 +6,12 @@ import pytest
 
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.benchmarks import simulator
-from scheduler_adapters.benchmarks.simulator import chat_requests, format_figures, run_million
+from scheduler_adapters.benchmarks.simulator import (
+    chat_requests,
+    format_figures,
+    run_million,
+    run_pascal,
+)
 
 
 @pytest.mark.slow
@@ -39,6 +44,12 @@ def test_every_size_of_run_has_its_place_in_the_json(capsys, monkeypatch):
 @pytest.mark.slow
 def test_the_large_run_is_measured_with_its_output():
     assert set(run_million(count=2000, replicas=2)) == {"cpu_s", "rss_gib"}
+
+
+def test_a_cluster_is_measured_with_its_memory():
+    figures = run_pascal(2, 30)
+    assert set(figures) == {"cpu_s", "rss_gib"}
+    assert min(figures.values()) > 0
 
 
 def test_chat_requests_have_the_means_they_claim():

@@ -31,7 +31,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def test_the_requests_of_a_burst_are_a_seeded_draw_with_scores_and_classes(trace: Path) -> None:
-    config = BurstConfig(trace=trace, num_requests=200, max_context=80, paying_share=0.25)
+    config = BurstConfig(trace=trace, num_requests=200, max_context=80)
     requests = load_burst(config)
     assert len(requests) == 200
     assert not requests.arrival_s.any()
@@ -39,7 +39,7 @@ def test_the_requests_of_a_burst_are_a_seeded_draw_with_scores_and_classes(trace
     score = config.setup.scored(requests).score
     assert achieved_tau_b(score, requests.output_tokens) == pytest.approx(0.6, abs=0.02)
     paying = requests.user_class == "paying"
-    assert 0.15 < paying.mean() < 0.35
+    assert 0.4 < paying.mean() < 0.6
     assert set(requests.tbt_s[paying]) == {0.1}
     again = load_burst(config)
     assert (again.output_tokens == requests.output_tokens).all()
@@ -95,7 +95,6 @@ def test_scores_come_from_where_simulate_takes_them(
         {"settings": {"rad": {}}},
         {"num_requests": 0},
         {"max_context": 1},
-        {"paying_share": 1.5},
         {"scores": "guessed"},
         {"scores": "bundle:run/bundle"},
     ],
