@@ -78,7 +78,7 @@ def main(options: CalibrateOptions, output: OutputOptions) -> None:
         "--elastic-instances 2 --lengths arena-hard --rate-per-s 4"
     )
     result |= {"out": str(options.out)}
-    print_result(result, output, lambda: _print(points, result), simulate)
+    print_result(result, output, lambda: _print(result), simulate)
 
 
 def _log(
@@ -100,13 +100,8 @@ def _log(
     return tracker.run_id, figure
 
 
-def _print(points: pd.DataFrame, cost: Mapping[str, Any]) -> None:
+def _print(cost: Mapping[str, Any]) -> None:
     print(f"{cost['model']} on {cost['device']}, {cost['num_samples']} runs")
-    print(f"{'batch':>6}{'tokens':>8}{'measured, ms':>14}{'fitted, ms':>12}{'held out, ms':>14}")
-    columns = ["batch_size", "prompt_tokens", "measured_s", "fitted_s", "held_out_s"]
-    for size, length, *seconds in points[columns].to_numpy(float):
-        measured, fitted, held_out = (value * 1e3 for value in seconds)
-        print(f"{size:6.0f}{length:8.0f}{measured:14.3f}{fitted:12.3f}{held_out:14.3f}")
     print(f"alpha {cost['alpha']:.4g} FLOP/token^2, beta {cost['beta']:.4g} FLOP/token")
     print(f"peak  {cost['peak_flop_per_s']:.4g} FLOP/s, R^2 {cost['r2']:.4f}")
     print(

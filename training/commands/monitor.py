@@ -12,7 +12,7 @@ from lengthwise.bundle import Manifest, ModelBundle, sha256_of
 from lengthwise.errors import ConfigError, DataError, require
 from training.commands.options import BundleOptions, OutputOptions, print_result, print_rows
 from training.config import ColumnOptions
-from training.data.records import PromptResponse, read_records
+from training.data.records import read_records
 from training.evaluation.calibration import target_of
 from training.evaluation.drift import Window, judge, measure_window, miscovered, window_bounds
 from training.evaluation.ranking_metrics import MIN_ROWS
@@ -70,7 +70,10 @@ def monitor(bundle: ModelBundle, options: MonitorOptions) -> tuple[list[Window],
     """Return the newest windows of the log, and the figures that `--json` prints."""
     gate = _gate(bundle.manifest, options.gate_tau_b)
     target_model = target_of(bundle.manifest, options.target_model)
-    records, num_empty = _read_log(bundle.manifest, options)
+    records, num_empty = read_records(options.log, options, bundle.manifest.label)
+    if len(records) < MIN_ROWS:
+        reason = f"{len(records)} rows with a length; give {MIN_ROWS} or more, fewer tell nothing"
+        raise DataError(reason, path=options.log)
     bounds = window_bounds(len(records), options.window)
     start = bounds[0][0]  # Rows before the first window are not scored.
     scores = score_prompts(bundle, [record.prompt for record in records[start:]])
@@ -106,16 +109,6 @@ def _gate(manifest: Manifest, given: float | None) -> float:
             f"bundle {manifest.name} has no tau_b of its test prompts; give --gate-tau-b"
         )
     return float(gate)
-
-
-def _read_log(manifest: Manifest, options: MonitorOptions) -> tuple[list[PromptResponse], int]:
-    records, num_empty = read_records(options.log, options, manifest.label)
-    if len(records) < MIN_ROWS:
-        raise DataError(
-            f"{len(records)} rows with a length; give {MIN_ROWS} or more, fewer tell nothing",
-            path=options.log,
-        )
-    return records, num_empty
 
 
 def _log(

@@ -14,7 +14,7 @@ from lengthwise.errors import ConfigError, DataError
 from training.config import Label, TrainConfig
 from training.data.cards import LoadedData, load_data
 from training.data.labels import LabelledPrompt, label_prompts, observed, of_one_model
-from training.data.splits import Splits, split_prompts, training_part
+from training.data.splits import Splits, parts_of, split_prompts
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def _split_by(
     splits = split_prompts(prompts, config.split)
     for other, times in also:
         more = _labelled(other, config, None)
-        part = training_part(more, config.split)
+        part = parts_of(more, config.split)["train"]
         splits = replace(splits, train=splits.train + part * times)
         num_merged += len(other.records) - len(more)
     for name in ("train", "val", "test"):

@@ -38,7 +38,7 @@ class Splits:
 
 def split_prompts(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> Splits:
     """Split the prompts by the seeded hash of their normalised text."""
-    parts = _parts(prompts, config)
+    parts = parts_of(prompts, config)
     limits = {name: getattr(config, f"{name}_prompts") for name in parts}
     unused = parts["train"][config.train_prompts :] if config.train_prompts else []
     splits = Splits(
@@ -54,19 +54,15 @@ def split_prompts(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> Spl
     return splits
 
 
-def training_part(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> list[LabelledPrompt]:
-    """Return the training part of the prompts, in hash order, however few."""
-    return _parts(prompts, config)["train"]
-
-
 def position(prompt: str, seed: int) -> float:
     """Return a uniform number in [0, 1) from the prompt's text and the seed."""
     return int(prompt_hash(prompt, salt=f"lengthwise-split-{seed}")[:12], 16) / 2**48
 
 
-def _parts(
+def parts_of(
     prompts: Sequence[LabelledPrompt], config: SplitConfig
 ) -> dict[str, list[LabelledPrompt]]:
+    """Return the prompts of each part in hash order, without limits and however few."""
     places = np.array([position(item.prompt, config.seed) for item in prompts])
     bounds = [config.test_fraction, config.test_fraction + config.val_fraction]
     order = np.argsort(places, kind="stable")

@@ -39,8 +39,7 @@ def check_id(name: str) -> Card:
 def fetch(card: Card, out: Path, host: str = GITHUB) -> dict[str, Any]:
     """Download the files of a card's source, build its tables and write their card.
 
-    A whole set in its folder is left as it is; an interrupted download continues. Returns the id,
-    the path of the new card, and its number of records, licence and SHA-256.
+    A whole set in its folder stays. Returns what the new card holds, and its path.
 
     Raises:
         DataError: the source cannot be reached, or has changed.

@@ -21,16 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 def check_out(source: str, commit: str, pattern: str, folder: Path, host: str) -> dict[str, str]:
-    """Check out the files whose whole path matches a regular expression, and no others.
+    """Check out the files of owner/name whose whole path matches a regular expression.
 
-    A repeated call continues an interrupted one.
-
-    Args:
-        source: owner/name.
-        host: address of a git server, such as `GITHUB`.
-
-    Returns:
-        The hash that git keeps of each file, by its path and in order of path.
+    Returns git's hash of each file by its path, sorted. A repeated call continues an interrupted
+    one. `host` is the address of a git server.
 
     Raises:
         DataError: git is missing, or the repository cannot be reached or has no such files.

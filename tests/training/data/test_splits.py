@@ -11,7 +11,7 @@ from lengthwise.errors import DataError
 from lengthwise.tables.prompt_text import normalised
 from training.config import SplitConfig
 from training.data.labels import LabelledPrompt
-from training.data.splits import MAX_CALIBRATION, Splits, position, split_prompts, training_part
+from training.data.splits import MAX_CALIBRATION, Splits, parts_of, position, split_prompts
 
 
 def test_calibration_takes_what_is_neither_trained_nor_tested_on() -> None:
@@ -72,7 +72,7 @@ def test_a_part_begins_where_the_one_before_it_ends() -> None:
     border = low + (high - low)
     assert {p.prompt for p in splits.test} == {name for name, at in places.items() if at < low}
     assert {p.prompt for p in splits.val} == {n for n, at in places.items() if low <= at < border}
-    assert splits.train == training_part(prompts_of(400), config)
+    assert splits.train == parts_of(prompts_of(400), config)["train"]
 
 
 def test_two_prompts_in_each_part_are_enough_and_one_is_not() -> None:
@@ -88,7 +88,7 @@ def test_two_prompts_in_each_part_are_enough_and_one_is_not() -> None:
     for name, part in parts.items():
         with pytest.raises(DataError, match=f"1 of them in the {name} part"):
             split_prompts([p for p in few if p != part[0]], config)
-    assert training_part(parts["train"][:1], config) == parts["train"][:1]
+    assert parts_of(parts["train"][:1], config) == parts["train"][:1]
 
 
 def test_the_digest_says_which_prompts_are_tested_on_and_in_which_order() -> None:
