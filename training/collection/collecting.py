@@ -152,7 +152,7 @@ async def _collect_all(
     async with httpx.AsyncClient(
         headers=headers, limits=limits, timeout=timeout_s, follow_redirects=True
     ) as client:
-        endpoint = Endpoint(client, config.endpoint, config.settings, config.api)
+        endpoint = Endpoint(client, api_base(config.endpoint), config.settings, config.api)
         with Progress(len(jobs), log=logger.info) as progress:
             try:
                 async with asyncio.TaskGroup() as group:

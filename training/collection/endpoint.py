@@ -7,13 +7,13 @@ the reasoning in it.
 import asyncio
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import httpx
 
 from lengthwise.errors import ConfigError, DataError, ServiceUnavailable
-from lengthwise.openai_client import api_base, error_message
+from lengthwise.openai_client import error_message
 
 Api = Literal["chat", "completions"]
 
@@ -49,21 +49,19 @@ class PromptRefused(DataError):
     """The endpoint refuses this prompt, e.g. as too long, but answers others."""
 
 
+@dataclass
 class Endpoint:
     """Client of one model; several tasks may call `complete` at once."""
 
-    def __init__(
-        self,
-        client: httpx.AsyncClient,
-        url: str,
-        settings: Mapping[str, Any],
-        api: Api = "chat",
-    ) -> None:
-        self.client, self.url, self.settings, self.api = client, api_base(url), settings, api
-        self.num_retries = 0
-        self._num_answered = 0
-        self._num_refused = 0
-        self._jitter = random.Random(0)
+    client: httpx.AsyncClient
+    url: str
+    settings: Mapping[str, Any]
+    """Fields of every request but the prompt."""
+    api: Api = "chat"
+    num_retries: int = 0
+    num_answered: int = 0
+    num_refused: int = 0
+    jitter: random.Random = field(default_factory=lambda: random.Random(0))
 
     async def complete(self, prompt: str) -> ResponseLength:
         """Send the prompt, with growing waits between attempts if the endpoint is busy or broken.
@@ -74,7 +72,7 @@ class Endpoint:
             ServiceUnavailable: the endpoint is down.
             DataError: the endpoint does not count tokens.
         """
-        answered_before = self._num_answered
+        answered_before = self.num_answered
         reason = ""
         path, body = "/completions", {**self.settings, "prompt": prompt}
         if self.api == "chat":
@@ -86,14 +84,14 @@ class Endpoint:
                 response = await self.client.post(self.url + path, json=body)
             except httpx.TransportError as error:
                 reason = f"{type(error).__name__}: {error}"
-                if isinstance(error, httpx.ConnectError) and not self._num_answered:
+                if isinstance(error, httpx.ConnectError) and not self.num_answered:
                     raise ConfigError(
                         f"no server answers at {self.url} ({error}); check --endpoint"
                     ) from error
             else:
                 if response.status_code == httpx.codes.OK:
                     length = measure(_parsed(response, self.url))
-                    self._num_answered += 1
+                    self.num_answered += 1
                     return length
                 reason = f"HTTP {response.status_code}: {error_message(response.text)}"
                 if response.status_code not in _RETRY:
@@ -102,10 +100,10 @@ class Endpoint:
             if attempt + 1 < MAX_ATTEMPTS:
                 self.num_retries += 1
                 delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**attempt)
-                delay_s *= self._jitter.uniform(0.5, 1)  # Tasks that failed together retry apart.
+                delay_s *= self.jitter.uniform(0.5, 1)  # Tasks that failed together retry apart.
                 least_s = float(retry_after) if retry_after.isdecimal() else 0.0
                 await asyncio.sleep(max(delay_s, least_s))
-        if self._num_answered > answered_before:
+        if self.num_answered > answered_before:
             raise PromptRefused(f"{MAX_ATTEMPTS} attempts, the last: {reason}")
         raise ServiceUnavailable(
             f"{self.url} failed {MAX_ATTEMPTS} times in a row, the last: {reason}; what was "
@@ -117,8 +115,8 @@ class Endpoint:
             return ConfigError(
                 f"{self.url} refuses to answer ({reason}); check --endpoint, --model and the key"
             )
-        self._num_refused += 1
-        if not self._num_answered and self._num_refused >= _MAX_FIRST_REFUSALS:
+        self.num_refused += 1
+        if not self.num_answered and self.num_refused >= _MAX_FIRST_REFUSALS:
             return ConfigError(
                 f"{self.url} refuses every prompt, the last: {reason}; check --model, "
                 "--max-tokens and --extra"

@@ -7,13 +7,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import pandas as pd
-
 from lengthwise.errors import ConfigError, require
 from lengthwise.strict_json import to_json
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.prefill.cost import fit_cost
-from training.prefill.samples import PrefillSamples, published_samples, read_samples
+from training.prefill.samples import published_samples, read_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +62,21 @@ def main(options: CalibrateOptions, output: OutputOptions) -> None:
         peak = options.peak_flop_per_s
         samples = read_samples(options.samples, **only, peak_flop_per_s=peak)
     content, points = fit_cost(samples)
-    run_id, figure = _log(samples, points, content, options.mlruns_dir)
-    result = content | {"mlflow_run_id": run_id, "figure": figure}
+    # matplotlib and MLflow take seconds to import.
+    from training.evaluation.figures import prefill_latency
+    from training.release.tracking import Tracker
+
+    metrics = {key: value for key, value in content.items() if isinstance(value, float | int)}
+    title, name = f"{samples.model} on {samples.device}", f"calibrate-{samples.model}"
+    with Tracker(options.mlruns_dir, run_name=name, system_metrics=False) as tracker:
+        tracker.log_params({key: value for key, value in content.items() if key not in metrics})
+        tracker.log_metrics(metrics)
+        for each in reversed(samples.source):  # The first one is that of the latencies.
+            origin = {"origin": each["path"]}
+            tracker.log_input(Path(each["path"]).name, each["sha256"], "calibration", origin)
+        tracker.describe(f"Prefill cost of {title}, fitted to {len(samples.table)} runs")
+        figure = tracker.log_figure(prefill_latency(points, title), "prefill_latency")
+    result = content | {"mlflow_run_id": tracker.run_id, "figure": figure}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(to_json(result, indent=1) + "\n")
 
@@ -79,25 +90,6 @@ def main(options: CalibrateOptions, output: OutputOptions) -> None:
     )
     result |= {"out": str(options.out)}
     print_result(result, output, lambda: _print(result), simulate)
-
-
-def _log(
-    samples: PrefillSamples, points: pd.DataFrame, content: dict[str, Any], mlruns_dir: str
-) -> tuple[str, str]:
-    from training.evaluation.figures import prefill_latency
-    from training.release.tracking import Tracker
-
-    metrics = {key: value for key, value in content.items() if isinstance(value, float | int)}
-    title, run_name = f"{samples.model} on {samples.device}", f"calibrate-{samples.model}"
-    with Tracker(mlruns_dir, run_name=run_name, system_metrics=False) as tracker:
-        tracker.log_params({key: value for key, value in content.items() if key not in metrics})
-        tracker.log_metrics(metrics)
-        for each in reversed(samples.source):  # The first one is that of the latencies.
-            name = Path(each["path"]).name
-            tracker.log_input(name, each["sha256"], "calibration", {"origin": each["path"]})
-        tracker.describe(f"Prefill cost of {title}, fitted to {len(samples.table)} runs")
-        figure = tracker.log_figure(prefill_latency(points, title), "prefill_latency")
-    return tracker.run_id, figure
 
 
 def _print(cost: Mapping[str, Any]) -> None:

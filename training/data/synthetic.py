@@ -1,9 +1,8 @@
 """Synthetic prompts with lengths as predictable as those of a real model.
 
-A prompt is a task, two topics and a manner. The log of its length is a sum of four parts. A linear
-model sees the first, each word's own; a good ranker also sees the second, of task and manner
-together. The third is the answering model's own for this prompt, the fourth chance. Their shares
-and the quantiles of the lengths are those of Vicuna-7B's answers to Alpaca prompts.
+A prompt is a task, two topics and a manner. The log of its length is the sum of a part of each
+word, a part of task and manner together, a part of the prompt, and noise. Their shares and the
+quantiles of the lengths are those of Vicuna-7B's answers to Alpaca prompts.
 """
 
 import itertools

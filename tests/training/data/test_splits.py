@@ -88,7 +88,7 @@ def test_two_prompts_in_each_part_are_enough_and_one_is_not() -> None:
     for name, part in parts.items():
         with pytest.raises(DataError, match=f"1 of them in the {name} part"):
             split_prompts([p for p in few if p != part[0]], config)
-    assert parts_of(parts["train"][:1], config) == parts["train"][:1]
+    assert parts_of(parts["train"][:1], config)["train"] == parts["train"][:1]
 
 
 def test_the_digest_says_which_prompts_are_tested_on_and_in_which_order() -> None:

@@ -1,13 +1,13 @@
 """`python -m training delta`: the delta of ranking pairs, from repeated answers to each prompt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from lengthwise.errors import DataError
 from training.commands.options import OutputOptions, print_result, print_rows
-from training.data.labels import LabelledPrompt, TableOptions, observed, read_prompts
+from training.data.labels import TableOptions, observed, read_prompts
 from training.data.pairs import relative_gap
 
 RUNS: Final = 10
@@ -27,28 +27,22 @@ def main(table: TableOptions, output: OutputOptions) -> None:
     example:
       python -m training delta --data lengths/m.jsonl
     """
-    result = find_delta(read_prompts(table, "output_tokens"))
-    fit = f"python -m training fit pars --out run --loss.delta {result['delta']:.2f}"
-    print_result(result, output, lambda: _print(result), fit)
-
-
-def find_delta(prompts: Sequence[LabelledPrompt]) -> dict[str, Any]:
-    """Return delta, the quantiles of the variation, and the part of the pairs that delta keeps."""
-    repeated = [item for item in prompts if len(item.lengths) > 1]
+    repeated = [item for item in read_prompts(table, "output_tokens") if len(item.lengths) > 1]
     if not repeated:
         raise DataError(f"no prompt has two answers or more; collect them with --samples {RUNS}")
     variation = np.array([1 - min(item.lengths) / max(item.lengths) for item in repeated])
-    lengths = observed(repeated)
-    delta = float(np.median(variation))
+    lengths, delta = observed(repeated), float(np.median(variation))
     rng = np.random.default_rng(0)
     gaps = relative_gap(*lengths[rng.integers(len(lengths), size=(2, _PAIRS))])
-    return {
+    result = {
         "delta": delta,
         "prompts": len(repeated),
         "answers_per_prompt": float(np.mean([len(item.lengths) for item in repeated])),
         "variation": {str(q): float(np.quantile(variation, q)) for q in (0.1, 0.5, 0.8, 0.9)},
         "pairs_kept": float(np.mean(gaps >= delta)),
     }
+    fit = f"python -m training fit pars --out run --loss.delta {delta:.2f}"
+    print_result(result, output, lambda: _print(result), fit)
 
 
 def _print(result: Mapping[str, Any]) -> None:
