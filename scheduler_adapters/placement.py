@@ -28,8 +28,9 @@ class Move:
 
     request_id: str
     to: InstanceId
-    how: Literal["copy", "live"] = "copy"
-    """copy: the request stops while its KV is copied; live: most KV is copied while it decodes."""
+    how: Literal["copy", "live", "recompute"] = "copy"
+    """copy: the request stops while its KV is copied; live: most KV is copied while it decodes;
+    recompute: prompt and generated tokens are prefilled again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -208,8 +208,8 @@ class Cluster:
         row = self._row_of.get(move.request_id, -1)
         if row < 0 or self.clock.last_at[row, 0] < 0:
             raise self._invalid_tick(move, "it has not arrived; move a request that was placed")
-        if move.how not in ("copy", "live"):
-            raise self._invalid_tick(move, "use how='copy' or how='live'")
+        if move.how not in ("copy", "live", "recompute"):
+            raise self._invalid_tick(move, "use how='copy', 'live' or 'recompute'")
         instance, own_row = self.clock.last_at[row].tolist()
         state = self.clock.current(instance).requests[own_row]
         self.calls.check(move.to, state.view)
@@ -218,7 +218,8 @@ class Cluster:
         if move.how == "live":
             self.migrations.send_live(instance, state, move.to)
         else:
-            self.migrations.send(self.migrations.take_out(instance, state), move.to)
+            stopped = self.migrations.take_out(instance, state, keeps_kv=move.how == "copy")
+            self.migrations.send(stopped, move.to)
 
     def _end_thinking(self, instance: int, state: RequestState) -> None:
         """Move a request that ended its thinking to where it is to answer."""

@@ -1,4 +1,4 @@
-"""Migrations of requests between instances: copied while they are stopped, or while they decode.
+"""Migrations of requests between instances: copied, copied while they decode, or recomputed.
 
 A request leaves at the end of the step under way. A copied request stops there and holds its blocks
 until the last byte has landed. Its destination then needs as many free blocks.
@@ -82,10 +82,14 @@ class RequestMigrations:
         self.counts = np.zeros(len(self.clock.requests), dtype=np.int64)
         """Number of migrations of each request."""
 
-    def take_out(self, source: int, state: RequestState) -> OngoingMigration:
-        """Stop a request; it holds its blocks until its KV has been copied."""
+    def take_out(
+        self, source: int, state: RequestState, *, keeps_kv: bool = True
+    ) -> OngoingMigration:
+        """Stop a request; with its KV it holds its blocks until that has been copied."""
         clock, engine = self.clock, self.clock.current(source)
-        carried = engine.withdraw(state, holds_blocks=True)
+        carried = engine.withdraw(state, holds_blocks=keeps_kv)
+        if not keeps_kv:
+            carried = replace(carried, kv_tokens=0)
         clock.changed(source)
         row, start_s = clock.rows[source][state.row], max(clock.now_s, carried.available_s)
         blocks = engine.instance.blocks(carried.kv_tokens)

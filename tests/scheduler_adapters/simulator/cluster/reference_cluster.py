@@ -15,7 +15,6 @@ from scheduler_adapters.placement import Placement, SetRole, Watch
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster import ClusterRun, request_migrations
 from scheduler_adapters.simulator.cluster.outages import Outage
-from scheduler_adapters.simulator.cluster.placement_calls import QueueLength
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.cluster.request_migrations import OngoingMigration
 from scheduler_adapters.simulator.engine.engine import Engine
@@ -280,7 +279,8 @@ class ReferenceCluster:
                 self.num_flights += 1
                 self.expect(self.num_flights, flight, start_s, now_s)
             else:
-                self.send(self.take_out(row, now_s), change.to, now_s)
+                flight = self.take_out(row, now_s, keeps_kv=change.how != "recompute")
+                self.send(flight, change.to, now_s)
         self.hand_over(now_s)
 
     def is_copied_live(self, live: RequestState) -> bool:
@@ -346,9 +346,11 @@ class ReferenceCluster:
             self.parked.pop(0)
             self.send(flight, chosen, now_s)
 
-    def take_out(self, row: int, now_s: float) -> OngoingMigration:
+    def take_out(self, row: int, now_s: float, *, keeps_kv: bool = True) -> OngoingMigration:
         instance, live = self.at[row]
-        carried = self.engines[instance].withdraw(live, holds_blocks=True)
+        carried = self.engines[instance].withdraw(live, holds_blocks=keeps_kv)
+        if not keeps_kv:
+            carried = replace(carried, kv_tokens=0)
         blocks = -(-carried.kv_tokens // 16)
         start_s = max(now_s, carried.available_s)
         flight = OngoingMigration(row, live, instance, instance, start_s, start_s, carried, blocks)
@@ -430,7 +432,7 @@ class ReferenceCluster:
         return bool(self.snapshot) and now_s - self.snapshot_s > self.age.max_age_s
 
     def decider(self, now_s: float) -> Placement:
-        return QueueLength() if self.is_too_old(now_s) else self.placement
+        return FewestRequests() if self.is_too_old(now_s) else self.placement
 
     def book(self, to: int, live: RequestState, blocks: int) -> None:
         if self.snapshot:
@@ -524,6 +526,22 @@ def count_one(view: InstanceView, live: RequestState, watch: Watch) -> None:
     view.num_thinking += thinks and context <= watch.demote_above_tokens
     answered = generated(live) - live.reasoning_tokens
     view.num_fresh_answering += not thinks and answered < watch.quantum_tokens
+
+
+class FewestRequests(Placement):
+    name = "fewest"
+
+    def place(self, request, instances):
+        return self.fewest("prefill", instances)
+
+    def at_prefill_end(self, request, instance, instances):
+        if any(view.instance_id == instance and view.role != "prefill" for view in instances):
+            return instance
+        return self.fewest("decode", instances)
+
+    def fewest(self, role, instances):
+        views = [view for view in instances if view.role in (role, "both")] or instances
+        return min(views, key=lambda view: view.num_requests).instance_id
 
 
 def is_decoding(live: RequestState) -> bool:

@@ -126,7 +126,7 @@ class AnyTick(AnyHandOver):
             return changes
         for request in self.placed[-3:]:
             to = self._choice(request, instances, now_s)
-            how = ("copy", "live", "live")[(to + request.prompt_tokens) % 3]
+            how = ("recompute", "copy", "live", "live")[(to + request.prompt_tokens) % 4]
             changes.append(Move(request_id=request.request_id, to=to, how=how))
         if self.placed and self._choice(self.placed[0], instances, now_s) == 0:
             role = ("prefill", "decode", "both")[len(self.placed) % 3]
@@ -421,15 +421,17 @@ def test_a_request_that_is_never_taken_is_an_invalid_decision():
         )
 
 
-def test_a_tick_moves_a_request_from_the_end_of_its_step():
+@pytest.mark.parametrize("how", ["copy", "recompute"])
+def test_a_tick_moves_a_request_from_the_end_of_its_step(how):
     requests = make_requests(prompt_tokens=[16], output_tokens=[4], request_id=["a"])
+    move = Move(request_id="a", to=1, how=how)
     fabric = Fabric(kv_bytes_per_token=1, bytes_per_s=32.0)
-    placement = MovesAt(Move(request_id="a", to=1))
-    run = simulate_cluster(requests, placement, FCFS, [SECONDS] * 2, fabric=fabric)
+    run = simulate_cluster(requests, MovesAt(move), FCFS, [SECONDS] * 2, fabric=fabric)
     (moved,) = run.migrations
-    # Its step ends at 2 s; then two blocks over the link at 32 bytes/s.
-    assert (moved.start_s, moved.end_s) == (2.0, 3.0)
-    np.testing.assert_allclose(run.timeline.token_s(0), [1, 2, 4, 5])
+    # Two blocks over the link at 32 bytes/s, or none at all; its step ends at 2 s.
+    assert (moved.start_s, moved.end_s) == ((2.0, 3.0) if how == "copy" else (2.0, 2.0))
+    after_s = [moved.end_s + 1, moved.end_s + 2]
+    np.testing.assert_allclose(run.timeline.token_s(0), [1, 2, *after_s])
 
 
 def test_a_tick_sets_roles_and_what_it_cannot_do_is_refused():
@@ -460,11 +462,10 @@ def test_who_is_moved_in_the_step_that_ends_its_thinking_is_not_asked_for():
     requests = make_requests(
         prompt_tokens=[16], output_tokens=[4], reasoning_tokens=[2], request_id=["a"]
     )
-    fabric = replace(FABRIC, bytes_per_s=32.0)
-    move = Move(request_id="a", to=1)
-    run = simulate_cluster(requests, Both(move), FCFS, [SECONDS] * 2, fabric=fabric)
+    move = Move(request_id="a", to=1, how="recompute")
+    run = simulate_cluster(requests, Both(move), FCFS, [SECONDS] * 2, fabric=FABRIC)
     assert asked == []
-    np.testing.assert_allclose(run.timeline.token_s(0), [1, 2, 4, 5])
+    np.testing.assert_allclose(run.timeline.token_s(0), [1, 2, 3, 4])
     simulate_cluster(requests, Both(), FCFS, [SECONDS] * 2)
     assert asked == ["a"]
 

@@ -128,7 +128,7 @@ def test_a_request_that_is_moved_live_is_not_moved_again():
 
 
 def test_another_way_of_moving_is_refused():
-    with pytest.raises(InvalidDecision, match="use how='copy' or how='live'"):
+    with pytest.raises(InvalidDecision, match="use how='copy', 'live' or 'recompute'"):
         run_of(8, how="teleport")
 
 
