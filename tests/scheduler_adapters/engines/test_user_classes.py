@@ -54,8 +54,5 @@ def test_a_class_file_says_who_is_who(tmp_path: Path) -> None:
 def test_a_wrong_class_file_is_refused(tmp_path: Path, content: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         read_user_classes(write(tmp_path / "classes.json", content))
-
-
-def test_a_missing_class_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give a class file"):
         read_user_classes(tmp_path / "none.json")

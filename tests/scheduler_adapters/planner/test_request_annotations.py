@@ -57,23 +57,15 @@ def test_an_unusable_score_counts_as_invalid_and_unscored(score: object) -> None
     assert (counts.scored, counts.unscored, counts.invalid) == (0, 1, 1)
 
 
-def test_a_request_without_hints_is_unscored_and_not_invalid() -> None:
-    counts = AnnotationCounts()
-    assert counts.read(None) == counts.read({}) == {}
-    assert (counts.scored, counts.unscored, counts.invalid) == (0, 2, 0)
-
-
-def test_class_and_target_are_read_beside_the_score() -> None:
-    carried = {SCORE: 1, USER_CLASS: "paying", TBT_S: 0.1}
-    expected = {"score": 1.0, "user_class": "paying", "tbt_s": 0.1}
-    assert AnnotationCounts().read(carried) == expected
-
-
 def test_quantiles_read_as_they_were_written() -> None:
-    carried = score_annotations(3.0, {0.9: 640.0, 0.5: 210.0})
+    carried = score_annotations(3.0, {0.9: 640.0, 0.5: 210.0}) | {USER_CLASS: "a", TBT_S: 0.1}
     assert carried[QUANTILES] == [0.5, 210.0, 0.9, 640.0]
     quantiles = ((0.5, 210.0), (0.9, 640.0))
-    assert AnnotationCounts().read(carried) == {"score": 3.0, "quantiles": quantiles}
+    read = {"score": 3.0, "user_class": "a", "tbt_s": 0.1, "quantiles": quantiles}
+    counts = AnnotationCounts()
+    assert counts.read(carried) == read
+    assert counts.read(None) == counts.read({}) == {}
+    assert counts == AnnotationCounts(scored=1, unscored=2)
     assert score_annotations(3.0, {}) == {SCORE: 3.0}
 
 

@@ -16,7 +16,12 @@ def test_the_settings_name_the_policy_and_what_it_takes() -> None:
     assert configured_policy(config).after_s == 7  # type: ignore[attr-defined]
     assert configured_policy({}, "fcfs").name == "fcfs"
     assert configured_policy(None, "fcfs").name == "fcfs"
-    assert configured_policy({"lengthwise": {"policy": "fcfs"}}, "fcfs").name == "fcfs"
+    thinking = {"lengthwise": {"policy": "fcfs", "think_end": [7, 0]}}
+    assert configured_policy(thinking, "fcfs").name == "fcfs"
+    assert configured_think_end(thinking) == (7, 0)
+    assert configured_think_end({}) == ()
+    with pytest.raises(ConfigError, match="names policy 'pars', --scheduler-cls 'fcfs'"):
+        configured_policy(config, "fcfs")
 
 
 @pytest.mark.parametrize(
@@ -33,19 +38,7 @@ def test_wrong_settings_are_refused_in_one_line(settings: Any, message: str) -> 
         configured_policy({"lengthwise": settings})
 
 
-def test_a_factory_and_settings_that_name_two_policies_are_refused() -> None:
-    with pytest.raises(ConfigError, match="names policy 'pars', --scheduler-cls 'fcfs'"):
-        configured_policy({"lengthwise": {"policy": "pars"}}, "fcfs")
-
-
 @pytest.mark.parametrize("ids", ["</think>", [1.5], [-1], 7])
 def test_think_end_must_be_token_ids(ids: object) -> None:
     with pytest.raises(ConfigError, match="list of token ids"):
         configured_think_end({"lengthwise": {"think_end": ids}})
-
-
-def test_think_end_is_read_and_kept_from_the_policy() -> None:
-    config = {"lengthwise": {"policy": "fcfs", "think_end": [7, 0]}}
-    assert configured_think_end(config) == (7, 0)
-    assert configured_policy(config).name == "fcfs"
-    assert configured_think_end({}) == ()

@@ -60,22 +60,16 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, T
     }
 
 
-def test_no_scheduler_changes_any_token(outcomes: dict[str, tuple[Any, Timeline]]) -> None:
+def test_every_request_gets_its_tokens_and_fcfs_admits_as_the_stock_scheduler(
+    outcomes: dict[str, tuple[Any, Timeline]],
+) -> None:
     assert len({summary["tokens_sha256"] for summary, _ in outcomes.values()}) == 1
-
-
-def test_every_request_gets_its_tokens(outcomes: dict[str, tuple[Any, Timeline]]) -> None:
     for summary, timeline in outcomes.values():
         assert summary["num_finished"] == summary["num_requests"] == 60
         sizes = [len(timeline.token_s(row)) for row in range(60)]
         assert sizes == timeline.requests.output_tokens.tolist()
         assert (timeline.scheduled_s <= timeline.first_token_s).all()
         assert (timeline.first_token_s <= timeline.finished_s).all()
-
-
-def test_our_fcfs_admits_in_the_order_of_the_stock_scheduler(
-    outcomes: dict[str, tuple[Any, Timeline]],
-) -> None:
     order = {name: np.argsort(t.scheduled_s, kind="stable") for name, (_, t) in outcomes.items()}
     assert order["fcfs"].tolist() == order["stock"].tolist() == list(range(60))
 

@@ -5,6 +5,7 @@ import time
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from functools import partialmethod
 from types import SimpleNamespace
 from typing import Any
 
@@ -183,26 +184,17 @@ class Hearing(EngineObserver):
         self.tokens = Counter[str]()
         self.steps = 0
 
-    def note(self, event: str, request: RequestView) -> None:
+    def note(self, event: str, request: RequestView, now_s: float) -> None:
         self.heard[request.request_id.partition("-")[0]].append(event)
 
-    def queued(self, request: RequestView, now_s: float) -> None:
-        self.note("queued", request)
-
-    def admitted(self, request: RequestView, now_s: float) -> None:
-        self.note("admitted", request)
+    queued = partialmethod(note, "queued")  # type: ignore[assignment]
+    admitted = partialmethod(note, "admitted")  # type: ignore[assignment]
+    thinking_ended = partialmethod(note, "thinking ended")  # type: ignore[assignment]
+    finished = partialmethod(note, "finished")  # type: ignore[assignment]
+    withdrawn = partialmethod(note, "withdrawn")  # type: ignore[assignment]
 
     def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
         self.tokens[request.request_id.partition("-")[0]] += num_tokens
-
-    def thinking_ended(self, request: RequestView, now_s: float) -> None:
-        self.note("thinking ended", request)
-
-    def finished(self, request: RequestView, now_s: float) -> None:
-        self.note("finished", request)
-
-    def withdrawn(self, request: RequestView, now_s: float) -> None:
-        self.note("withdrawn", request)
 
     def stepped(self, now_s: float) -> None:
         self.steps += 1
