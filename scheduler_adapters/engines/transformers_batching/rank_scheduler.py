@@ -99,15 +99,13 @@ def use_policy(
             "transformers has one budget for all; use max_prefills=1, or run it in vLLM"
         )
     require_think_end(policy, bool(think_end), "give think_end, a list of token ids")
+    end = tuple(think_end) if policy.traits.sees_thinking else ()
+
+    def make_ranker() -> Ranker:
+        return Ranker(deepcopy(policy), clock, observers, think_end=end)
+
     name = f"lengthwise-{policy.name}-{next(_numbers)}"
-    SCHEDULER_MAPPING[name] = partial(
-        RankedScheduler,
-        policy=policy,
-        hints=hints,
-        think_end=tuple(think_end) if policy.traits.sees_thinking else (),
-        observers=observers,
-        clock=clock,
-    )
+    SCHEDULER_MAPPING[name] = partial(RankedScheduler, make_ranker=make_ranker, hints=hints)
     return name
 
 
@@ -142,19 +140,10 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
     """The engine's own: its residents by id, in order of admission."""
 
     def __init__(
-        self,
-        *args: Any,
-        policy: Policy,
-        hints: Hints,
-        think_end: tuple[int, ...] = (),
-        observers: Sequence[EngineObserver] = (),
-        clock: Callable[[], float] = time.monotonic,
-        **kwargs: Any,
+        self, *args: Any, make_ranker: Callable[[], Ranker], hints: Hints, **kwargs: Any
     ) -> None:
-        self._policy = policy
-        self._make_ranker = partial(Ranker, clock=clock, observers=observers, think_end=think_end)
+        self._make_ranker = make_ranker
         self._hints = hints
-        self._measuring = measuring(observers)
         super().__init__(*args, **kwargs)  # which calls reset()
 
     @property
@@ -164,7 +153,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
 
     def reset(self) -> None:
         super().reset()
-        self.lengthwise = self._make_ranker(deepcopy(self._policy))
+        self.lengthwise = self._make_ranker()
+        self._measuring = measuring(self.lengthwise.observers)
         self.planner: Planner[RequestState] | None = None
         self._queue: RankedQueue[RequestState] = RankedQueue()
         if plans_steps(self.lengthwise.policy):
