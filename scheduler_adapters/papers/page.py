@@ -54,11 +54,10 @@ def section_of(figure: Figure, found: Mapping[str, Any]) -> ReportSection:
     elif figure.kind == "bars":
         drawn = capacity_table(found["bars"])
         plot = capacity_figure(drawn, *figure.axes)
-    elif figure.kind in ("instances", "moves"):
-        roles = pd.DataFrame(found["spans"], columns=["instance", "role", "start_s", "end_s"])
+    elif figure.kind == "instances":
+        drawn = pd.DataFrame(found["spans"], columns=["instance", "role", "start_s", "end_s"])
         moves = pd.DataFrame(found["moves"], columns=["source", "destination", "end_s", "kind"])
-        drawn = roles if figure.kind == "instances" else moves
-        plot = instances_figure(roles, moves)
+        plot = instances_figure(drawn, moves)
     columns = list(figure.columns)
     return ReportSection(
         heading=figure.heading.format_map(found),

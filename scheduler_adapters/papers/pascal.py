@@ -7,7 +7,7 @@ import numpy as np
 
 from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, SeedValues, seed_values
 from scheduler_adapters.placement import load_placement
-from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
+from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import UNLIMITED_BLOCKS
 from scheduler_adapters.simulator.links import Fabric, HostLink
@@ -32,7 +32,6 @@ LOADS: Final = {"low": 0.6, "medium": 0.8, "high": 1.0}
 """Shares of the high rate."""
 MOST_BLOCKED: Final = 0.2
 """Largest share of the time with blocked requests under FCFS at the high rate."""
-_SHOWN_S: Final = 60.0
 
 REASONING, ANSWERING = "reasoning", "answering"
 _PHASE_REQUESTS: Final = 300
@@ -55,24 +54,18 @@ class PascalExperiment(Experiment):
         self.instance = Instance.preset(f"{_MODEL}@h100-96g", host=HostLink.of_model(_MODEL))
         self.phase = OnePhase(config, self.instance)
 
-    def simulate(self, system: str, mix: str, rate: float, seed: int) -> tuple[ClusterRun, float]:
-        """Serve requests of a mix; returns the run, and the share of the time with blocked ones."""
+    def measure(self, system: str, *, mix: str, rate: float, seed: int) -> dict[str, Any]:
+        """Return the summary of a run, and more; `tail_s` is by the least tokens of each bin."""
         arrival_s = poisson_arrivals_s(self.count, rate_per_s=rate, seed=seed)
-        requests = replace(draw_lengths(mix, self.count, seed=seed), arrival_s=arrival_s)
         recorders = [LoadRecorder() for _ in range(NUM_INSTANCES)] if system == FCFS else []
         run = simulate_cluster(
-            requests,
+            replace(draw_lengths(mix, self.count, seed=seed), arrival_s=arrival_s),
             load_placement(**self.systems[system]["placement"]),
             lambda: self.policy(system),
             [self.instance] * NUM_INSTANCES,
             fabric=Fabric.of_model(_MODEL),
             observers=lambda number: recorders[number : number + 1],
         )
-        return run, blocked_fraction(recorders, arrival_s[-1])
-
-    def measure(self, system: str, *, mix: str, rate: float, seed: int) -> dict[str, Any]:
-        """Return the summary of a run, and more; `tail_s` is by the least tokens of each bin."""
-        run, blocked = self.simulate(system, mix, rate, seed)
         timeline = run.timeline
         reasoning_s = timeline.reasoned_s() - timeline.requests.arrival_s
         moving_s = np.array([one.downtime_s for one in run.migrations])
@@ -80,7 +73,7 @@ class PascalExperiment(Experiment):
         return summarize(timeline).flat() | {
             "reasoning_p50_s": statistic(reasoning_s).p50,
             "migration_p99_s": statistic(moving_s).p99,
-            "blocked": blocked,
+            "blocked": blocked_fraction(recorders, arrival_s[-1]),
             "tail_s": {one["reasoning_tokens"]: one["first_answer_s"] for one in tail},
         }
 
@@ -221,19 +214,6 @@ class PascalExperiment(Experiment):
             for length, values in self.phase.slowdowns(policy).items()
         ]
         return {"points": points, "rows": [[r, *self.phase.attainments(r)] for r in PHASE_RATES]}
-
-    def moves(self, mix: str) -> dict[str, Any]:
-        """Return the requests that moved in the last minute of arrivals under PASCAL."""
-        run, _ = self.simulate(PASCAL, mix, self.high_rate(mix), 0)
-        end_s = float(run.timeline.requests.arrival_s[-1])
-        begin_s = max(0.0, end_s - _SHOWN_S)
-        moves = [
-            (one.source, one.destination, one.end_s, "migration")
-            for one in run.migrations
-            if begin_s <= one.end_s <= end_s
-        ]
-        spans = [(number, "both", begin_s, end_s) for number in range(NUM_INSTANCES)]
-        return {"spans": spans, "moves": moves}
 
 
 def blocked_fraction(recorders: list[LoadRecorder], until_s: float) -> float:

@@ -231,15 +231,6 @@ class PhasorExperiment(Experiment):
         ]
         return {"points": points}
 
-    def capacity_bars(self, systems: Sequence[str]) -> dict[str, Any]:
-        """Return capacities of systems by workload."""
-        values = {
-            f"{one}, {load}": self.values("capacity", one, load=load)
-            for load in LOADS
-            for one in systems
-        }
-        return {"bars": {name: own.tolist() for name, own in values.items()}}
-
     def attainment_lines(
         self, systems: Sequence[str], rates: Mapping[str, Sequence[float]]
     ) -> dict[str, Any]:

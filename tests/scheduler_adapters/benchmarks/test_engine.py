@@ -1,4 +1,4 @@
-"""The engine benchmark measures what it says, on a small load."""
+"""Figures of the engine benchmark on a small load."""
 
 import json
 

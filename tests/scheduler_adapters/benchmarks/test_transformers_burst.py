@@ -66,7 +66,7 @@ class Words:
 def test_scores_come_from_where_simulate_takes_them(
     trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is asked for, else the trace's own, else synthetic ones; the oracle's never change."""
+    """The source of the option, else the trace's scores, else synthetic ones."""
     monkeypatch.setattr(
         "scheduler_adapters.workload.workload.open_prompt_scorer", lambda name: Words()
     )

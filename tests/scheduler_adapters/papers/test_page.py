@@ -26,7 +26,6 @@ def test_a_page_counts_the_rows_and_shows_each_with_its_conditions(tmp_path):
             ("lines", ("x", "y")),
             ("bars", ("seconds",)),
             ("instances", ()),
-            ("moves", ()),
         )
     ]
     figures.append(Figure(measure="m", heading="Table", columns=("system", "s")))
@@ -47,4 +46,3 @@ def test_a_page_counts_the_rows_and_shows_each_with_its_conditions(tmp_path):
     assert pd.read_csv(tmp_path / "lines.csv")["y"].tolist() == [2.0]
     assert pd.read_csv(tmp_path / "bars.csv")["mean"].tolist() == [1.5]
     assert pd.read_csv(tmp_path / "instances.csv")["role"].tolist() == ["prefill", "decode"]
-    assert pd.read_csv(tmp_path / "moves.csv")["kind"].tolist() == ["live"]

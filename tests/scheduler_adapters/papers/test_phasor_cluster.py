@@ -17,7 +17,6 @@ from scheduler_adapters.papers.phasor_cluster import (
     p99,
 )
 from scheduler_adapters.papers.phasor_cluster import PRODUCTION as BURST
-from scheduler_adapters.placement import load_placement
 from scheduler_adapters.views import LoadView
 
 
@@ -103,7 +102,10 @@ def test_the_rest_of_the_free_blocks_is_a_fragment():
 
 def test_a_placement_with_samples_decides_as_before(testbed):
     requests, system = BURST.requests(40, 20.0, 0), SYSTEMS["Phasor"]
-    sampled = Sampled(testbed.placement(system, BURST))
+    placement = testbed.placement(system, BURST)
+    sampled = Sampled(placement)
+    for trait in ("name", "watch", "watches_prefills", "tick_s", "hands_over_from", "made_for"):
+        assert getattr(sampled, trait) == getattr(placement, trait)
     one = testbed.run(system, sampled, requests).timeline
     other = testbed.run(system, testbed.placement(system, BURST), requests).timeline
     np.testing.assert_array_equal(one.finished_s, other.finished_s)
@@ -117,10 +119,3 @@ def test_energy_is_that_of_prefills_decodes_and_idle_time():
     meter.ran(LoadView(num_prefilling=1, num_decoding=3), 2.0, 4)
     meter.ran(LoadView(num_decoding=5), 4.0, 5)
     assert meter.joules(10.0) == pytest.approx(2 * 250 + 4 * 165 + 4 * 55)
-
-
-def test_a_placement_with_samples_keeps_its_traits() -> None:
-    pascal = load_placement("pascal")
-    sampled_one = Sampled(pascal)
-    for trait in ("name", "watch", "watches_prefills", "tick_s", "hands_over_from", "made_for"):
-        assert getattr(sampled_one, trait) == getattr(pascal, trait)
