@@ -224,12 +224,10 @@ class VllmDriver(EngineDriver):
 def _watched_steps(
     scheduler: Any, clock: EngineClock, observers: Sequence[EngineObserver]
 ) -> Iterator[tuple[dict[str, float], Callable[[float], None]]]:
-    """Record when each request is first scheduled, and the size of each non-empty step.
+    """Yield the times of first schedules by request id, and a function that takes a turn's seconds.
 
-    Yields:
-        The times by the engine's request id, and a function to be called with the seconds of each
-        turn of the engine. It reports to the observers the step whose outcome the turn has brought:
-        an asynchronous engine has scheduled the next step by then.
+    The function reports to the observers the step whose outcome the turn of the engine has brought.
+    An asynchronous engine has scheduled the next step by then.
     """
     # Sizes are read inside the engine and durations outside: so vLLM's own scheduler is measured in
     # the same way as ours.

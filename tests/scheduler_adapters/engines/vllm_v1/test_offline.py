@@ -13,7 +13,7 @@ import pytest
 from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.timeline.timeline import Timeline, read_timeline
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 COMMAND = (sys.executable, "-m", "scheduler_adapters.engines.vllm_v1.offline")
 SEATS = 4
