@@ -1,6 +1,6 @@
 """Phasor against Splitwise and DistServe: tails, capacity, ablations, energy (`phasor.toml`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any, Final
@@ -154,17 +154,13 @@ class PhasorExperiment(Experiment):
 
     def fragmentation(self) -> dict[str, Any]:
         """Return peak and mean of the fragmentation in the shock, and peaks for larger bursts."""
-        peaks, means = (
-            {
-                burst: [
-                    float(np.mean([of(self.fragments(one, burst, seed)) for seed in self.seeds]))
-                    for one in SHOCKED
-                ]
-                for burst in BURSTS
-            }
-            for of in (np.max, np.mean)
-        )
-        figures = zip(SHOCKED, peaks[1], means[1], strict=True)
+
+        def of_each(statistic: Callable[[Floats], float], burst: int) -> list[float]:
+            shares = [[self.fragments(one, burst, n) for n in self.seeds] for one in SHOCKED]
+            return [float(np.mean([*map(statistic, own)])) for own in shares]
+
+        peaks, means = {burst: of_each(np.max, burst) for burst in BURSTS}, of_each(np.mean, 1)
+        figures = zip(SHOCKED, peaks[1], means, strict=True)
         return {
             "holds": max(peaks[1][1:]) >= 3 * peaks[1][0],
             "each": ", ".join(f"{name} {peak:.2%} / {mean:.2%}" for name, peak, mean in figures),
@@ -180,32 +176,26 @@ class PhasorExperiment(Experiment):
         holds = gains[2] == max(gains) > min(gains)
         return {"value": min(gains), "holds": holds, "gains": ", ".join(f"{g:.2f}" for g in gains)}
 
-    def loss(
-        self,
-        variant: str,
-        sign: int,
-        base: str,
-        systems: Sequence[str],
-        cells: Sequence[Mapping[str, Any]],
-    ) -> dict[str, Any]:
+    def loss(self, variant: str, sign: int, **table: Any) -> dict[str, Any]:
         """Return what each variant loses, mean over the cells, and whether this one loses the most.
 
-        `sign` is 1 where a larger figure is a loss, else -1.
+        `sign` is 1 where a larger figure is a loss, else -1; `table` are arguments of `ratios`.
         """
-        table = self.ratios(base, systems, cells)["rows"]
-        losses = {name: sign * float(np.mean(own)) for name, *own in table}
+        rows = self.ratios(**table)["rows"]
+        losses = {name: sign * float(np.mean(own)) for name, *own in rows}
         most, second = sorted(losses.values(), reverse=True)[:2]
         text = ", ".join(f"{name} {abs(loss):.2f}" for name, loss in losses.items())
         return {"holds": losses[variant] == most > max(second, sign), "losses": text}
 
-    def sensitivity(
-        self, base: str, systems: Sequence[str], cells: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        """Return figures under other settings, Phasor = 1, and the largest change."""
-        table = {name: own for name, *own in self.ratios(base, systems, cells)["rows"]}
-        each = [f"{name} {e2e:.2f}/{capacity:.2f}" for name, (e2e, capacity) in table.items()]
-        value = np.abs(np.array([*table.values()]) - 1).max()
-        holds = table["alpha x 0.5"] != table["alpha x 2"]
+    def sensitivity(self, **table: Any) -> dict[str, Any]:
+        """Return figures under other settings, Phasor = 1, and the largest change.
+
+        `table` are arguments of `ratios`.
+        """
+        rows = {name: own for name, *own in self.ratios(**table)["rows"]}
+        each = [f"{name} {e2e:.2f}/{capacity:.2f}" for name, (e2e, capacity) in rows.items()]
+        value = np.abs(np.array([*rows.values()]) - 1).max()
+        holds = rows["alpha x 0.5"] != rows["alpha x 2"]
         return {"value": value, "holds": holds, "each": "; ".join(each)}
 
     def starved(self, system: str) -> dict[str, Any]:
@@ -231,17 +221,11 @@ class PhasorExperiment(Experiment):
         ]
         return {"points": points}
 
-    def attainment_lines(
-        self, systems: Sequence[str], rates: Mapping[str, Sequence[float]]
-    ) -> dict[str, Any]:
+    def attainment_lines(self, systems: Sequence[str], rates: Mapping[str, Any]) -> dict[str, Any]:
         """Return the share of requests within the targets, by workload, system and rate."""
-        points = [
-            (load, one, rate, self.mean("attainment", one, load=load, rate=rate))
-            for load, own in rates.items()
-            for one in systems
-            for rate in own
-        ]
-        return {"points": points}
+        each = [(load, one, rate) for load in rates for one in systems for rate in rates[load]]
+        means = [self.mean("attainment", one, load=load, rate=rate) for load, one, rate in each]
+        return {"points": [(*row, mean) for row, mean in zip(each, means, strict=True)]}
 
     def split_table(self) -> dict[str, Any]:
         """Return the capacity of each split, by workload."""
