@@ -10,7 +10,6 @@ import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 from math import inf
 
 import numpy as np
@@ -93,18 +92,8 @@ class Engine:
 
     def submit_all(self, requests: Requests) -> None:
         """Submit requests in order of arrival; each has the next row of the timeline."""
-        row = len(self.requests)
-        states = list(
-            map(
-                RequestState,
-                count(row),
-                request_views(requests, row),
-                requests.output_tokens.tolist(),
-                requests.reasoning_tokens.tolist(),
-                requests.arrival_s.tolist(),
-                requests.prompt_tokens.tolist(),
-            )
-        )
+        lengths = requests.output_tokens.tolist(), requests.reasoning_tokens.tolist()
+        states = list(map(RequestState, request_views(requests, len(self.requests)), *lengths))
         self.requests.extend(states)
         self.record.add_rows(len(states))
         rejected = self.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
@@ -121,15 +110,8 @@ class Engine:
         `carried` it continues from `available_s` on, as soon as there are blocks for its KV. The
         timeline has the tokens of this instance only.
         """
-        row = len(self.requests)
-        state = RequestState(
-            row,
-            request.view(row),
-            request.output_tokens,
-            request.reasoning_tokens,
-            request.arrival_s,
-            request.prompt_tokens,
-        )
+        view = request.view(len(self.requests))
+        state = RequestState(view, request.output_tokens, request.reasoning_tokens)
         self.requests.append(state)
         self.record.add_rows(1)
         if self.instance.cannot_hold(request.prompt_tokens, request.output_tokens):

@@ -30,14 +30,14 @@ _counters = partial(array, "q")
 class RequestState:
     """One request inside the engine."""
 
-    row: int
-    """Number of the request in its engine; `view.number` is equal to it."""
     view: RequestView
     output_tokens: int
     reasoning_tokens: int
-    joins_s: float
+    row: int = field(init=False)
+    """Number of the request in its engine: `view.number`."""
+    joins_s: float = field(init=False)
     """Time at which the request joins the queue."""
-    context: int
+    context: int = field(init=False)
     """Prompt and generated tokens; out of date for a member of a batch, see `now_context`."""
     rank: Rank | None = None
     version: int = 0
@@ -75,6 +75,10 @@ class RequestState:
     """First and last ticks of runs of tokens, without those in the present batch."""
     other_token_s: tuple[float, ...] = ()
     """Times of the tokens in earlier instances."""
+
+    def __post_init__(self) -> None:
+        view = self.view
+        self.row, self.joins_s, self.context = view.number, view.arrival_s, view.prompt_tokens
 
     def add_runs(self, record: TimelineRecord, ticks: Sequence[int]) -> None:
         """Record runs of tokens: the first and the last tick of each, in one sequence."""
@@ -126,7 +130,7 @@ class RequestState:
 
 
 # Stands in the place of every request that has left its engine, so that a large run keeps none.
-GONE = RequestState(-1, RequestView("", -1, 0.0, 1), 1, 0, 0.0, 1, version=-1, is_gone=True)
+GONE = RequestState(RequestView("", -1, 0.0, 1), 1, 0, version=-1, is_gone=True)
 
 
 @dataclass(slots=True, eq=False)

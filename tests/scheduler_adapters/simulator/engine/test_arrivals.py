@@ -70,7 +70,7 @@ def test_a_burst_without_shortage_is_served_as_by_the_plain_engine(lengths):
 def test_requests_are_taken_in_order_of_time_then_row():
     arrivals = Arrivals(async_scheduling=False)
     states = [
-        RequestState(row, RequestView(str(row), row, at_s, 8), 1, 0, at_s, 8)
+        RequestState(RequestView(str(row), row, at_s, 8), 1, 0)
         for row, at_s in enumerate([5.0, 1.0, 5.0, 3.0])
     ]
     arrivals.add(states)

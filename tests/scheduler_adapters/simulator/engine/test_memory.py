@@ -151,7 +151,7 @@ def test_residents_that_neither_prefill_nor_return_decode():
     engine = Engine(ByScore(), SECONDS)
     memory, load = engine.memory, engine.load
     for row in range(6):
-        memory.residents[row] = RequestState(row, RequestView(str(row), row, 0.0, 1), 1, 0, 0.0, 1)
+        memory.residents[row] = RequestState(RequestView(str(row), row, 0.0, 1), 1, 0)
     engine.ranked.num_waiting, memory.num_prefilling, memory.num_returning = 5, 1, 2
     memory.update_load()
     assert (load.num_waiting, load.num_prefilling, load.num_decoding) == (5, 1, 3)

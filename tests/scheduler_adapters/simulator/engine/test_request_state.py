@@ -20,7 +20,9 @@ SIZE = 16
 def state_of(row: int, context: int, output_tokens: int = 50, thinks: int = 0) -> RequestState:
     """A request that has its first token."""
     view = RequestView(str(row), row, 0.0, context - 1)
-    return RequestState(row, view, output_tokens, thinks, 0.0, context, Rank())
+    state = RequestState(view, output_tokens, thinks, rank=Rank())
+    state.context = context
+    return state
 
 
 def record_of(count: int) -> TimelineRecord:

@@ -191,21 +191,16 @@ def test_a_request_that_can_never_fit_is_rejected_at_once():
     assert engine.advance(inf) == inf
 
 
-class Departures(EngineObserver):
-    def __init__(self) -> None:
-        self.ids: list[tuple[str, int]] = []
-
-    def withdrawn(self, request, now_s):
-        self.ids.append((request.request_id, request.generated_tokens))
-
-
 def test_observers_are_told_of_a_departure():
-    departures = Departures()
-    engine = Engine(FCFS(), SECONDS, observers=[departures])
+    class Departures(EngineObserver):
+        def withdrawn(self, request, now_s):
+            told.append((request.request_id, request.generated_tokens))
+
+    told, engine = [], Engine(FCFS(), SECONDS, observers=[Departures()])
     engine.submit(REQUEST)
     engine.advance(4.0)
     engine.withdraw(state_of(engine, "moved"))
-    assert departures.ids == [("moved", 4)]
+    assert told == [("moved", 4)]
 
 
 def test_a_view_counts_requests_by_what_they_do():

@@ -15,7 +15,7 @@ INSTANCE = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=9, max_num_seqs
 
 
 def state_of_row(row: int) -> RequestState:
-    return RequestState(row, RequestView(str(row), row, 0.0, 8), 5, 0, 0.0, 8)
+    return RequestState(RequestView(str(row), row, 0.0, 8), 5, 0)
 
 
 def test_the_tighter_of_two_limits_holds_and_only_with_a_host_kv_is_copied_to_it():
