@@ -7,6 +7,7 @@ import json
 import signal
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,53 +207,35 @@ def one_error_line(capsys: Capture) -> str:
 
 
 @pytest.mark.parametrize(
-    ("records", "changes", "message"),
+    ("records", "changes", "settings", "message"),
     [
-        (RECORDS, {"fields": {"output_tokens": "length"}}, "no column 'length'"),
-        (RECORDS, {"sha256": "0" * 64}, "the card says 000000000000"),
-        (RECORDS, {"rows": 7}, "the card says 7"),
-        (RECORDS, {"licenze": "MIT"}, "licenze"),
-        ([], {}, "no rows"),
-        ([PromptResponse(prompt="a", output_tokens=n) for n in range(1, 9)], {}, "only 1 distinct"),
-        (RECORDS[:1], {}, "only 1 distinct"),
-        ([PromptResponse(prompt=r.prompt, output_tokens=9) for r in RECORDS], {}, "every length"),
+        (RECORDS, {"fields": {"output_tokens": "length"}}, [], "no column 'length'"),
+        (RECORDS, {"sha256": "0" * 64}, [], "the card says 000000000000"),
+        (RECORDS, {"rows": 7}, [], "the card says 7"),
+        (RECORDS, {"licenze": "MIT"}, [], "licenze"),
+        ([], {}, [], "no rows"),
+        ([PromptResponse(prompt="a", output_tokens=9)] * 8, {}, [], "only 1 distinct"),
+        (RECORDS[:1], {}, [], "only 1 distinct"),
+        ([replace(r, output_tokens=9) for r in RECORDS], {}, [], "every length"),
+        (RECORDS, {}, ["--data.heads", '["answer_tokens"]'], "the data has no answer_tokens"),
+        (RECORDS, {}, ["--encoder.backbone", "/no/such"], "backbone '/no/such' cannot be loaded"),
+        (RECORDS, {}, ["--trainer.no-such-option", "3"], "Trainer has no 'no_such_option'"),
+        (RECORDS, {}, ["--trainer.max-epochs", "3"], "use --epochs"),
+        (RECORDS, {}, ["--loss.delta", "2"], "loss.delta is 2"),
+        (RECORDS, {}, ["--resume"], "holds no interrupted run"),
     ],
 )  # fmt: skip
-def test_bad_data_is_one_line_and_leaves_nothing(
+def test_bad_data_or_settings_are_one_line_and_leave_nothing(
     fit: Fit,
     make_card: MakeCard,
     tmp_path: Path,
     capsys: Capture,
     records: list[PromptResponse],
     changes: dict[str, object],
-    message: str,
-) -> None:
-    assert fit(make_card(records, **changes)) == 2
-    assert message in one_error_line(capsys)
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "mlruns").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["--loss.delta", "2"], "loss.delta is 2"),
-        (["--data.heads", '["output_tokens"]'], "name each once"),
-        (["--data.heads", '["answer_tokens"]'], "the data has no answer_tokens"),
-        (["--encoder.backbone", "/no/such/model"], "backbone '/no/such/model' cannot be loaded"),
-        (["--trainer.no-such-option", "3"], "Trainer has no 'no_such_option'"),
-        (["--trainer.max-epochs", "3"], "use --epochs"),
-    ],
-)
-def test_bad_settings_are_one_line(
-    fit: Fit,
-    make_card: MakeCard,
-    tmp_path: Path,
-    capsys: Capture,
     settings: list[str],
     message: str,
 ) -> None:
-    assert fit(make_card(RECORDS), *settings) == 2
+    assert fit(make_card(records, **changes), *settings) == 2
     assert message in one_error_line(capsys)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "mlruns").exists()
@@ -283,13 +266,6 @@ def test_a_folder_that_cannot_be_written_is_one_line(
     (tmp_path / blocked).write_text("a file where a folder should be")
     assert fit(make_card(RECORDS)) == 2
     assert "cannot be written" in one_error_line(capsys)
-
-
-def test_resume_without_an_interrupted_run_says_so(
-    fit: Fit, make_card: MakeCard, capsys: Capture
-) -> None:
-    assert fit(make_card(RECORDS), "--resume") == 2
-    assert "holds no interrupted run" in one_error_line(capsys)
 
 
 def test_help_teaches(capsys: Capture) -> None:

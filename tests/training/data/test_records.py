@@ -114,13 +114,6 @@ def test_an_answer_is_what_reasoning_leaves_of_the_output() -> None:
         to_records(frame.assign(thought=8), replace(fields, group=None, group_until=None))
 
 
-def test_one_word_among_the_numbers_of_a_csv_is_the_one_that_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "logs.csv"
-    path.write_text("prompt,output_tokens\na,5\nb,many\n")
-    with pytest.raises(DataError, match="row 1: output_tokens is 'many'"):
-        to_records(read_table(path), FieldMap(), path=path)
-
-
 def test_dropped_lengths_are_counted_over_all_length_columns() -> None:
     frame = table(output_tokens=[1, 0, 7], second=[0, 0, 1])
     records, dropped = to_records(frame, FieldMap(output_tokens=("output_tokens", "second")))

@@ -289,18 +289,6 @@ def test_an_address_without_a_server_or_a_scheme_is_one_line(
         assert message in line
 
 
-def test_rows_asked_for_otherwise_are_never_mixed(
-    collect: Training, endpoint: FakeEndpoint, out: Path
-) -> None:
-    collect("--max-tokens", "64")
-    before = out.read_bytes()
-    for settings in (["--max-tokens", "65"], ["--max-tokens", "64", "--extra", '{"top_p": 0.5}']):
-        status, line = collect(*settings)
-        assert status == 2
-        assert "was collected with" in line
-    assert out.read_bytes() == before
-
-
 def test_the_request_carries_the_settings_and_the_key(
     collect: Training, endpoint: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,18 +313,6 @@ def test_samples_of_a_prompt_stay_apart_and_repeats_of_it_do_not(
     status, result = collect("--samples", "2")
     assert (status, result["prompts"], result["repeated_prompts"]) == (0, 40, 1)
     assert len({(row["prompt"], row["sample"]) for row in rows(out)}) == len(rows(out)) == 80
-
-
-@pytest.mark.parametrize("cut", [1, 30, 100])
-def test_a_torn_last_row_is_dropped_and_requested_again(
-    collect: Training, endpoint: FakeEndpoint, out: Path, cut: int
-) -> None:
-    collect()
-    os.truncate(out, out.stat().st_size - cut)
-    status, result = collect()
-    assert (status, result["new_rows"]) == (0, 1)
-    assert_every_prompt_once(out)
-    assert sum(endpoint.asked.values()) == 41
 
 
 def test_responses_that_were_cut_are_counted(collect: Training, endpoint: FakeEndpoint) -> None:
