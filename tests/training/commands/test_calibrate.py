@@ -46,11 +46,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: Capt
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"latency_s": 0.0}, "latency_s is 0.0; give a number above 0"),
         ({"latency_s": -1.0}, "row 0: latency_s is -1.0"),
-        ({"latency_s": float("nan")}, "latency_s is nan"),
-        ({"latency_s": "fast"}, "latency_s is 'fast'"),
-        ({"prompt_tokens": 0}, "prompt_tokens is 0"),
         ({"prompt_tokens": None}, "no column 'prompt_tokens'; the columns are: "),
         ({"peak_flop_per_s": None}, "holds no peak rate; give --peak-flop-per-s"),
         ({"model": [f"m{n % 2}" for n in range(14)]}, "holds 2 of model: m0, m1; choose by"),
