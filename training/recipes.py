@@ -13,27 +13,6 @@ from training.config import (
     TrainConfig,
 )
 
-_PARS: Final = TrainConfig(
-    data=DataConfig(dataset="alpaca-davinci003", repeats="first"),
-    # These parts of the set hold as many prompts as the paper's.
-    split=SplitConfig(
-        val_fraction=0.025, test_fraction=0.115, train_prompts=40_000, test_prompts=5_000
-    ),
-    encoder=EncoderConfig(backbone="bert", pooling="pooler"),
-    loss=LossConfig(objective="pairs", delta=0.2, pairs_per_prompt=10, log_length_weight=0),
-    optim=OptimConfig(
-        encoder_lr=2e-5,
-        head_lr=2e-5,
-        weight_decay=0,
-        warmup_fraction=0,
-        decay=False,
-        clip_norm=None,
-    ),
-    epochs=5,
-    batch_size=256,  # 128 pairs
-    micro_batch_size=256,
-    pad_to_limit=True,
-)
 RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
     "demo": (
         "4,000 Alpaca prompts x Vicuna-7B lengths, 2 epochs: minutes on two CPU cores.",
@@ -83,11 +62,27 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
     ),
     "pars": (
         "The paper's protocol: 40,000 prompts, BERT-base, pooler, drawn pairs, constant Adam 2e-5.",
-        _PARS,
-    ),
-    "pars-reasoning": (
-        "The paper's protocol with delta .25, for lengths of reasoning models by --data.dataset.",
-        replace(_PARS, loss=replace(_PARS.loss, delta=0.25)),
+        TrainConfig(
+            data=DataConfig(dataset="alpaca-davinci003", repeats="first"),
+            # These parts of the set hold as many prompts as the paper's.
+            split=SplitConfig(
+                val_fraction=0.025, test_fraction=0.115, train_prompts=40_000, test_prompts=5_000
+            ),
+            encoder=EncoderConfig(backbone="bert", pooling="pooler"),
+            loss=LossConfig(objective="pairs", delta=0.2, pairs_per_prompt=10, log_length_weight=0),
+            optim=OptimConfig(
+                encoder_lr=2e-5,
+                head_lr=2e-5,
+                weight_decay=0,
+                warmup_fraction=0,
+                decay=False,
+                clip_norm=None,
+            ),
+            epochs=5,
+            batch_size=256,  # 128 pairs
+            micro_batch_size=256,
+            pad_to_limit=True,
+        ),
     ),
 }
 """Purpose and settings by the name of the recipe."""

@@ -37,7 +37,6 @@ def test_pars_is_the_protocol_of_the_paper() -> None:
     assert config.batch_size == 2 * 128
     assert config.epochs == 5
     assert (config.split.train_prompts, config.split.test_prompts) == (40_000, 5_000)
-    assert recipe("pars-reasoning").loss.delta == 0.25
 
 
 def test_a_manifest_of_another_version_is_refused() -> None:

@@ -182,10 +182,7 @@ def fields_of(
 
 
 def read_records(
-    path: str | Path,
-    columns: ColumnOptions,
-    label: str = "output_tokens",
-    group: str | None = None,
+    path: str | Path, columns: ColumnOptions, label: str, group: str | None = None
 ) -> tuple[list[PromptResponse], int]:
     """Return `to_records` of a table or log, of one model only if the options name it.
 

@@ -1,8 +1,8 @@
 """Synthetic prompts with lengths as predictable as those of a real model.
 
-A prompt is a task, two topics and a manner. The log of its length is the sum of a part of each
-word, a part of task and manner together, a part of the prompt, and noise. Their shares and the
-quantiles of the lengths are those of Vicuna-7B's answers to Alpaca prompts.
+A prompt is a task, two topics and a manner. Four parts sum to the log of its length: each word's,
+that of task and manner together, the prompt's, and noise. Their shares and the quantiles of the
+lengths are those of Vicuna-7B's answers to Alpaca prompts.
 """
 
 import itertools

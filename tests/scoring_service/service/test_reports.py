@@ -80,7 +80,7 @@ def test_a_report_without_a_prompt_does_not_break_retraining(tiny_model, tmp_pat
     reported = [seen(1.0, 5), seen(1.0, 6)._replace(prompt="Say hello.\n\0")]
     book.add(reported, "r1", tiny_model.length_curves)
     book.close()
-    records, _ = read_records(tmp_path / "log.jsonl", ColumnOptions())
+    records, _ = read_records(tmp_path / "log.jsonl", ColumnOptions(), "output_tokens")
     assert [(record.prompt, record.output_tokens) for record in records] == [("Say hello.\n\0", 6)]
 
 

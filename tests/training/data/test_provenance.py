@@ -21,7 +21,7 @@ RECORDS, _ = generate(300, seed=2)
 
 @pytest.fixture
 def trained(make_card: Callable[..., Path]) -> tuple[LabelledSplits, Manifest]:
-    """What was labelled for a run, and the manifest of its bundle."""
+    """Labelled splits of a run, and the manifest of its bundle."""
     data = DataConfig(dataset=str(make_card(RECORDS)))
     config = TrainConfig(data=data, split=SplitConfig(train_prompts=100))
     labelled = load_splits(config, None)

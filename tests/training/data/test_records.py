@@ -142,10 +142,12 @@ def test_reasoning_may_be_all_of_the_output_and_a_given_answer_stays() -> None:
 def test_records_of_one_model_are_chosen_after_the_check(tmp_path: Path) -> None:
     path = tmp_path / "logs.csv"
     table(llm=["x", "y", "x"], output_tokens=[3, 0, 7]).to_csv(path, index=False)
-    records, dropped = read_records(path, ColumnOptions(model_column="llm", model="x"))
+    records, dropped = read_records(
+        path, ColumnOptions(model_column="llm", model="x"), "output_tokens"
+    )
     assert [record.prompt for record in records] == ["a", "c"]
     assert dropped == 1
-    assert len(read_records(path, ColumnOptions(model_column="llm"))[0]) == 2
+    assert len(read_records(path, ColumnOptions(model_column="llm"), "output_tokens")[0]) == 2
 
 
 @pytest.mark.parametrize(
@@ -174,9 +176,9 @@ def test_a_log_names_the_model_of_each_row(tmp_path: Path) -> None:
     rows = [logs.chat("one", 10), logs.chat("two", 20)]
     rows[1]["request"]["model"] = "other"
     path = logs.write_lines(tmp_path / "log.jsonl", rows)
-    records, _ = read_records(path, ColumnOptions(model="other"))
+    records, _ = read_records(path, ColumnOptions(model="other"), "output_tokens")
     assert [record.prompt for record in records] == ["two"]
     path = tmp_path / "logs.csv"
     table(llm=["x", "y", "x"]).to_csv(path, index=False)
     with pytest.raises(DataError, match=r"no column 'model'; .*give --model-column COLUMN"):
-        read_records(path, ColumnOptions(model="x"))
+        read_records(path, ColumnOptions(model="x"), "output_tokens")

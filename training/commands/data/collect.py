@@ -13,11 +13,10 @@ def main(config: CollectConfig, output: OutputOptions) -> int:
     """Measure a model's response length to every prompt of a table.
 
     OUT gets one row per response: the prompt and counts in the model's own tokens, never the text
-    of the response. card.yaml beside it describes OUT, so that
-    `python -m training fit demo --data.dataset DIR/card.yaml` works at once. The same command again
-    continues an interrupted run: every prompt gets one row. Requests to a busy endpoint (429, 5xx)
-    are repeated after growing waits. Exit status 1: some prompts got no answer; the same command
-    tries those again. The key is read from $OPENAI_API_KEY.
+    of the response. card.yaml beside it describes OUT for `fit --data.dataset DIR/card.yaml`. The
+    same command again continues an interrupted run. Requests to a busy endpoint (429, 5xx) are
+    repeated after growing waits. Exit status 1: some prompts got no answer. The key is read from
+    $OPENAI_API_KEY.
 
     example:
       python -m training collect --endpoint http://127.0.0.1:8000/v1 --model llama-3-8b \\

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.command_line.options import POSITIONAL
-from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
 from training.sources.fetching import check_id, fetch
-from training.sources.layouts import LAYOUTS
 from training.sources.repositories import GITHUB
 
 
@@ -17,16 +15,12 @@ from training.sources.repositories import GITHUB
 class FetchOptions:
     """The data sets, their source and their folder."""
 
-    ids: tuple[str, ...] = field(default=(), metadata=POSITIONAL)
+    ids: tuple[str, ...] = field(metadata=POSITIONAL)
     """Ids of data cards."""
     out: Path = Path("mlruns/data")
     """Folder of the data sets; each gets a folder of its own."""
     mirror: str = GITHUB
     """Address of the git server that has the repositories as OWNER/NAME."""
-
-    def __post_init__(self) -> None:
-        if not self.ids:
-            raise ConfigError(f"name data sets of {', '.join(LAYOUTS)}")
 
 
 def main(options: FetchOptions, output: OutputOptions) -> None:

@@ -27,7 +27,7 @@ def test_sets_are_built_with_their_licences_and_found_again(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name data sets of alpaca-davinci003, "),
+        ([], "ids is missing"),
         (["synthetic"], "cannot be read by this version"),
         (["gpteacher-gpt4", "--mirror", "file:///nowhere"], "check the network"),
     ],
