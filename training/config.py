@@ -66,8 +66,7 @@ class DataConfig(ColumnOptions):
     label: Label = "output_tokens"
     """The length that is ranked: all output tokens, or only one part of a reasoning model's."""
     heads: tuple[Label, ...] = ()
-    """Further lengths, each with a head of its own on the same encoder and a bundle of its own: one
-    scheduler may need the total, another one the reasoning."""
+    """Further lengths, each with a head on the same encoder and a bundle of its own."""
     repeats: Repeats = "geometric_mean"
     """Training label of a prompt with repeated samples. Tests compare with the first sample."""
     max_prompt_tokens: int = 128
@@ -182,12 +181,10 @@ class TrainConfig:
     batch_size: int = 32
     """Prompts per optimiser step, over all processes; all-pairs compares every two of them."""
     micro_batch_size: int | None = None
-    """Prompts encoded together: a batch is sorted by length and cut into these, so that a short
-    prompt is not padded to the longest of the batch. None: 8 on a CPU, the whole batch on a GPU,
-    which computes padding faster than the host launches one more micro-batch."""
+    """Prompts of similar length that are encoded together, which saves padding. None: 8 on a CPU,
+    the whole batch on a GPU."""
     pad_to_limit: bool = False
-    """Pad every training prompt to data.max_prompt_tokens (or the encoder's last position), as the
-    PARS code does; only to compare costs."""
+    """Pad every training prompt to data.max_prompt_tokens, as the PARS code does."""
     validations_per_epoch: int = 4
     patience: int | None = None
     """Stop after this many validations without a better tau_b; None trains to the end."""

@@ -1,8 +1,7 @@
 """An append-only JSONL file that stays usable after a crash at any byte.
 
-Each row is one write, so a killed process loses no appended row. The file is synced every few rows,
-so a power cut loses only those. Opening the file drops an incomplete last row. One process at a
-time may have it open.
+Each row is one write, and the file is synced every few rows. Opening the file drops an incomplete
+last row. One process at a time may have it open.
 """
 
 import fcntl

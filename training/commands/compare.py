@@ -36,10 +36,9 @@ class CompareOptions(StoreOptions):
 def main(options: CompareOptions, table: TableOptions, output: OutputOptions) -> None:
     """Compare two rankers on the same prompts and observed lengths.
 
-    A and B are bundle folders, or NAME/VERSION or NAME@champion in the model registry. The default
-    of --length-column is the label of A. The interval of the difference is a paired bootstrap over
-    prompts, much tighter than two separate intervals. Prompts of a ranker's training stay in and
-    are counted, if its data set is at hand.
+    The default of --length-column is the label of A. The interval of the difference is a paired
+    bootstrap over prompts, much tighter than two separate intervals. Prompts of a ranker's training
+    stay in and are counted, if its data set is at hand.
 
     example:
       python -m training compare ranker-new alpaca-vicuna7b@champion --data run/test.parquet
@@ -53,9 +52,7 @@ def main(options: CompareOptions, table: TableOptions, output: OutputOptions) ->
 
 
 def compare(
-    pair: Sequence[tuple[str, ModelBundle]],
-    prompts: Sequence[LabelledPrompt],
-    data_dir: str | None = None,
+    pair: Sequence[tuple[str, ModelBundle]], prompts: Sequence[LabelledPrompt], data_dir: str | None
 ) -> dict[str, Any]:
     """Return tau_b of both and of their difference (a - b); None for an undefined figure."""
     lengths = observed(prompts)

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(BundleOptions):
-    """A bundle, and what it is measured against."""
+    """The data and the calibration of the bundle."""
 
     data_dir: str | None = None
     """Folder of the bundle's own data set."""
@@ -45,10 +45,8 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
     """Measure a model bundle on a table of prompts and observed lengths.
 
     Rows with the same prompt are repeated samples: the first is ranked, the others give the noise
-    ceiling. Scores are then also compared with the geometric mean of each prompt's samples
-    (tau_b_geometric_mean), which is less noisy than a single length.
-    Prompts of the bundle's own training are dropped and counted. The baselines are fitted on the
-    bundle's own training prompts, if its data set is at hand.
+    ceiling, and tau_b_geometric_mean compares with the mean of all. Prompts of the bundle's own
+    training are dropped and counted, and baselines fitted on them, if its data set is at hand.
 
     example:
       python -m training evaluate --bundle mlruns/demo/bundle --data logs.jsonl \\
@@ -65,7 +63,6 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
     result = measure(bundle.manifest, kept, scores, target)
     result |= {"num_seen_in_training": None if own is None else num_seen}
     result |= {"baselines": _baselines(own, kept)}
-
     serve = f"python -m scoring_service serve --bundle {quote(options.bundle)}"
     print_result(result, output, lambda: _print(result), serve)
 

@@ -47,16 +47,14 @@ class MonitorOptions(BundleOptions, ColumnOptions):
 def main(options: MonitorOptions, output: OutputOptions) -> int:
     """Check a bundle against logged prompts and the lengths that were observed.
 
-    Rows count in the order of the file, the newest last. tau_b is measured over windows of
-    consecutive rows, a quarter of a window apart; the newest window gives the verdict. Exit status
-    1: its tau_b is below the gate, by default the lower end of the bundle's 95% interval on its
-    test prompts. Without any drift 1,000 rows fall below by chance in one check of eight; `certain`
-    in the result reports whether the whole 95% interval is below. The coverage of a calibrated
-    bundle's quantiles is checked too, without effect on the exit status. MLflow gets every figure.
+    tau_b is measured over windows of consecutive rows, the newest last and a quarter of a window
+    apart. Exit status 1: that of the newest window is below the gate, by default the lower end of
+    the bundle's 95% interval on its test prompts. Without any drift 1,000 rows fall below by chance
+    in one check of eight; `certain` in the result is true if the whole 95% interval is below. The
+    coverage of the quantiles has no effect on the exit status. MLflow gets every figure.
 
     example:
-      python -m training monitor --bundle alpaca-vicuna7b@champion --log responses.jsonl \\
-          --window 2000
+      python -m training monitor --bundle NAME@champion --log responses.jsonl --window 2000
     """
     bundle = options.open()
     windows, result = monitor(bundle, options)

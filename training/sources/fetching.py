@@ -1,8 +1,4 @@
-"""The tables of a data card, built from its public source at the pinned commit.
-
-`fetch` writes OUT/ID/lengths.parquet, OUT/ID/prompts.parquet if the card joins prompts, and
-OUT/ID/card.yaml, which `load_data` prefers to the repository's card.
-"""
+"""The tables of a data card, and a card of their own, from its public source."""
 
 import logging
 import shutil
