@@ -220,20 +220,19 @@ def _schedulers_like(scheduler: Any) -> tuple[Any, Any]:
 
     stock: Any = _stock_class(scheduler)
 
+    def timed(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Any, *arguments: Any, **named: Any) -> Any:
+            self.began_ns = _now_ns()
+            result = method(self, *arguments, **named)
+            self.ended_ns = _now_ns()
+            return result
+
+        return call
+
     class Timed(stock):  # type: ignore[misc]
         began_ns = ended_ns = 0
-
-        def schedule(self, *args: Any, **kwargs: Any) -> Any:
-            self.began_ns = _now_ns()
-            output = super().schedule(*args, **kwargs)
-            self.ended_ns = _now_ns()
-            return output
-
-        def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
-            self.began_ns = _now_ns()
-            outputs = super().update_from_output(*args, **kwargs)
-            self.ended_ns = _now_ns()
-            return outputs
+        schedule = timed(stock.schedule)
+        update_from_output = timed(stock.update_from_output)
 
     class Empty(Timed):
         def schedule(self, *args: Any, **kwargs: Any) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lengthwise.errors import DataError, SchedulingError
+from lengthwise.errors import DataError
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.benchmarks.check_golden import golden_setting, simulate_golden
 from scheduler_adapters.policies.prefill_first import PrefillFirst
@@ -91,12 +91,6 @@ def test_a_folder_that_is_none_is_one_clear_line(folder, what, capsys):
         pd.read_parquet(path).drop(columns="finished_s").to_parquet(path)
     assert main(["check-golden", str(folder)]) == 2
     assert capsys.readouterr().err.startswith("error: ")
-
-
-def test_a_step_beyond_the_tables_is_refused(folder):
-    latency = TableLatency.load(folder / "tables.npz")
-    with pytest.raises(SchedulingError, match="time tables end before a step of 200 decodes"):
-        latency.step_s(200, 200 * 64, [])
 
 
 @pytest.mark.data

@@ -29,15 +29,11 @@ def test_lengths_are_those_of_the_table_or_spread_around_them():
     requests = CODE.requests(50, 10.0, 0)
     assert set(requests.prompt_tokens) == {128}
     assert set(requests.output_tokens) == {2048}
+    gaps_s = np.diff(BURST.requests(20_000, 10.0, 0).arrival_s)
+    assert gaps_s.std() / gaps_s.mean() == pytest.approx(3, rel=0.1)
     spread = replace(BURST, length_cv=1.0).all_at_once(20_000, 1)
     assert spread.prompt_tokens.mean() == pytest.approx(1024, rel=0.05)
     assert spread.output_tokens.std() == pytest.approx(256, rel=0.1)
-
-
-def test_bursts_have_gaps_three_times_as_spread_as_poisson():
-    burst, steady = (np.diff(one.requests(20_000, 10.0, 0).arrival_s) for one in (BURST, CODE))
-    assert burst.std() / burst.mean() == pytest.approx(3, rel=0.1)
-    assert steady.std() / steady.mean() == pytest.approx(1, rel=0.1)
 
 
 def test_the_shock_is_between_90_and_120_seconds():
