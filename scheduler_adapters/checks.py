@@ -83,15 +83,13 @@ def check_placement(placement: Callable[[], Placement] | str) -> list[str]:
         InvalidDecision: the placement broke a law; the message says which, on which workload.
     """
     make, kept = _maker(placement, load_placement), []
-    tried = _CheckedPlacement(make()).placement
     ends = Outage(instance=2, at_s=0.05, until_s=0.6), Outage(instance=0, at_s=0.3, until_s=0.9)
     cases: dict[str, dict[str, Any]] = {"": {}, ", with instances that die": {"outages": ends}}
+    tried, _ = _watched(make())
     if overrides(tried, "at_prefill_end"):
         cases[", in pools"] = {"roles": ["prefill", "decode", "both"]}
-    checked = _CheckedTicks if overrides(tried, "tick") else _CheckedPlacement
     for workload, (requests, instance) in _workloads().items():
         for case, options in cases.items():
-            made = checked(make())
             run = partial(
                 simulate_cluster,
                 requests,
@@ -100,16 +98,17 @@ def check_placement(placement: Callable[[], Placement] | str) -> list[str]:
                 fabric=Fabric(kv_bytes_per_token=1, bytes_per_s=1000.0),
                 **options,
             )
-            laws = _laws_of_placements(run, made, make)
-            kept += _kept(f"placement {made.name!r}", workload + case, laws.items())
+            laws = _laws_of_placements(run, make)
+            kept += _kept(f"placement {tried.name!r}", workload + case, laws.items())
     return kept
 
 
 def _laws_of_placements(
-    run: Callable[..., ClusterRun], made: _CheckedPlacement, make: Callable[[], Placement]
+    run: Callable[..., ClusterRun], make: Callable[[], Placement]
 ) -> dict[str, str]:
+    watched, complaints = _watched(make())
     try:
-        one, other = run(placement=made), run(placement=make())
+        one, other = run(placement=watched), run(placement=make())
     except InvalidDecision as error:
         return {"decisions_can_be_carried_out": str(error)}
     same = all(
@@ -119,7 +118,7 @@ def _laws_of_placements(
     laws = (every_request_finishes_once_with_all_its_tokens, times_are_in_order)
     return {
         "decisions_can_be_carried_out": "",
-        "views_are_only_read": made.complaint,
+        "views_are_only_read": "".join(complaints[:1]),
         **{law.__name__: law(one) for law in laws},
         "equal_runs_are_equal": "" if same else "a second run differs; seed what is random",
     }
@@ -128,43 +127,26 @@ def _laws_of_placements(
 Made = TypeVar("Made")
 
 
-def _checked(method: str) -> Any:
-    """Return a method that calls the placement's own and notes whether it changed a view."""
+def _watched(placement: Placement) -> tuple[Placement, list[str]]:
+    """Return the placement with watched decisions, and a list of those that change a view."""
+    if not isinstance(placement, Placement):
+        raise ConfigError(f"{placement!r} was made; it must be a Placement")
+    complaints: list[str] = []
 
-    def call(self: _CheckedPlacement, *arguments: Any) -> Any:
+    def watched(decide: Callable[..., Any], *arguments: Any) -> Any:
         first, *_, instances = arguments
-        is_tick = method == "tick"
-        before = first if is_tick else _shown(first), [replace(view) for view in instances]
-        answer = getattr(self.placement, method)(*arguments)
-        if (first if is_tick else _shown(first), list(instances)) != before:
-            what = f"the tick at {first} s" if is_tick else f"deciding on {first.request_id!r}"
-            self.complaint = self.complaint or f"{what} changed one"
+        request = isinstance(first, RequestView) and first
+        before = request and _shown(request), [replace(view) for view in instances]
+        answer = decide(*arguments)
+        if (request and _shown(request), list(instances)) != before:
+            what = f"deciding on {request.request_id!r}" if request else f"the tick at {first} s"
+            complaints.append(f"{what} changed one")
         return answer
 
-    return call
-
-
-class _CheckedPlacement(Placement):
-    """A placement whose calls must not change the views."""
-
-    place = _checked("place")
-    at_phase_change = _checked("at_phase_change")
-    at_prefill_end = _checked("at_prefill_end")
-
-    def __init__(self, placement: Placement) -> None:
-        if not isinstance(placement, Placement):
-            raise ConfigError(f"{placement!r} was made; it must be a Placement")
-        self.complaint = ""
-        """The first view that was changed."""
-        self.placement, self.name, self.watch = placement, placement.name, placement.watch
-        self.watches_prefills = placement.watches_prefills
-        self.hands_over_from, self.tick_s = placement.hands_over_from, placement.tick_s
-
-
-class _CheckedTicks(_CheckedPlacement):
-    """A placement with ticks, at which prefilled requests are offered again."""
-
-    tick = _checked("tick")
+    for method in ("place", "at_phase_change", "at_prefill_end", "tick"):
+        decide = partial(watched, getattr(placement, method))
+        object.__setattr__(placement, method, decide)  # Works for frozen dataclasses, too.
+    return placement, complaints
 
 
 def _maker(made: Callable[[], Made] | str, load: Callable[[str], Made]) -> Callable[[], Made]:

@@ -1,6 +1,7 @@
 """`capacity`: the search for the highest load at which a policy meets its latency targets."""
 
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -36,8 +37,12 @@ log = logging.getLogger(__name__)
 _METRICS: Final = [
     column.name for column in fields(Summary) if column.type is Statistic and column.name != "qoe"
 ]
-_SHARES: Final = ("qoe_violations",)
-"""Targets without a statistic: a share of the requests."""
+_SHARE: Final = "qoe_violations"
+"""Target without a statistic: a share of the requests."""
+_TARGET: Final = re.compile(
+    rf"({_SHARE}|(?:{'|'.join(_METRICS)})\.(?:mean|p50|p90|p99))(?:\.(.+))?"
+)
+"""Metric and statistic, and a user class."""
 _REQUESTS_PER_CLIENT: Final = 4
 """Least number; the first and the last are not measured."""
 _BOUND: Final = "bound (any policy)"
@@ -327,25 +332,21 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
 
 def target_parts(name: str) -> tuple[str, str]:
     """Return metric and statistic of a target, and its user class; empty: all requests."""
-    depth = 1 if name.startswith(_SHARES) else 2
-    words = name.split(".", depth)
-    return ".".join(words[:depth]), "".join(words[depth:])
+    if (found := _TARGET.fullmatch(name)) is None:
+        raise ConfigError(
+            f"slo names {name!r}; use one of {', '.join(_METRICS)} with .mean, .p50, .p90 "
+            f"or .p99, or {_SHARE}, and .CLASS behind it for one user class"
+        )
+    return found[1], found[2] or ""
 
 
 def check_slo(slo: Mapping[str, float]) -> None:
     """Refuse targets of unknown metrics, and values outside their range."""
     for name, most in slo.items():
-        metric, _, statistic = target_parts(name)[0].partition(".")
-        if metric in _SHARES and not name.endswith("."):
+        if target_parts(name)[0] == _SHARE:
             require(f"slo {name}", most, 0 <= most < 1, "a share in [0, 1)")
-            continue
-        is_known = metric in _METRICS and statistic in ("mean", "p50", "p90", "p99")
-        if not is_known or name.endswith("."):
-            raise ConfigError(
-                f"slo names {name!r}; use one of {', '.join(_METRICS)} with .mean, .p50, .p90 "
-                f"or .p99, or {', '.join(_SHARES)}, and .CLASS behind it for one user class"
-            )
-        require(f"slo {name}", most, most > 0, "seconds above 0")
+        else:
+            require(f"slo {name}", most, most > 0, "seconds above 0")
 
 
 def is_met(slo: Mapping[str, float], timeline: Timeline) -> bool:
@@ -367,7 +368,7 @@ def capacity_section(
     """Return the loads and their bound, as a table and as bars with intervals."""
     table, label = capacity_table(found), f"capacity ({config.found_unit})"
     targets = ", ".join(
-        f"{name} <= {most:g}{'' if name.startswith(_SHARES) else ' s'}"
+        f"{name} <= {most:g}{'' if name.startswith(_SHARE) else ' s'}"
         for name, most in config.slo.items()
     )
     text = f"The highest load at which {targets}, found by bisection."

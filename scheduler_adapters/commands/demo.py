@@ -26,7 +26,7 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline, join_timelines
 from scheduler_adapters.workload.requests import Requests, make_requests
-from scheduler_adapters.workload.score_sources import PromptScores, ServiceScores
+from scheduler_adapters.workload.score_sources import ServiceScores
 from scheduler_adapters.workload.table_files import read_table
 
 log = logging.getLogger(__name__)
@@ -77,38 +77,30 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     """Run the demo and write its report; returns the figures."""
     bundle = ModelBundle.load(config.trained / "bundle")
     held_out = read_table(config.trained / "test.parquet", ["prompt", "output_tokens"])
-    requests, num_scored = _scored_requests(bundle, held_out.head(_NUM_SIMULATED))
+    requests = _scored_requests(bundle, held_out.head(_NUM_SIMULATED))
     simulated = _simulate(requests)
     served = _serve(requests, config)
     page = config.trained / "report.html"
-    write_demo_report(page, bundle.manifest, requests, num_scored, simulated, served)
+    write_demo_report(page, bundle.manifest, requests, simulated, served)
     return _figures(bundle, simulated, served) | {"report": str(page)}
 
 
-def _scored_requests(bundle: ModelBundle, held_out: pd.DataFrame) -> tuple[Requests, int]:
-    """Return a burst of the held-out prompts, and the number of scores of the service."""
+def _scored_requests(bundle: ModelBundle, held_out: pd.DataFrame) -> Requests:
+    """Return a burst of the held-out prompts with the scores of the service."""
     prompts = held_out["prompt"].tolist()
     log.info("scoring %d held-out prompts through the service", len(prompts))
-    unknown = np.full(len(prompts), np.nan)
-    scored = PromptScores(values=unknown, prompt_tokens=unknown)
     with (
-        contextlib.suppress(ScoringError),
         _service(bundle) as target,
         contextlib.closing(ServiceScores(target, timeout_s=_SCORING_TIMEOUT_S)) as source,
     ):
         scored = source.score_prompts(prompts)
-    num_scored = int(np.isfinite(scored.values).sum())
-    if num_scored < len(prompts):
-        text = "%d of %d prompts have no score and are ranked by the median"
-        log.warning(text, len(prompts) - num_scored, len(prompts))
-    words = [max(1, len(prompt.split())) for prompt in prompts]
-    tokens = scored.prompt_tokens
-    requests = make_requests(
-        prompt_tokens=np.where(np.isfinite(tokens), tokens, words),
+    if np.isnan(scored.values).any():
+        raise ScoringError("some held-out prompts have no score; run the demo on a calmer machine")
+    return make_requests(
+        prompt_tokens=scored.prompt_tokens,
         output_tokens=held_out["output_tokens"].to_numpy(),
         scores=scored.values,
     )
-    return requests, num_scored
 
 
 @contextlib.contextmanager

@@ -1,30 +1,22 @@
 """`models`: the latency presets and the sources of their step times."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.errors import ConfigError, DataError
 from lengthwise.strict_json import to_json
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.latency.presets import SOURCES, Preset, presets
-from scheduler_adapters.workload.data_folder import DataDir
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsConfig:
     """Presets to list."""
 
-    data_dir: Path | None = None
-    """Folder of measured data; none: $LENGTHWISE_DATA."""
     json: bool = False
     """Print one JSON object instead of a table."""
-
-    def __post_init__(self) -> None:
-        is_there = self.data_dir is None or self.data_dir.is_dir()
-        require("data_dir", self.data_dir, is_there, "a folder that exists")
 
 
 def run(config: ModelsConfig) -> None:
@@ -32,9 +24,9 @@ def run(config: ModelsConfig) -> None:
 
     Examples:
       python -m scheduler_adapters models
-      python -m scheduler_adapters models --data-dir data --json
+      python -m scheduler_adapters models --json
     """
-    rows = [list_preset(entry, config.data_dir) for entry in presets().values()]
+    rows = [list_preset(entry) for entry in presets().values()]
     if config.json:
         print(to_json({"models": rows}))
         return
@@ -44,11 +36,11 @@ def run(config: ModelsConfig) -> None:
         print(f"\n{provenance}\n{text_of(shown)}")
 
 
-def list_preset(entry: Preset, data_dir: DataDir) -> dict[str, Any]:
+def list_preset(entry: Preset) -> dict[str, Any]:
     """Return a preset as a row; `kv_blocks` is None and `note` the reason if it cannot be made."""
     kv_blocks, is_compiled, note = None, False, ""
     try:
-        latency, kv_blocks = entry.make(data_dir)
+        latency, kv_blocks = entry.make(None)
         is_compiled = latency.compiled() is not None
     except (ConfigError, DataError) as error:
         note = str(error)

@@ -1,4 +1,4 @@
-"""`profile-prefill`: the prefill latency of a model on a device, by prompt length and batch.
+"""`profile-prefill`: the prefill latency of a model on a device, by prompt length.
 
 The samples calibrate Phasor's prefill cost, alpha * l^2 + beta * l. Latency times
 `peak_flop_per_s`, the best sustained rate of a large matrix product, is the cost in
@@ -48,39 +48,31 @@ class ProfileConfig:
         default_factory=lambda: [128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192]
     )
     """Prompt lengths."""
-    batch_sizes: list[int] = field(default_factory=lambda: [1])
-    """Prompts of equal length in one prefill."""
     repeats: int = 5
-    """Timed runs of each pair, after one untimed run."""
+    """Timed runs of each length, after one untimed run."""
     seed: int = 0
     """Seed of weights and prompts."""
     json: bool = False
     """Print one JSON object instead of text."""
 
     def __post_init__(self) -> None:
-        for name in ("prompt_tokens", "batch_sizes"):
-            numbers = getattr(self, name)
-            require(name, numbers, min(numbers, default=0) >= 1, "numbers >= 1")
+        is_right = min(self.prompt_tokens, default=0) >= 1
+        require("prompt_tokens", self.prompt_tokens, is_right, "numbers >= 1")
         at_least("repeats", self.repeats, 1)
-        if self.profile is not None and self.batch_sizes != [1]:
-            raise ConfigError(
-                f"batch_sizes is {self.batch_sizes} with a profile, whose prompts are prefilled "
-                "alone; leave it out"
-            )
         check_place(self.out, ".csv")
 
 
 def profile(config: ProfileConfig) -> None:
     """Measure prefill latency on this machine, to fit Phasor's prefill cost to it.
 
-    A random model of the given shape prefills random prompts. Rows have prompt_tokens, batch_size,
-    latency_s, peak_flop_per_s, model and device, on a GPU also eager_s. Keys and values are
-    computed but not kept. Prompts too large for the memory are left out, with a warning.
+    A random model of the given shape prefills random prompts. Rows have prompt_tokens, latency_s,
+    peak_flop_per_s, model and device, on a GPU also eager_s. Keys and values are computed but not
+    kept. Prompts too large for the memory are left out, with a warning.
     `python -m training calibrate --samples FILE` fits the cost.
 
     Examples:
       python -m scheduler_adapters profile-prefill --prompt-tokens '[64, 128, 256]'
-      python -m scheduler_adapters profile-prefill --shape 7b --batch-sizes '[1, 4]' --out a100.csv
+      python -m scheduler_adapters profile-prefill --shape 7b --out a100.csv
       python -m scheduler_adapters profile-prefill --profile qwen2.5-7b@v100-32g --out v100.csv
     """
     table = measure(config)
@@ -96,7 +88,7 @@ def profile(config: ProfileConfig) -> None:
         print(json.dumps(about))
         return
     timed = [name for name in ("latency_s", "eager_s") if name in table]
-    medians = table.groupby(["batch_size", "prompt_tokens"])[timed].median()
+    medians = table.groupby("prompt_tokens")[timed].median()
     print(text_of(medians.reset_index()))
     print(f"{about['peak_flop_per_s']:.3g} FLOP/s; samples in {config.out}; fit them by")
     print(f"python -m training calibrate --samples {config.out}")
@@ -134,7 +126,7 @@ def simulated(profile: str, prompt_tokens: Sequence[int]) -> pd.DataFrame:
     model, _, device = profile.partition(":")[0].partition("@")
     latency_s = [instance.prefill_s(tokens) for tokens in prompt_tokens]
     return pd.DataFrame({"prompt_tokens": prompt_tokens, "latency_s": latency_s}).assign(
-        batch_size=1, peak_flop_per_s=gpu_of(device).flops_per_s, model=model, device=device
+        peak_flop_per_s=gpu_of(device).flops_per_s, model=model, device=device
     )
 
 
@@ -152,13 +144,11 @@ def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[st
     import torch
 
     is_gpu = device.startswith("cuda")
-    pairs = [(size, length) for size in config.batch_sizes for length in config.prompt_tokens]
     generator = torch.Generator(device=device).manual_seed(config.seed)
-    with Progress(len(pairs)) as progress, torch.inference_mode():
-        for shape in pairs:
-            size, length = shape
+    with Progress(len(config.prompt_tokens)) as progress, torch.inference_mode():
+        for length in config.prompt_tokens:
             prompts_BL = torch.randint(
-                model.config.vocab_size, shape, generator=generator, device=device
+                model.config.vocab_size, (1, length), generator=generator, device=device
             )
             prefill = partial(model, prompts_BL, logits_to_keep=1, use_cache=False)
             try:
@@ -170,13 +160,12 @@ def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[st
                     taken = {"latency_s": replayed_s, "eager_s": taken["latency_s"]}
                     del replay  # and with it the memory of the graph
             except torch.OutOfMemoryError:
-                log.warning("%d prompts of %d tokens do not fit: left out", size, length)
+                log.warning("a prompt of %d tokens does not fit: left out", length)
                 torch.cuda.empty_cache()
             else:
                 for seconds in zip(*taken.values(), strict=True):
-                    row = dict(zip(taken, seconds, strict=True))
-                    yield {"prompt_tokens": length, "batch_size": size, **row}
-            progress.step(f"{size} x {length} tokens")
+                    yield {"prompt_tokens": length, **dict(zip(taken, seconds, strict=True))}
+            progress.step(f"{length} tokens")
 
 
 def _captured(run: Callable[[], Any], device: str) -> Callable[[], Any]:

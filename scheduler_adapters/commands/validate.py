@@ -1,4 +1,4 @@
-"""`validate`: errors of the simulator against vLLM on one trace, as a table and figures.
+"""`validate`: errors of the simulator against vLLM on one trace, as a table.
 
 `validation/engine_trial.py` defines the comparison.
 """
@@ -53,9 +53,6 @@ class ValidateConfig(TrialConfig):
     """Memory for KV blocks."""
     engine: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of vLLM's engine, e.g. {"enforce_eager": false} for CUDA graphs."""
-    figures: Path | None = None
-    """Folder for a figure per metric (e2e.svg), simulated against measured with the range of the
-    repeats, and its table (e2e.csv)."""
     json: bool = False
     """Print one JSON object."""
 
@@ -70,7 +67,7 @@ class ValidateConfig(TrialConfig):
 def validate(config: ValidateConfig) -> None:
     """Serve a trace with vLLM and simulate it; print how far apart the latencies are.
 
-    python -m scheduler_adapters validate --policy pars --figures figures
+    python -m scheduler_adapters validate --policy pars --json
 
     vLLM serves each piece of the trace --repeats times. Step times are fitted on one half of the
     pieces. The other half is simulated and compared per request. The table has the error against
@@ -88,8 +85,6 @@ def validate(config: ValidateConfig) -> None:
         trial = engine_trial.run_trial(
             driver, requests, config.policy, lambda: _policy(config), config
         )
-    if config.figures is not None:
-        _draw(trial, config.figures)
     print(json.dumps(trial.row) if config.json else _table(trial))
 
 
@@ -128,22 +123,3 @@ def _table(trial: Trial) -> str:
         f"decisions: the policy admits the same request again in "
         f"{row['decisions_equal_fraction']:.1%} of {row['decisions_replayed']}"
     )
-
-
-def _draw(trial: Trial, folder: Path) -> None:
-    from lengthwise.report_page import save_figure, save_table
-    from scheduler_adapters.reporting.figures import agreement_figure
-
-    for name in METRICS:
-        measured_s = trial.measured[name]
-        table = pd.DataFrame(
-            {
-                "request_id": trial.request_id,
-                "measured_s": measured_s.mean(axis=0),
-                "lowest_s": measured_s.min(axis=0),
-                "highest_s": measured_s.max(axis=0),
-                "simulated_s": trial.simulated[name],
-            }
-        )
-        save_table(table, folder / f"{name}.csv")
-        save_figure(agreement_figure(table, name.upper()), folder / f"{name}.svg")

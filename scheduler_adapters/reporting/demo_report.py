@@ -59,7 +59,6 @@ def write_demo_report(
     page: Path,
     manifest: Manifest,
     requests: Requests,
-    num_scored: int,
     simulated: Bursts,
     served: Bursts | None,
 ) -> None:
@@ -76,8 +75,6 @@ def write_demo_report(
         f"held-out prompts) cuts the mean normalised latency of a burst "
         f"{means['fcfs'] / means['pars']:.1f}-fold."
     )
-    if num_scored < len(requests):
-        lead += f" Only {num_scored} of {len(requests)} prompts had a score; the rest ran FCFS."
     write_page(page, page_text(title="Lengthwise demo", lead=lead, sections=sections))
     panels = {"simulator": simulated} | ({} if served is None else {"vLLM": served})
     table = ecdf_table({engine: _e2e_s(bursts) for engine, bursts in panels.items()})

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lengthwise.bundle import BANNER, Manifest, ModelBundle
-from lengthwise.errors import BundleError, DataError
+from lengthwise.errors import BundleError, DataError, ScoringError
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import demo
 from scheduler_adapters.commands.demo import DemoConfig, print_summary, run_demo
@@ -76,14 +76,13 @@ def test_all_schedulers_serve_the_same_requests_in_one_engine(trained: Path) -> 
     json.dumps(figures, allow_nan=False)
 
 
-def test_without_scores_the_order_falls_back_to_fcfs_and_says_so(
-    trained: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_prompts_without_a_score_end_the_demo(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "_SCORING_TIMEOUT_S", 1e-6)
-    figures = run_demo(a_config(trained))
-    assert figures["simulator"]["pars"] == figures["simulator"]["fcfs"]
-    assert "ranked by the median" in caplog.text
-    assert f"0 of {NUM_PROMPTS} prompts had a score" in Path(figures["report"]).read_text()
+    with pytest.raises(ScoringError, match="have no score"):
+        run_demo(a_config(trained))
+    assert not (trained / "report.html").exists()
 
 
 def test_a_folder_without_a_bundle_is_one_clear_line(

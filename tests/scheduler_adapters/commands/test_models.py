@@ -22,14 +22,10 @@ def test_without_data_every_preset_is_listed_and_the_measured_say_what_they_need
 
 
 @pytest.mark.data
-def test_with_data_every_preset_has_kv_memory_unless_its_weights_fill_the_gpu(capsys, data_folder):
-    assert main(["models", "--json", "--data-dir", str(data_folder)]) == 0
+@pytest.mark.usefixtures("data_folder")
+def test_with_data_every_preset_has_kv_memory_unless_its_weights_fill_the_gpu(capsys):
+    assert main(["models", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     for row in printed["models"]:
         is_full = row["data"] is None and "leave no room for KV" in row["note"]
         assert is_full or row["kv_blocks"] > 0
-
-
-def test_a_data_folder_that_does_not_exist_is_one_line_and_exit_code_2(capsys, tmp_path):
-    assert main(["models", "--data-dir", str(tmp_path / "absent")]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: data_dir is ")

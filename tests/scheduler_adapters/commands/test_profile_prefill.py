@@ -27,7 +27,6 @@ def test_the_7b_shape_has_the_parameters_of_llama_2_7b() -> None:
     "wrong",
     [
         {"prompt_tokens": []},
-        {"batch_sizes": [0]},
         {"repeats": 0},
     ],
 )
@@ -84,14 +83,14 @@ def test_the_command_writes_a_row_per_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "prefill.csv"
-    lengths = ["--prompt_tokens", "[8, 16, 32]", "--batch_sizes", "[1, 2]", "--repeats", "2"]
+    lengths = ["--prompt_tokens", "[8, 16, 32]", "--repeats", "2"]
     assert main(["profile-prefill", *lengths, "--device", "cpu", "--out", str(out), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     table = pd.read_csv(out)
-    assert printed["num_samples"] == len(table) == 2 * 3 * 2
+    assert printed["num_samples"] == len(table) == 3 * 2
     assert (table["latency_s"] > 0).all()
     assert list(table) == [
-        "prompt_tokens", "batch_size", "latency_s", "peak_flop_per_s", "model", "device",
+        "prompt_tokens", "latency_s", "peak_flop_per_s", "model", "device",
     ]  # fmt: skip
 
 
@@ -107,4 +106,3 @@ def test_a_simulated_instance_is_profiled_by_its_step_times(
     # Two steps of 2,048 tokens, the second behind the first.
     two_s = [instance.latency.step_s(0, 0, [(done, 2048)]) for done in (0, 2048)]
     assert table.latency_s[table.prompt_tokens == 4096].item() == pytest.approx(sum(two_s))
-    assert main(["profile-prefill", "--profile", name, "--batch-sizes", "[2]"]) == 2

@@ -1,9 +1,7 @@
 """`validate` on a short trace: what it prints, and that the figures come from both sides."""
 
 import json
-from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from scheduler_adapters.__main__ import main
@@ -13,12 +11,12 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 
 def test_the_simulator_with_fitted_steps_comes_near_the_engine(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     # Few seats, so that there is a queue and its order has something to say.
     arguments = ["--policy=pars", "--shape=tiny", "--num-requests=80", "--pieces=4"]
     arguments += ["--rate-per-s=30", "--max-num-seqs=8", "--repeats=2", "--json"]
-    assert main(["validate", *arguments, f"--figures={tmp_path}"]) == 0
+    assert main(["validate", *arguments]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["num_requests"], result["repeats"], result["clock"]) == (40, 2, "steady")
     assert {"e2e_mape", "tpot_mape", "ttft_mape"} <= result.keys()
@@ -28,13 +26,6 @@ def test_the_simulator_with_fitted_steps_comes_near_the_engine(
     assert abs(result["e2e_bias"]) < 0.5
     assert 0 < result["e2e_mape"] < 0.6
     assert 0 < result["e2e_noise_mape"] < result["e2e_floor_mape"] < 0.8
-    for metric in ("e2e", "tpot", "ttft"):
-        assert (tmp_path / f"{metric}.svg").exists()
-        drawn = pd.read_csv(tmp_path / f"{metric}.csv")
-        assert len(drawn) == 40
-        assert (drawn.lowest_s <= drawn.measured_s).all()
-        error = (drawn.simulated_s - drawn.measured_s).abs() / drawn.measured_s
-        assert error.mean() == pytest.approx(result[f"{metric}_mape"])
 
 
 @pytest.mark.parametrize(
