@@ -1,21 +1,37 @@
 """The state of the compiled loop: requests, decodes, limits; and evictions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from heapq import heappush
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numba import njit
+from numba.core.caching import FunctionCache
 from numpy.typing import NDArray
 
 from scheduler_adapters.views import StepRule
 
-jit: Any = njit(cache=True, nogil=True, forceinline=True)
-"""Compiles a function, as a part of its callers, and caches the machine code.
+_FILES: Final = sorted(Path(__file__).parent.glob("*.py"))
+_SOURCE = sha256(b"".join(path.read_bytes() for path in _FILES)).hexdigest()
 
-The cache is checked against the file of the outermost function only: after an edit of another file,
-touch `loop.py` as well.
-"""
+
+class _FolderCache(FunctionCache):
+    """Machine code that is valid as long as no file of this folder changes."""
+
+    # Numba looks at the file of the outermost function only, and the others are parts of it.
+    def _index_key(self, *key: Any) -> tuple[Any, ...]:
+        return (*super()._index_key(*key), _SOURCE)
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile a function, as a part of its callers, and cache the machine code."""
+    compiled = njit(nogil=True, forceinline=True)(function)
+    compiled._cache = _FolderCache(function)
+    return compiled
+
 
 REQUEST = np.dtype(
     [
