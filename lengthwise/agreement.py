@@ -45,21 +45,9 @@ def _tied_pairs(ranks: NDArray[np.int64]) -> int:
 
 
 def _inversions(ranks: NDArray[np.int64]) -> int:
-    """Return the number of pairs in descending order, counted bit by bit from the top."""
-    # The greater rank of a pair has a 1 where the two first differ. Among ranks with equal higher
-    # bits, the ones before each zero are counted; a stable partition then puts zeros before ones.
-    places = np.arange(len(ranks))
-    # Place of the first item of each rank in sorted order.
-    begins = np.concatenate(([0], np.cumsum(np.bincount(ranks))))
-    found = 0
-    for bit in reversed(range(int(ranks.max()).bit_length())):
-        lowest = ranks >> (bit + 1) << (bit + 1)
-        is_one = ranks >> bit & 1
-        ones_before = np.cumsum(is_one) - is_one
-        ones_before -= ones_before[begins[lowest]]
-        found += int(ones_before[is_one == 0].sum())
-        middle = begins[np.minimum(lowest + (1 << bit), len(begins) - 1)]
-        reordered = np.empty_like(ranks)
-        reordered[np.where(is_one, middle + ones_before, places - ones_before)] = ranks
-        ranks = reordered
-    return found
+    """Return the number of pairs in descending order: within each half, and across the halves."""
+    if len(ranks) <= 64:
+        return int(np.triu(ranks[:, None] > ranks).sum())
+    left, right = np.array_split(ranks, 2)
+    not_above = int(np.searchsorted(np.sort(left), right, side="right").sum())
+    return _inversions(left) + _inversions(right) + len(left) * len(right) - not_above

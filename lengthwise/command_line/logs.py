@@ -41,18 +41,13 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry)
 
 
-def configure_logs(kind: str) -> None:
-    """Send INFO and above to stderr, as "text" or "json", in place of earlier settings."""
-    text = TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    _send(JsonFormatter() if kind == "json" else text, force=True)
+def configure_logs(kind: str | None = None) -> None:
+    """Send INFO and above to stderr, as "text" or "json" in place of earlier settings.
 
-
-def log_to_stderr() -> None:
-    """Send INFO and above to stderr as level and message."""
-    _send(TextFormatter("%(levelname)s %(message)s"))
-
-
-def _send(form: logging.Formatter, *, force: bool = False) -> None:
+    Without a kind a line has level and message, and earlier settings stay.
+    """
+    start = "%(asctime)s %(levelname)s %(name)s:" if kind else "%(levelname)s"
+    text = TextFormatter(f"{start} %(message)s")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(form)
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=force)
+    handler.setFormatter(JsonFormatter() if kind == "json" else text)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=kind is not None)

@@ -24,7 +24,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final, TextIO, get_type_hints
 
-from lengthwise.command_line.logs import log_to_stderr, printable
+from lengthwise.command_line.logs import configure_logs, printable
 from lengthwise.command_line.options import HELP, Command, parse
 from lengthwise.errors import ConfigError, LengthwiseError
 
@@ -70,7 +70,7 @@ class Program:
     """Command -> its own extra, where that differs."""
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Command -> its name under `lengthwise`, where that differs."""
-    prepare: Callable[[], None] = log_to_stderr
+    prepare: Callable[[], None] = configure_logs
     """Sets up the log and the process before a command."""
 
     def run(self, arguments: Sequence[str] | None = None) -> int:

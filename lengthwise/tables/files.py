@@ -7,10 +7,8 @@ no unreadable file. Every kind may be compressed by gzip or zstandard.
 import gzip
 import json
 import re
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -106,18 +104,6 @@ def content_of(path: Path) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot be decompressed ({error}); copy it again", path=path) from error
     return content
-
-
-@contextmanager
-def plain_file(path: Path) -> Iterator[Path]:
-    """Yield the path of the file without compression: itself, or a copy that is removed later."""
-    if path.suffix not in COMPRESSED:
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="lengthwise-") as folder:
-        copy = Path(folder, path.stem)
-        copy.write_bytes(content_of(path))
-        yield copy
 
 
 def json_rows(content: bytes, path: Path) -> list[Row | BadRow]:

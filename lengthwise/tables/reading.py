@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
 from itertools import islice
 from math import isnan
 from os import PathLike
@@ -18,15 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lengthwise.errors import DataError
-from lengthwise.tables.files import (
-    BadRow,
-    Kind,
-    Row,
-    content_of,
-    json_rows,
-    kind_of,
-    plain_file,
-)
+from lengthwise.tables.files import COMPRESSED, BadRow, Kind, Row, content_of, json_rows, kind_of
 from lengthwise.tables.formats import LogFormat, recognise, standard_row, unanswered
 from lengthwise.tables.values import unpacked, value_at
 from lengthwise.tables.vllm_log import VLLM, vllm_rows
@@ -82,8 +75,7 @@ def read_table(
     path = Path(path)
     kind = kind_of(path)
     if kind in ("parquet", "csv"):
-        with plain_file(path) as plain:
-            frame = _frame_of(plain, kind)
+        frame = _frame_of(path, kind)
         known = _format_of(_rows_of(frame.head(_SAMPLE)).values())
         rows = {} if known is None else _rows_of(frame)
     else:
@@ -104,11 +96,12 @@ def _frame_of(path: Path, kind: Kind) -> pd.DataFrame:
     import pandas as pd
     import pyarrow.parquet as pq
 
+    source = BytesIO(content_of(path)) if path.suffix in COMPRESSED else path
     try:
         if kind == "csv":
-            return pd.read_csv(path)
+            return pd.read_csv(source)
         # A stored index of pandas would take the place of the row numbers.
-        frame: pd.DataFrame = pq.ParquetFile(path).read().to_pandas(ignore_metadata=True)
+        frame: pd.DataFrame = pq.ParquetFile(source).read().to_pandas(ignore_metadata=True)
         return frame
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]

@@ -6,10 +6,8 @@ the lines of request and response. Newer versions write separate "details" at DE
 """
 
 import ast
-import json
 import re
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from lengthwise.tables.files import BadRow, Row
 from lengthwise.tables.formats import LogFormat
@@ -49,22 +47,14 @@ _USER_TURNS: Final = tuple(
 def vllm_rows(text: str) -> list[Row | BadRow]:
     """Return a row per answered request, in order of arrival, without missing values."""
     requests: dict[str, Row] = {}
-    for line in map(_LINE.search, _messages(text.split("\n"))):
-        if line is not None:
-            _read(line, requests)
+    for line in text.split("\n"):
+        entry = unpacked(line)
+        if isinstance(entry, dict):  # a line in JSON, by VLLM_LOGGING_CONFIG_PATH
+            line = f"{entry.get('asctime', '')} {entry.get('message', '')}"
+        if (found := _LINE.search(line)) is not None:
+            _read(found, requests)
     # Without an answer: an embedding, an aborted request, or an answer after the end of the log.
     return [request for request in requests.values() if request.pop("is_answered", False)]
-
-
-def _messages(lines: Iterable[str]) -> Iterable[str]:
-    """Yield the lines; of a line in JSON (`VLLM_LOGGING_CONFIG_PATH`), its time and message."""
-    for line in lines:
-        if line.startswith("{"):
-            entry = unpacked(line)
-            if isinstance(entry, dict):
-                yield f"{entry.get('asctime', '')} {entry.get('message', '')}"
-                continue
-        yield line
 
 
 def _read(line: re.Match[str], requests: dict[str, Row]) -> None:
@@ -83,7 +73,8 @@ def _read(line: re.Match[str], requests: dict[str, Row]) -> None:
     if line["day"] and "arrival_s" not in request:
         request["arrival_s"] = seconds_of(f"{_YEAR}{line['day']} {line['time']}")
     if line["details"] == " JSON body":
-        if (prompt := prompt_of(_body(rest))) is not None:
+        body = unpacked(rest)  # a text if --max-log-len cut it
+        if isinstance(body, dict) and (prompt := prompt_of(body)) is not None:
             request["prompt"] = prompt
         return
     if (quoted := _PROMPT.search(rest)) is not None and "prompt" not in request:
@@ -95,13 +86,6 @@ def _read(line: re.Match[str], requests: dict[str, Row]) -> None:
 def _core(request_id: str) -> str:
     """Return the part of an id that all lines of a request share, without prefix and "-0"."""
     return re.sub(r"^(?:chatcmpl|cmpl|resp)[-_]|-\d{1,3}$", "", request_id)
-
-
-def _body(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:  # cut by --max-log-len
-        return None
 
 
 def user_turn(prompt: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import shutil
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,6 @@ from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
 from training.config import TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
-from training.ranker.processes import rank
 from training.recipes import RECIPES, recipe
 
 # In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
@@ -104,7 +104,7 @@ def run(options: FitOptions, config: TrainConfig, output: OutputOptions) -> None
         for figures in (result, *result.get("heads", {}).values()):
             _print_result(figures)
 
-    if rank() == 0:
+    if result:
         serve = f"python -m scoring_service serve --bundle {quote(result['bundle'])}"
         print_result(result, output, show, serve)
 
@@ -123,7 +123,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     from training.ranker.training_loop import load_encoder, train
 
     encoder = load_encoder(config, len(labels))
-    if rank() > 0:
+    if int(os.environ.get("RANK", "0")) > 0:
         train(config, encoder, labels, folder, False, resume=options.resume)
         return {}
     from training.release.publish import write_test_prompts

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, cast
 
 import numpy as np
@@ -52,16 +53,13 @@ def observe_ranges(scorer: PromptScorer, ids: Sequence[Sequence[int]]) -> Ranges
     """Return the input ranges of every linear layer of the backbone over tokenized prompts."""
     ranges: dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
 
-    def watch(name: str) -> Any:
-        def note(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-            low, high = (_array(part) for part in torch.aminmax(inputs[0].flatten(0, -2), dim=0))
-            lowest, highest = ranges.get(name, (low, high))
-            ranges[name] = np.minimum(lowest, low), np.maximum(highest, high)
-
-        return note
+    def note(name: str, _: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        low, high = (_array(part) for part in torch.aminmax(inputs[0].flatten(0, -2), dim=0))
+        lowest, highest = ranges.get(name, (low, high))
+        ranges[name] = np.minimum(lowest, low), np.maximum(highest, high)
 
     layers = [(n, m) for n, m in scorer.backbone.named_modules() if isinstance(m, nn.Linear)]
-    hooks = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers]
+    hooks = [layer.register_forward_pre_hook(partial(note, name)) for name, layer in layers]
     try:
         with torch.inference_mode():
             for prompt in ids:

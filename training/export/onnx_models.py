@@ -74,19 +74,16 @@ def _quantize_dynamic(fp32: Path, path: Path) -> None:
     model = onnx.load(fp32)
     # The exporter's shape annotations contradict what the quantiser infers, and it needs none.
     del model.graph.value_info[:]
-    stripped = path.with_suffix(".stripped")
-    onnx.save(model, stripped)
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)  # It advises a preprocessing that fails on this graph.
     try:
         # Seven bits, as sums of eight-bit products saturate on processors without VNNI.
         quantize_dynamic(
-            stripped, path, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8
+            model, path, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8
         )
     finally:
         root.setLevel(level)
-        stripped.unlink()
 
 
 def measure_parity(

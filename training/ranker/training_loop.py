@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import warnings
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,6 @@ from training.ranker.data_module import LengthData
 from training.ranker.encoder import PromptScorer, build_scorer, find_backbone
 from training.ranker.losses import check_objective
 from training.ranker.module import LengthRanker, length_scale
-from training.ranker.processes import local_world_size, world_size
 
 LAST: Final = "last.ckpt"
 BEST: Final = "best.ckpt"
@@ -180,12 +180,15 @@ def _trainer(
         callbacks.append(EarlyStopping("val/tau_b", mode="max", patience=config.patience))
     if config.optim.ema_decay is not None:
         callbacks.append(EMAWeightAveraging(decay=config.optim.ema_decay))
+    # As torchrun sets them.
+    num_processes = int(os.environ.get("WORLD_SIZE", "1"))
+    num_devices = int(os.environ.get("LOCAL_WORLD_SIZE", num_processes))
     arguments = {
         "accelerator": "auto",
-        "devices": local_world_size(),
-        "num_nodes": world_size() // local_world_size(),
+        "devices": num_devices,
+        "num_nodes": num_processes // num_devices,
         # A backbone's pooler goes unused unless it is what pools.
-        "strategy": "ddp_find_unused_parameters_true" if world_size() > 1 else "auto",
+        "strategy": "ddp_find_unused_parameters_true" if num_processes > 1 else "auto",
         "max_epochs": config.epochs,
         "precision": "bf16-mixed" if _use_bf16(config) else "32-true",
         "logger": lightning_logger,

@@ -8,13 +8,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from lengthwise.agreement import tau_b
 from lengthwise.command_line.options import POSITIONAL
-from lengthwise.errors import ConfigError, DataError, at_least
+from lengthwise.errors import DataError, at_least
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.config import LossConfig, TrainConfig
 from training.data.cards import load_data
@@ -50,7 +50,7 @@ Row = dict[str, Any]
 class ReproduceOptions:
     """The study, and the size of its rows."""
 
-    what: str = field(metadata=POSITIONAL)
+    what: Literal["tables", "cost"] = field(metadata=POSITIONAL)
     """tables or cost."""
     data_dir: str | None = None
     """Folder that holds the data sets."""
@@ -68,8 +68,6 @@ class ReproduceOptions:
     """Encoder of every row."""
 
     def __post_init__(self) -> None:
-        if self.what not in ("tables", "cost"):
-            raise ConfigError(f"cannot reproduce {self.what!r}; use tables or cost")
         at_least("seeds", self.seeds, 1)
 
 

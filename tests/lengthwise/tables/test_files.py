@@ -15,7 +15,6 @@ from lengthwise.tables.files import (
     json_rows,
     kind_of,
     name_of,
-    plain_file,
     write_whole,
 )
 
@@ -76,9 +75,6 @@ def test_a_suffix_says_what_a_file_holds_or_its_content(
     path = packed(tmp_path / f"{name}{suffix}", content)
     assert kind_of(path) == kind
     assert content_of(path) == content
-    with plain_file(path) as plain:
-        assert (plain.read_bytes(), plain.name) == (content, name)
-    assert not suffix or not plain.exists()
 
 
 def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_the_papers_protocol_sees_as_many_prompts_and_costs_more(
 
 def test_only_tables_and_cost_can_be_reproduced(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "figures"]) == 2
-    assert "use tables or cost" in capsys.readouterr().err
+    assert "it takes Literal['tables', 'cost']" in capsys.readouterr().err
 
 
 def test_a_row_is_the_mean_over_its_seeds_with_the_curve_of_the_first(
