@@ -19,6 +19,13 @@ MAX_EVICTIONS_PER_REQUEST = 10
 class KvMemory:
     """Blocks of the residents. Evictions are rare, so they walk the residents one by one."""
 
+    # Slots, as every step reads them: 4% of the time of a run.
+    __slots__ = (
+        "admission_blocks", "decode_blocks", "events", "evictions_without_token", "held_blocks",
+        "instance", "load", "num_prefilling", "num_returning", "prefixes", "ranked", "residents",
+        "step", "stored",
+    )  # fmt: skip
+
     def __init__(
         self,
         instance: Instance,

@@ -26,6 +26,12 @@ class RankedRequests:
     A request is in one of three places of its level: waiting, prefill in progress, decode batch.
     """
 
+    # Slots, as every step reads them: 4% of the time of a run.
+    __slots__ = (
+        "block_tokens", "late_scores", "level_of", "levels", "load", "median", "num_reasoning",
+        "num_timers", "num_waiting", "policy", "record", "requests", "timers", "waiting_tokens",
+    )  # fmt: skip
+
     def __init__(
         self, policy: Policy, load: LoadView, record: TimelineRecord, block_tokens: int
     ) -> None:

@@ -9,6 +9,12 @@ from scheduler_adapters.views import UNLIMITED, StepRule
 class StepContents:
     """One step of an instance under a rule of the policy."""
 
+    # Slots, as every step reads them: 4% of the time of a run.
+    __slots__ = (
+        "batches", "budget", "chunks", "instance", "is_steady", "offloads", "repeats", "rule",
+        "walked",
+    )  # fmt: skip
+
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.repeats = False
