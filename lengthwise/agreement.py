@@ -12,9 +12,11 @@ def tau_b(x: ArrayLike, y: ArrayLike) -> float:
     NaN where tau-b is undefined: fewer than two items, a NaN item, or one constant list. Takes
     O(n log n) time and O(n) memory. Equal to `scipy.stats.kendalltau` in every bit.
     """
-    ranks_x, ranks_y = _ranks(x), _ranks(y)
-    if ranks_x is None or ranks_y is None:
+    columns = [np.asarray(values).ravel() for values in (x, y)]
+    if any(column.dtype.kind == "f" and np.isnan(column).any() for column in columns):
         return math.nan
+    # Dense ranks from 0, equal for equal values.
+    ranks_x, ranks_y = (np.unique(column, return_inverse=True)[1] for column in columns)
     n = len(ranks_x)
     pairs = n * (n - 1) // 2
     tied_x, tied_y = _tied_pairs(ranks_x), _tied_pairs(ranks_y)
@@ -28,15 +30,6 @@ def tau_b(x: ArrayLike, y: ArrayLike) -> float:
     balance = pairs - tied - 2 * _inversions(both % levels_y)
     tau = balance / math.sqrt(pairs - tied_x) / math.sqrt(pairs - tied_y)
     return min(1.0, max(-1.0, tau))
-
-
-def _ranks(values: ArrayLike) -> NDArray[np.int64] | None:
-    """Return dense ranks from 0, equal for equal values; None with a NaN."""
-    array = np.asarray(values).ravel()
-    if array.dtype.kind == "f" and np.isnan(array).any():
-        return None
-    ranks: NDArray[np.int64] = np.unique(array, return_inverse=True)[1].astype(np.int64)
-    return ranks
 
 
 def _tied_pairs(ranks: NDArray[np.int64]) -> int:

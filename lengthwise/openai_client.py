@@ -4,6 +4,7 @@ import json
 from urllib.parse import urlsplit, urlunsplit
 
 from lengthwise.errors import ConfigError
+from lengthwise.tables.values import unpacked
 
 
 def api_base(url: str) -> str:
@@ -21,12 +22,8 @@ def api_headers(key: str | None) -> dict[str, str]:
 
 def error_message(body: str) -> str:
     """Return the message in the body of an error, in one line of at most 200 characters."""
-    text = body
-    try:
-        error = json.loads(body)
-        error = error.get("error", error)
-        text = error.get("message", error) if isinstance(error, dict) else error
-        text = text if isinstance(text, str) else json.dumps(text)
-    except (ValueError, AttributeError):
-        pass  # not an error in OpenAI's form
+    error = unpacked(body)
+    for key in ("error", "message"):
+        error = error.get(key, error) if isinstance(error, dict) else error
+    text = error if isinstance(error, str) else json.dumps(error)
     return " ".join(text.split())[:200]

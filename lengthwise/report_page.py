@@ -1,5 +1,7 @@
 """Reports: one HTML page (`report_page.html`) with its tables and figures inside."""
 
+from __future__ import annotations
+
 import html
 import io
 import math
@@ -16,15 +18,17 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
 from lengthwise.bundle import BANNER
 from lengthwise.tables.files import write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FIGURE_STYLE: Final[dict[Any, Any]] = {
     "font.size": 10,

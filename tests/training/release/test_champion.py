@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,7 +118,8 @@ def test_a_promotion_notes_its_reason_and_needs_proof_or_force(
     monkeypatch.setattr(ModelBundle, "load", lambda _: bundle(noise))
     monkeypatch.setattr(promote, "held_out_prompts", lambda *_: TEST)
     options = PromoteOptions(name="m", version="2", force=force)
-    result = promote.promote(store, options)  # type: ignore[arg-type]
+    monkeypatch.setattr(promote, "open_store", lambda _: nullcontext(store))
+    result = promote._promote(options)
     assert (result["champion"], result["forced"]) == (by is not None, force)
     assert store.promoted == ([] if by is None else [("m", "2", by)])
 
