@@ -46,12 +46,8 @@ MakePolicy = Callable[[], Policy]
 def check_policy(policy: MakePolicy | str) -> list[str]:
     """Run every law against fresh policies and return the names of the laws kept.
 
-    Args:
-        policy: a class or function that makes one, or its name or import path.
-
-    Raises:
-        ConfigError: `policy` does not make a `Policy`.
-        InvalidDecision: the policy broke a law; the message says which, on which workload.
+    `policy` is a class or function that makes one, or its name or import path. Raises
+    ConfigError if it makes none, and InvalidDecision with the broken law and the workload.
     """
     kept: list[str] = []
     for workload, run in _runs(_maker(policy, load_policy)):
@@ -75,12 +71,8 @@ def _kept(subject: str, workload: str, laws: Iterable[tuple[str, str]]) -> list[
 def check_placement(placement: Callable[[], Placement] | str) -> list[str]:
     """Run a placement on small clusters under FCFS and return the names of the laws kept.
 
-    Args:
-        placement: a class or function that makes one, or its name or import path.
-
-    Raises:
-        ConfigError: `placement` does not make a `Placement`.
-        InvalidDecision: the placement broke a law; the message says which, on which workload.
+    `placement` is a class or function that makes one, or its name or import path. Raises
+    ConfigError if it makes none, and InvalidDecision with the broken law and the workload.
     """
     make, kept = _maker(placement, load_placement), []
     ends = Outage(instance=2, at_s=0.05, until_s=0.6), Outage(instance=0, at_s=0.3, until_s=0.9)

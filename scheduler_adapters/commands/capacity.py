@@ -257,9 +257,6 @@ def stability_bounds(config: SearchConfig, loaded: Requests) -> list[float]:
     """Return the bound of Theorem 1 for each seed, in requests per second and instance.
 
     Requests larger than an instance's KV memory are rejected, and are no work.
-
-    Raises:
-        ConfigError: the step times have no tiles.
     """
     instance = config.instance()
     tiles, rates = tiles_of(instance.latency, config.profile), []

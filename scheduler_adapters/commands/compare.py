@@ -31,10 +31,10 @@ from scheduler_adapters.reporting.latency_tables import (
     system_name,
     text_of,
 )
-from scheduler_adapters.simulator.observers import LoadCurve, LoadRecorder, ProgressLine
+from scheduler_adapters.simulator.observers import LoadRecorder, ProgressLine
 from scheduler_adapters.timeline.first_answer_tail import reading_figures
 from scheduler_adapters.timeline.latency_metrics import summarize
-from scheduler_adapters.timeline.timeline import Timeline, write_timeline
+from scheduler_adapters.timeline.timeline import write_timeline
 from scheduler_adapters.workload.requests import Requests
 
 
@@ -153,10 +153,13 @@ def run(config: CompareConfig) -> int:
         files = _write(results, config.out)
     _show(results)
     if stopped is not None:
+        plan = config.plan[len(results.outcomes) :]
+        left_out = [system_name(policy, on) + _rate_text(rate) for policy, on, rate in plan]
+        left_out += ["the search for the capacity"] * bool(config.slo)
+        why = "interrupted" if isinstance(stopped, KeyboardInterrupt) else "stopped"
+        print(f"{why}: left out {', '.join(left_out)}", file=sys.stderr)
         if isinstance(stopped, SchedulingError):
-            _print_left_out("stopped", results)
             raise stopped
-        _print_left_out("interrupted", results)
         return INTERRUPTED
     metrics = {
         f"{outcome.name}.{name}": number
@@ -194,24 +197,18 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
             name = system_name(policy, placement) + _rate_text(rate_per_s)
             progress.begin(name)
             scored = config.scored_for(policy, arriving[rate_per_s])
-            timeline, curves = _served(clusters[placement], policy, scored, progress)
+            loads = [LoadRecorder() for _ in range(config.instances)]
+            line = ProgressLine(progress, len(scored))
+            observers = [[load, line] for load in loads]
+            timeline, _ = clusters[placement].serve(
+                scored,
+                partial(load_named, policy, config.settings),
+                loop="python",  # compiled loops have no observers
+                observers=observers.__getitem__,
+            )
             progress.step(name)
+            curves = [load.curve() for load in loads]
             yield Outcome(policy, rate_per_s, timeline, curves, summarize(timeline), placement)
-
-
-def _served(
-    config: CompareConfig, policy: str, requests: Requests, progress: Progress
-) -> tuple[Timeline, list[LoadCurve]]:
-    """Return the timeline of one run, and the load of each instance."""
-    loads = [LoadRecorder() for _ in range(config.instances)]
-    shown = [ProgressLine(progress, len(requests))]
-    timeline, _ = config.serve(
-        requests,
-        partial(load_named, policy, config.settings),
-        loop="python",  # compiled loops have no observers
-        observers=lambda number: [loads[number], *shown],
-    )
-    return timeline, [load.curve() for load in loads]
 
 
 def _rate_text(rate_per_s: float | None) -> str:
@@ -235,13 +232,6 @@ def _show(results: _Results) -> None:
         if found:
             print(f"\ncapacity, {config.found_unit}\n{text_of(capacity_table(found))}")
         print(config.lead(results.requests))
-
-
-def _print_left_out(why: str, results: _Results) -> None:
-    plan = results.config.plan[len(results.outcomes) :]
-    left_out = [system_name(policy, on) + _rate_text(rate_per_s) for policy, on, rate_per_s in plan]
-    left_out += ["the search for the capacity"] * bool(results.config.slo)
-    print(f"{why}: left out {', '.join(left_out)}", file=sys.stderr)
 
 
 def _write(results: _Results, folder: Path) -> list[Path]:

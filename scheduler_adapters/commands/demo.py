@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -79,7 +79,13 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     held_out = read_table(config.trained / "test.parquet", ["prompt", "output_tokens"])
     requests = _scored_requests(bundle, held_out.head(_NUM_SIMULATED))
     simulated = _simulate(requests)
-    served = _serve(requests, config)
+    served = None
+    if (count := min(config.num_engine_requests, len(requests))) > 0:
+        rows = np.sort(np.random.default_rng(config.seed).permutation(len(requests))[:count])
+        try:
+            served = _serve(requests.take(rows), config)
+        except UnsupportedByEngine as error:
+            log.warning("%s; the demo leaves the real engine out", error)
     page = config.trained / "report.html"
     write_demo_report(page, bundle.manifest, requests, simulated, served)
     return _figures(bundle, simulated, served) | {"report": str(page)}
@@ -89,11 +95,12 @@ def _scored_requests(bundle: ModelBundle, held_out: pd.DataFrame) -> Requests:
     """Return a burst of the held-out prompts with the scores of the service."""
     prompts = held_out["prompt"].tolist()
     log.info("scoring %d held-out prompts through the service", len(prompts))
-    with (
-        _service(bundle) as target,
-        contextlib.closing(ServiceScores(target, timeout_s=_SCORING_TIMEOUT_S)) as source,
-    ):
-        scored = source.score_prompts(prompts)
+    command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle.path)]
+    command += ["--address", "127.0.0.1:0"]
+    with started(command, ready="serving ", stderr=None) as (_, line):
+        source = ServiceScores(line.split()[-1], timeout_s=_SCORING_TIMEOUT_S)
+        with contextlib.closing(source):
+            scored = source.score_prompts(prompts)
     if np.isnan(scored.values).any():
         raise ScoringError("some held-out prompts have no score; run the demo on a calmer machine")
     return make_requests(
@@ -101,15 +108,6 @@ def _scored_requests(bundle: ModelBundle, held_out: pd.DataFrame) -> Requests:
         output_tokens=held_out["output_tokens"].to_numpy(),
         scores=scored.values,
     )
-
-
-@contextlib.contextmanager
-def _service(bundle: ModelBundle) -> Iterator[str]:
-    """Run a scoring service in a process of its own on a free loopback port; yields HOST:PORT."""
-    command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle.path)]
-    command += ["--address", "127.0.0.1:0"]
-    with started(command, ready="serving ", stderr=None) as (_, line):
-        yield line.split()[-1]
 
 
 def _simulate(requests: Requests) -> Bursts:
@@ -125,20 +123,7 @@ def _simulate(requests: Requests) -> Bursts:
     )
 
 
-def _serve(requests: Requests, config: DemoConfig) -> Bursts | None:
-    """Serve some of the requests with vLLM in this process; None without a usable vLLM."""
-    count = min(config.num_engine_requests, len(requests))
-    if count < 1:
-        return None
-    rows = np.sort(np.random.default_rng(config.seed).permutation(len(requests))[:count])
-    try:
-        return _serve_in_turn(requests.take(rows), config)
-    except UnsupportedByEngine as error:
-        log.warning("%s; the demo leaves the real engine out", error)
-        return None
-
-
-def _serve_in_turn(requests: Requests, config: DemoConfig) -> Bursts:
+def _serve(requests: Requests, config: DemoConfig) -> Bursts:
     """Serve bursts in one engine, each under all schedulers in turn, every other time in reverse.
 
     The order makes a slowing machine about equally fast under each scheduler.

@@ -38,17 +38,10 @@ def run(config: ModelsConfig) -> None:
 
 def list_preset(entry: Preset) -> dict[str, Any]:
     """Return a preset as a row; `kv_blocks` is None and `note` the reason if it cannot be made."""
-    kv_blocks, is_compiled, note = None, False, ""
+    row = {"name": entry.name, "provenance": SOURCES[entry.source], "data": entry.data}
     try:
         latency, kv_blocks = entry.make(None)
-        is_compiled = latency.compiled() is not None
     except (ConfigError, DataError) as error:
-        note = str(error)
-    return {
-        "name": entry.name,
-        "provenance": SOURCES[entry.source],
-        "data": entry.data,
-        "kv_blocks": kv_blocks,
-        "is_compiled": is_compiled,
-        "note": note,
-    }
+        return row | {"kv_blocks": None, "is_compiled": False, "note": str(error)}
+    is_compiled = latency.compiled() is not None
+    return row | {"kv_blocks": kv_blocks, "is_compiled": is_compiled, "note": ""}

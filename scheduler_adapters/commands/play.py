@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final
+from typing import Final
 from urllib.request import urlopen
 
 from lengthwise.bundle import ModelBundle
@@ -150,19 +150,16 @@ def _answers(url: str) -> bool:
 
 def write_model(folder: Path, texts: Iterable[str]) -> Path:
     """Write a tiny random Llama, and a tokenizer with the tokens of `texts`."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import ByteLevelBPETokenizer
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer: Any = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=["</s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+    folder.mkdir()
+    tokenizer, path = ByteLevelBPETokenizer(), str(folder / "tokenizer.json")
+    tokenizer.train_from_iterator(
+        texts, vocab_size=VOCABULARY, special_tokens=["</s>"], show_progress=False
     )
-    tokenizer.train_from_iterator(texts, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+    tokenizer.save(path)
+    fast = PreTrainedTokenizerFast(tokenizer_file=path, eos_token="</s>")
     fast.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
     fast.save_pretrained(folder)
     return make_tiny_model(folder)

@@ -77,13 +77,8 @@ def profile(config: ProfileConfig) -> None:
     """
     table = measure(config)
     save_table(table, config.out)
-    about = {
-        "out": str(config.out),
-        "model": table["model"].iloc[0],
-        "device": table["device"].iloc[0],
-        "num_samples": len(table),
-        "peak_flop_per_s": float(table["peak_flop_per_s"].iloc[0]),
-    }
+    about = table[["model", "device", "peak_flop_per_s"]].iloc[0].to_dict()
+    about |= {"out": str(config.out), "num_samples": len(table)}
     if config.json:
         print(json.dumps(about))
         return
@@ -95,11 +90,7 @@ def profile(config: ProfileConfig) -> None:
 
 
 def measure(config: ProfileConfig) -> pd.DataFrame:
-    """Return the samples, with the columns of the file.
-
-    Raises:
-        ConfigError: the shape or device is unknown, or no prompt fits into memory.
-    """
+    """Return the samples, with the columns of the file."""
     if config.profile is not None:
         return simulated(config.profile, config.prompt_tokens)
     device = find_device(config.device)

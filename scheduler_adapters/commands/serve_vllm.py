@@ -1,8 +1,7 @@
 """`serve-vllm`: vLLM's OpenAI server with one of our schedulers, and scores for all its clients.
 
 The command checks its settings and then becomes vLLM (`exec`): signals, exit code and log are
-vLLM's own. All settings of vLLM are in its command line and in one environment variable. Any
-other way of starting vLLM can use the same.
+vLLM's own.
 """
 
 import importlib.metadata
@@ -12,6 +11,7 @@ import os
 import socket
 import sys
 import tempfile
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
@@ -194,17 +194,10 @@ def run(config: ServeConfig) -> None:
 
 def _api_key_words(options: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the API keys among vLLM's options, and the options without them."""
-    keys, others, follows = list[str](), list[str](), False
-    for word in options:
-        name, equals, value = word.partition("=")
-        if word.startswith("--"):
-            follows = name.replace("_", "-") == "--api-key"
-            keys += [value] if follows and equals else []
-        elif follows:
-            keys.append(word)
-        if not follows:
-            others.append(word)
-    return keys, others
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--api-key", "--api_key", nargs="*", action="extend", default=[])
+    known, others = parser.parse_known_args(options)
+    return known.api_key, others
 
 
 def _configured_keys(options: Sequence[str]) -> list[str]:
@@ -220,13 +213,7 @@ def _configured_keys(options: Sequence[str]) -> list[str]:
 
 
 def check(config: ServeConfig) -> None:
-    """Refuse settings that would fail later, or that vLLM would ignore.
-
-    Raises:
-        ConfigError: policy, settings, classes or port are wrong, or vLLM options are ours.
-        UnsupportedByEngine: vLLM is absent, or cannot run the policy with these options.
-        ScoringError: the scoring service does not answer.
-    """
+    """Refuse settings that would fail later, or that vLLM would ignore."""
     policy, middleware = configured_policy(config.additional_config), config.middleware
     for option in config.vllm:
         name = option.partition("=")[0].replace("_", "-")

@@ -60,9 +60,8 @@ class SimulateConfig(Setup, ClusterConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         ClusterConfig.__post_init__(self)
-        if self.outages() and self.placement is None:
+        if self.faults["outages"] and self.placement is None:
             raise ConfigError(f"outage is {self.outage} without a placement; name one")
-        self.age()
         clients, rate = self.clients, self.rate_per_s
         self.need_rate(rate is not None and clients is None)
         if rate is not None and clients is not None:
@@ -77,14 +76,12 @@ class SimulateConfig(Setup, ClusterConfig):
         """Return a fresh policy: one may count its steps."""
         return load_policy(self.policy, **self.settings)
 
-    def outages(self) -> list[Outage]:
-        """Return the times in which instances are dead."""
-        return [read_outage(text) for text in self.outage]
-
-    def age(self) -> TelemetryAge:
-        """Return how old what the placement sees may be."""
+    @property
+    def faults(self) -> dict[str, Any]:
+        """Outages of instances, and limits of the age of the state that the placement reads."""
         max_age_s = inf if self.telemetry_max_age_s is None else self.telemetry_max_age_s
-        return TelemetryAge(period_s=self.telemetry_period_s, max_age_s=max_age_s)
+        age = TelemetryAge(period_s=self.telemetry_period_s, max_age_s=max_age_s)
+        return {"outages": [read_outage(text) for text in self.outage], "age": age}
 
 
 @common_options(
@@ -123,13 +120,16 @@ def run(config: SimulateConfig) -> int:
                 config.loaded_policy,
                 clients=config.clients,
                 observers=lambda number: observers,
-                outages=config.outages(),
-                age=config.age(),
+                **config.faults,
             )
             progress.step(config.policy)
         except Interrupted as error:
             timeline, stopped = error.timeline, error
-    files = _write(config, timeline)
+    files = []
+    for path, write in ((config.out, write_timeline), (config.chrome_trace, write_chrome_trace)):
+        if path is not None:
+            write(timeline, path)
+            files.append(path)
     summary = summarize(timeline)
     _show(config, summary, timeline, cluster)
     if stopped is not None:
@@ -190,11 +190,7 @@ def format_cluster(figures: Mapping[str, Any]) -> str:
 
 
 def read_outage(text: str) -> Outage:
-    """Return the outage of a text INSTANCE@START or INSTANCE@START-END.
-
-    Raises:
-        ConfigError: the text has another form.
-    """
+    """Return the outage of a text INSTANCE@START or INSTANCE@START-END."""
     found = re.fullmatch(r"(\d+)@([\d.]+)(?:-([\d.]+))?", text)
     try:
         instance, at_s, until_s = found.groups() if found else ()
@@ -204,15 +200,6 @@ def read_outage(text: str) -> Outage:
         raise ConfigError(
             f"outage is {text!r} ({error}); write INSTANCE@START-END, such as 0@10-20, or 0@10"
         ) from error
-
-
-def _write(config: SimulateConfig, timeline: Timeline) -> list[Path]:
-    """Write the output files; returns their paths."""
-    writers = ((config.out, write_timeline), (config.chrome_trace, write_chrome_trace))
-    for path, write in writers:
-        if path is not None:
-            write(timeline, path)
-    return [path for path, _ in writers if path is not None]
 
 
 def format_summary(name: str, summary: Summary) -> str:

@@ -54,11 +54,7 @@ Ask = Callable[[Sequence[str], int], list[TimedAnswer]]
 
 
 class Endpoint:
-    """A model behind an OpenAI-style API; the key, if needed, is in $OPENAI_API_KEY.
-
-    Raises:
-        ConfigError: no server answers there, or its answer has another form.
-    """
+    """A model behind an OpenAI-style API; the key, if needed, is in $OPENAI_API_KEY."""
 
     def __init__(self, url: str) -> None:
         logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -90,9 +86,11 @@ class Endpoint:
             text = b"\n".join(self._lines(urljoin(self.url, "/metrics"))).decode(errors="replace")
         except ConfigError:
             return None
-        line = next(iter(re.findall(r"^vllm:cache_config_info\{.*$", text, re.M)), "")
-        found = [re.search(rf'\b{name}="(\d+)"', line) for name in ("num_gpu_blocks", "block_size")]
-        blocks, tokens = (int(match[1]) if match else 0 for match in found)
+        counts = [
+            re.search(rf'^vllm:cache_config_info\{{.*\b{name}="([1-9]\d*)"', text, re.M)
+            for name in ("num_gpu_blocks", "block_size")
+        ]
+        blocks, tokens = (count and int(count[1]) for count in counts)
         return (blocks, tokens) if blocks and tokens else None
 
     def _answer(self, prompt: str, max_tokens: int) -> TimedAnswer:
@@ -151,12 +149,7 @@ class Endpoint:
 def measure_steps(ask: Ask, *, most_tokens: int, most_seqs: int) -> pd.DataFrame:
     """Return rows of `fit_affine`: prefills of one prompt, and steps of 1 to 64 decodes.
 
-    Args:
-        most_tokens: token budget of a step, and limit of a prompt.
-        most_seqs: seats of the engine.
-
-    Raises:
-        DataError: answers are too short for a step of decodes.
+    `most_tokens` is the token budget of a step and the limit of a prompt.
     """
     (trial,) = ask([_prompt(_TRIAL_WORDS)], 1)  # also the first request, which is always slow
     words = most_tokens * _TRIAL_WORDS / trial.prompt_tokens

@@ -1,9 +1,7 @@
 """Replays of a log in the simulator, under several policies and loads.
 
-Arrivals and lengths are the log's own. Only the scores are resampled: a prompt of the training set
-gets, in each draw, the score of another request of about its length. That request is one of a
-resample of the prompts outside the training set. The spread over the draws is thus that of the
-ranker's errors; the differences between days are not in it.
+Only the scores are resampled: a prompt of the training set gets, in each draw, the score of another
+request of about its length, from a resample of the prompts outside the training set.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -245,11 +243,6 @@ def carried_load(
 
 
 def _fewest(suffices: Callable[[int], bool], most: int) -> int:
-    """Return the smallest count that suffices, by doubling and bisection; at most `most`."""
-    low, count = 0, 1
-    while count < most and not suffices(count):
-        low, count = count, min(2 * count, most)
-    while count - low > 1:
-        middle = (low + count) // 2
-        low, count = (low, middle) if suffices(middle) else (middle, count)
-    return count
+    """Return the smallest count that suffices, at most `most`."""
+    search = partial(highest_load, low=1, high=2, tolerance=0.0, grows=True, whole=True)
+    return min(most, 1 + int(search(lambda count: not suffices(int(count)), most=most)))

@@ -61,11 +61,7 @@ class _Keeper:
 def read_log(
     path: Path, columns: Mapping[str, str], *, needs_prompts: bool, on_bad_rows: OnBadRows
 ) -> tuple[Requests, NDArray[Any]]:
-    """Return the requests of a log by arrival, and their prompts (N,), empty if not needed.
-
-    Raises:
-        DataError: the file is wrong, or has fewer than 20 requests.
-    """
+    """Return the requests of a log by arrival, and their prompts (N,), empty if not needed."""
     keeper = _Keeper()
     requests = read_trace(
         path, scorer=keeper if needs_prompts else None, columns=columns, on_bad_rows=on_bad_rows
@@ -83,11 +79,7 @@ def read_log(
 def train(
     requests: Requests, prompts: NDArray[Any], out: Path, recipe: str, options: Mapping[str, Any]
 ) -> Path:
-    """Train a ranker on prompts and lengths in a process of its own; return its bundle.
-
-    Raises:
-        ConfigError: the training failed; its error is on stderr.
-    """
+    """Train a ranker on prompts and lengths in a process of its own; return its bundle."""
     table = pd.DataFrame({"prompt": prompts, "output_tokens": requests.output_tokens})
     table = table[table["prompt"].str.strip() != ""]
     data = write_whole(out / "prompts.parquet", table.to_parquet, make_folder=True)
@@ -109,10 +101,6 @@ def with_scores(requests: Requests, prompts: NDArray[Any], bundle: Path) -> Evid
     """Score the prompts outside a ranker's training set, which test.parquet of its run holds.
 
     All prompts are scored without that file, or if none of its prompts is in the log.
-
-    Raises:
-        BundleError: the bundle is missing or damaged.
-        DataError: none of the requests has a prompt.
     """
     manifest = read_manifest(bundle)
     keys = [normalised(prompt) for prompt in prompts]

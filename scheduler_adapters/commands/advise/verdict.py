@@ -31,12 +31,8 @@ def decide(
 ) -> Verdict:
     """Return the decision on ordering by predicted length, from the replay at the log's load.
 
-    Args:
-        gain: fraction of FCFS's mean E2E that PARS saves.
-        best: fraction of FCFS's mean E2E that true lengths save.
-        queueing_fraction: fraction of FCFS's mean E2E in the queue.
-        tau_b: of scores and lengths.
-        num_prompts: number of scored prompts; 0 for assumed scores.
+    `gain` (of PARS), `best` (of true lengths) and `queueing_fraction` are fractions of FCFS's mean
+    E2E. `num_prompts` counts scored prompts; it is 0 for assumed scores.
     """
     change = (
         f"{gain.value:+.1%} of the mean E2E latency saved, 95% interval {gain.low:+.1%} to "
