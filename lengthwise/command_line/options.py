@@ -2,8 +2,9 @@
 
 A command is a function whose parameters are dataclasses. Each field is an option, its docstring
 the help text, and the docstring of the function the description. jsonargparse checks and converts
-the values. This module adds hyphens (`--batch-size`), flags without a value (`--no-resume`), lists
-as words (`--lengths 16 32`), positional fields, a short `--help`, and errors of one line.
+the values. This module adds hyphens (`--batch-size`), flags without a value (`--no-resume`),
+lists as words (`--lengths 16 32` or `16,32`), positional fields, a short `--help`, and errors of
+one line.
 """
 
 from __future__ import annotations
@@ -222,8 +223,10 @@ def _option(word: str, words: deque[str], types: Mapping[str, Any]) -> str:
                 break
     if not given:
         return f"--{name}"
-    is_ready = len(given) == 1 and (given[0][0:1] == "[" or "," in given[0] or given[0] == "null")
-    return f"--{name}={_list_of(given, hint) if _is_list(hint) and not is_ready else given[0]}"
+    if not _is_list(hint) or given[0].startswith("[") or given == ["null"]:
+        return f"--{name}={given[0]}"
+    items = re.split(r"\s*,\s*", given[0]) if len(given) == 1 else given
+    return f"--{name}={_list_of(items, hint)}"
 
 
 def _is_list(hint: Any) -> bool:
@@ -244,9 +247,6 @@ def _in_one_line(message: str, types: Mapping[str, Any]) -> str:
     if found is None or value is None:
         return f"{hyphens(' '.join(message.split()))}; see --help-all for the settings"
     name, hint = hyphens(found[1]), types.get(found[1])
-    if _is_list(hint) and not value[1].startswith("["):
-        items = ", ".join(item.strip() for item in value[1].split(","))
-        return f"{name} is {value[1]!r}; use '[{items}]'"
     if isinstance(hint, type) and not get_args(hint):
         hint = hint.__name__
     takes = str(hint or "another value").replace("typing.", "")

@@ -89,7 +89,12 @@ def read_table(
         return _frame_of_log(rows, path, known, [name for name in columns if name not in OURS])
     if frame.empty:
         raise DataError(NO_ROWS, path=path)
-    return _with_paths(frame, columns)
+    for name in columns:
+        top = name.partition(".")[0]
+        if name not in frame and top in frame:  # a path into the cells of a column
+            values = [value_at({top: cell}, name) for cell in frame[top]]
+            frame = frame.assign(**{name: values})
+    return frame
 
 
 def _frame_of(path: Path, kind: Kind) -> pd.DataFrame:
@@ -177,16 +182,6 @@ def _frame_of_log(
     if "output_tokens" in frame and (empty := frame.output_tokens == 0).any():
         log.info("%s: %d rows with an output of 0 tokens left out", path, empty.sum())
         frame = frame[~empty]
-    return frame
-
-
-def _with_paths(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Return the frame with the columns that are paths into cells of its own."""
-    for name in columns:
-        top = name.partition(".")[0]
-        if name not in frame and top in frame:
-            values = [value_at({top: cell}, name) for cell in frame[top]]
-            frame = frame.assign(**{name: values})
     return frame
 
 

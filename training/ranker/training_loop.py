@@ -216,8 +216,7 @@ def _use_bf16(config: TrainConfig) -> bool:
 
 def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, start: Path | None) -> None:
     with warnings.catch_warnings():
-        for category in (UserWarning, FutureWarning, DeprecationWarning):
-            warnings.filterwarnings("ignore", category=category, module="lightning")
+        warnings.filterwarnings("ignore", module="lightning")
         try:
             # With other classes than those of weights a checkpoint could run code when it is read.
             trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=True)
