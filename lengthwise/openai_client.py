@@ -4,7 +4,6 @@ import json
 from urllib.parse import urlsplit, urlunsplit
 
 from lengthwise.errors import ConfigError
-from lengthwise.tables.values import unpacked
 
 
 def api_base(url: str) -> str:
@@ -22,7 +21,10 @@ def api_headers(key: str | None) -> dict[str, str]:
 
 def error_message(body: str) -> str:
     """Return the message in the body of an error, in one line of at most 200 characters."""
-    error = unpacked(body)
+    try:
+        error = json.loads(body)
+    except ValueError:
+        error = body
     for key in ("error", "message"):
         error = error.get(key, error) if isinstance(error, dict) else error
     text = error if isinstance(error, str) else json.dumps(error)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lengthwise.errors import require
 from training.config import LossConfig
 
 
@@ -83,8 +82,3 @@ LOSSES: Final[dict[str, Callable[[Tensor, Tensor, LossConfig], Tensor]]] = {
 }
 """Objective -> loss of (scores, lengths, settings); a new loss is one more entry. Beside these,
 `pairs` is `margin_ranking_loss` on pairs that the data module draws."""
-
-
-def check_objective(settings: LossConfig) -> None:
-    is_known, known = settings.objective in ("pairs", *LOSSES), ", ".join(["pairs", *LOSSES])
-    require("loss.objective", repr(settings.objective), is_known, f"one of {known}")

@@ -20,13 +20,13 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
 from tokenizers import Tokenizer
 
-from lengthwise.errors import ConfigError, DataError, at_least
+from lengthwise.errors import ConfigError, DataError, at_least, require
 from training.config import TrainConfig
 from training.data.splits import Splits
 from training.ranker.callbacks import ResumableInterrupt, StepProgress
 from training.ranker.data_module import LengthData
 from training.ranker.encoder import PromptScorer, build_scorer, find_backbone
-from training.ranker.losses import check_objective
+from training.ranker.losses import LOSSES
 from training.ranker.module import LengthRanker, length_scale
 
 LAST: Final = "last.ckpt"
@@ -73,7 +73,9 @@ class Trained:
 
 def load_encoder(config: TrainConfig, num_labels: int) -> tuple[PromptScorer, Tokenizer]:
     """Load the pretrained backbone, with untrained heads per length, and its tokenizer."""
-    check_objective(config.loss)
+    objective, known = config.loss.objective, ("pairs", *LOSSES)
+    right = f"one of {', '.join(known)}"
+    require("loss.objective", repr(objective), objective in known, right)
     check_trainer(config.trainer)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
