@@ -320,6 +320,11 @@ class RankTimers(Generic[Item]):
         self._items = items
         self._heap: list[tuple[float, int]] = []
 
+    @property
+    def next_s(self) -> float:
+        """Time of the next timer; infinity without one."""
+        return self._heap[0][0] if self._heap else inf
+
     def add(self, tracked: RankedRequest) -> None:
         """Set a timer if the rank ends in time."""
         if tracked.rank.valid_until_s < inf:
@@ -376,9 +381,10 @@ class RankedQueue(RankOrder[Item]):
     def pop_expired(self, now_s: float) -> list[Item]:
         """Remove and return every item whose rank ended at or before `now_s`."""
         expired: list[Item] = []
-        for item in self._timers.pop(now_s):
-            self.remove(item.lengthwise.view.number)
-            expired.append(item)
+        if self._timers.next_s <= now_s:  # rarely: no generator is made in most steps
+            for item in self._timers.pop(now_s):
+                self.remove(item.lengthwise.view.number)
+                expired.append(item)
         return expired
 
 
