@@ -1,7 +1,5 @@
 """A two-layer random BERT with a vocabulary of the synthetic set, and tables of that set."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

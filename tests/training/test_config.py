@@ -1,7 +1,5 @@
 """Settings: each wrong value is refused by its name, and the configuration survives JSON."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from typing import Any

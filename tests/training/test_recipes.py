@@ -1,7 +1,5 @@
 """Recipes say what they promise, and survive the trip through a manifest."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

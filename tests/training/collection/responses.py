@@ -1,7 +1,5 @@
 """Bodies of an OpenAI-style endpoint's responses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """The file of rows: whole rows survive any cut, and one writer at a time has it."""
 
-from __future__ import annotations
-
 import errno
 import json
 from contextlib import closing

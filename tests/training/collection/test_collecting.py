@@ -1,7 +1,5 @@
 """Collecting: settings checked, prompts once, rows of other settings never mixed."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Any

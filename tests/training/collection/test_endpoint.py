@@ -1,7 +1,5 @@
 """The endpoint: lengths read from a response, retries with growing waits, clear refusals."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

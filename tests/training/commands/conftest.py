@@ -1,7 +1,5 @@
 """A store with registered bundles of the tiny ranker, and commands run with --json."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

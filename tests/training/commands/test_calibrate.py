@@ -1,7 +1,5 @@
 """`calibrate`: a file for routers, and one line for bad input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

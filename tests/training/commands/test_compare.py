@@ -1,7 +1,5 @@
 """`compare`: two rankers on the same prompts, with a paired interval."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`evaluate`: figures of a bundle on any table, or a reason why there are none."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`export`: the bundle of a run, and never over something else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`python -m training fit` end to end on a tiny random encoder, and what it does with bad input."""
 
-from __future__ import annotations
-
 import errno
 import json
 import signal

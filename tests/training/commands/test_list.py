@@ -1,7 +1,5 @@
 """`list`: every run and version with its figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A ranker that has drifted is found out, one that has not is left alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The result of a command: one line of strict JSON, or words."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

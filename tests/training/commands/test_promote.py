@@ -1,7 +1,5 @@
 """`promote`: only what is provably better serves, or what a hand chose."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path

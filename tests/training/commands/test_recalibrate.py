@@ -1,7 +1,5 @@
 """`recalibrate`: one more model, and everything else as it was."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Buckets: every prompt once, shortest first, padded to the longest of its bucket."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

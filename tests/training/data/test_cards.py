@@ -1,7 +1,5 @@
 """Cards: the repository's parse, joins and filters hold, a written one replaces no other's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

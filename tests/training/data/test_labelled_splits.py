@@ -1,7 +1,5 @@
 """Labelled splits: further sets only in training, labels side by side, counts that add up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Labels: samples of a prompt stay together, models stay apart or form a consensus."""
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import replace

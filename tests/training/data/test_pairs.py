@@ -1,7 +1,5 @@
 """Pairs: the longer first, never equal, always far enough apart, the same for the same seed."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A bundle's prompts are found again, or refused where they are not the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path

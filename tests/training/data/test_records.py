@@ -1,7 +1,5 @@
 """Rows are checked at the door: one clear error that names the row, or a record that is right."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

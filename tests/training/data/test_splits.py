@@ -1,7 +1,5 @@
 """Splits: disjoint, by the text alone, the same after every append."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

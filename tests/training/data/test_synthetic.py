@@ -1,7 +1,5 @@
 """The synthetic set: distinct prompts, the same for the same seed, as predictable as it says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

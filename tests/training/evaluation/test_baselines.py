@@ -1,7 +1,5 @@
 """Baselines: fitted on the training prompts only, one value per prompt, higher = longer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Calibrated lengths: coverage holds on rows the curves have never seen, for any target model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

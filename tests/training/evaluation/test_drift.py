@@ -1,7 +1,5 @@
 """Drift: windows of a log, their coverage, and when a fall is more than chance."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

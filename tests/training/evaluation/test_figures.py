@@ -1,7 +1,5 @@
 """Figures show the numbers they were given."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

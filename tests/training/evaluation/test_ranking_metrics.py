@@ -1,7 +1,5 @@
 """Ranking metrics against values worked out by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

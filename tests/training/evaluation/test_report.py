@@ -1,7 +1,5 @@
 """The page of a ranker shows its order beside others, its coverage and its worst errors."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lengthwise.bundle import BANNER, SYNTHETIC, Manifest

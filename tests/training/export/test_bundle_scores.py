@@ -1,7 +1,5 @@
 """Scores of many prompts: each its own, whatever it was batched with and on whichever core."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The INT8 graph of a BERT: the trained scores, in little, and the same bits in any company."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The exported model ranks as the trained one does, or is not exported."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

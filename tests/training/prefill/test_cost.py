@@ -1,7 +1,5 @@
 """The fitted prefill cost is the one that made the latencies, with its errors."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Samples: rows of one model and device, a peak rate, only numbers above 0."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Callbacks: a line of progress, and an interrupt that waits for a due validation."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Batches: every prompt once per epoch, resumable anywhere, and padding that nobody can see."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every kind of backbone of the paper: encoder, decoder, encoder-decoder; tiny and random."""
 
-from __future__ import annotations
-
 import shutil
 from hashlib import sha256
 from pathlib import Path

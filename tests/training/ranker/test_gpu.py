@@ -3,8 +3,6 @@
 `python -m pytest -m gpu` runs these; with GPU_TESTS_ON=cpu they try themselves out without a GPU.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

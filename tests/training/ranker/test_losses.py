@@ -1,7 +1,5 @@
 """Losses against examples worked on paper, and laws that hold for all of them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The Lightning module: losses on known lengths, tau_b per label, warm-up and decay."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

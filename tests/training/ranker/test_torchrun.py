@@ -1,7 +1,5 @@
 """Several processes under torchrun learn what one process learns."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

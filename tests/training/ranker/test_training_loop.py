@@ -1,7 +1,5 @@
 """The training loop: precision as asked or as the hardware has it, and settings checked first."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

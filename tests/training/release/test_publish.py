@@ -1,7 +1,5 @@
 """Publishing: test figures, the table of held-out prompts, the prompts of the length curves."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

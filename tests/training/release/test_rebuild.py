@@ -1,7 +1,5 @@
 """A run's bundle: copied whole, never over another thing, never from a run without one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

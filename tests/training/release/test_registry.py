@@ -1,7 +1,5 @@
 """References to bundles: a folder first, else the registry; figures as words."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A tracking server in place of a folder: every command works through $MLFLOW_TRACKING_URI."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """A store: runs, their metrics of the machine, versions and the champion."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

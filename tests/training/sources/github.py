@@ -1,7 +1,5 @@
 """Small git repositories in the layouts of the public sources."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """A fetched set is found by its id, is what its card says, and is not fetched twice."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every layout reads small files of its source's form, and its table fits the card."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

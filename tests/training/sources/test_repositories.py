@@ -1,7 +1,5 @@
 """Files of a commit: only those that match, as the commit has them; a download continues."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

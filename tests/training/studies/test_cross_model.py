@@ -1,7 +1,5 @@
 """`cross-model`: the matrix of models with its bounds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The paper's tables: every row trained alike, its cost stated, its run on record."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

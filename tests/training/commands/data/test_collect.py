@@ -1,7 +1,5 @@
 """Labels from an endpoint: every prompt once, whatever the endpoint, the network or kill -9 do."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """`delta`: how far the answers to one prompt differ in length."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The `fetch` command: what it builds, leaves out and prints."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
