@@ -1,11 +1,6 @@
 """The alias moves only to a model that is provably better on prompts neither has seen."""
 
-<<<<<<< Updated upstream
-from __future__ import annotations
-
 from contextlib import nullcontext
-=======
->>>>>>> Stashed changes
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
