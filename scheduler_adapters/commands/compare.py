@@ -118,10 +118,6 @@ class _Results:
     outcomes: list[Outcome] = field(default_factory=list)
     capacities: dict[str, list[float]] = field(default_factory=dict)
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        return [outcome.row() for outcome in self.outcomes]
-
 
 @common_options(
     *("trace", "lengths", "num_requests", "rate_per_s", "rates_per_s", "scores", "profile"),
@@ -216,7 +212,8 @@ def _rate_text(rate_per_s: float | None) -> str:
 
 
 def _show(results: _Results) -> None:
-    config, rows, found = results.config, results.rows, results.capacities
+    config, found = results.config, results.capacities
+    rows = [outcome.row() for outcome in results.outcomes]
     if config.json:
         page = None if config.out is None or not rows else str(config.out / "report.html")
         capacity = {"capacity": found} if config.slo else {}
@@ -236,8 +233,8 @@ def _show(results: _Results) -> None:
 
 def _write(results: _Results, folder: Path) -> list[Path]:
     """Write summary.csv, every figure beside its table, and report.html; returns the files."""
-    rows = pd.DataFrame(results.rows)
-    columns = columns_of(results.rows[0])
+    rows = pd.DataFrame([outcome.row() for outcome in results.outcomes])
+    columns = columns_of(rows)
     table = table_of(rows[list(columns)].rename(columns=columns))
     effect = effect_text(results.outcomes).replace("\n", "\n\n")  # paragraphs
     sections = [ReportSection(heading="All runs", text=effect, table=table), *_figures(results)]

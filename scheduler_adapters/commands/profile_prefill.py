@@ -1,8 +1,7 @@
 """`profile-prefill`: the prefill latency of a model on a device, by prompt length.
 
-The samples calibrate Phasor's prefill cost, alpha * l^2 + beta * l. Latency times
-`peak_flop_per_s`, the best sustained rate of a large matrix product, is the cost in
-FLOP-equivalents.
+The samples calibrate Phasor's prefill cost, alpha * l^2 + beta * l: latency times
+`peak_flop_per_s`, in FLOP-equivalents.
 """
 
 import json

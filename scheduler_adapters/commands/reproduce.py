@@ -30,14 +30,8 @@ def run(config: ReproduceConfig) -> None:
     page = write_page(config, paper.conditions, rows, sections)
     num_reproduced = sum(row.reproduced for row in rows)
     if config.json:
-        result = {
-            "paper": config.paper,
-            "rows": [asdict(row) for row in rows],
-            "reproduced": num_reproduced,
-            "total": len(rows),
-            "report": str(page),
-        }
-        print(to_json(result))
+        counts = {"reproduced": num_reproduced, "total": len(rows), "report": str(page)}
+        print(to_json({"paper": config.paper, "rows": [asdict(row) for row in rows], **counts}))
         return
     for row in rows:
         verdict = "yes" if row.reproduced else "NO "

@@ -50,16 +50,14 @@ SCHEDULER: Final = "scheduler_adapters.engines.vllm_v1.scheduler"
 MIDDLEWARE: Final = "scheduler_adapters.engines.vllm_v1.middleware.VllmScores"
 _PROBE_S: Final = 5.0
 _KEYS: Final = "LENGTHWISE_API_KEYS"
+# The list of processes does not show words that a process adds to its own command line.
 _WITH_KEYS: Final = f"""\
 import json, os, runpy, sys
 module, *options = sys.argv[1:]
 sys.argv[1:] = [*options, "--api-key", *json.loads(os.environ.pop({_KEYS!r}))]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
-"""Program that runs vLLM with several API keys; its environment variable can hold only one.
-
-The list of processes does not show words that a process adds to its own command line.
-"""
+"""Program that adds several API keys to vLLM's options; vLLM's variable can hold only one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from lengthwise.errors import ConfigError
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.experiment_settings import Setup, check_place
-from scheduler_adapters.policy import Policy, load_policy
+from scheduler_adapters.policy import load_policy
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
@@ -72,10 +73,6 @@ class SimulateConfig(Setup, ClusterConfig):
         check_place(self.out, ".parquet", ".jsonl")
         check_place(self.chrome_trace, ".json")
 
-    def loaded_policy(self) -> Policy:
-        """Return a fresh policy: one may count its steps."""
-        return load_policy(self.policy, **self.settings)
-
     @property
     def faults(self) -> dict[str, Any]:
         """Outages of instances, and limits of the age of the state that the placement reads."""
@@ -103,7 +100,8 @@ def run(config: SimulateConfig) -> int:
 
     Ctrl-C ends the run; the finished part is written and shown, with exit code 130.
     """
-    config.loaded_policy()  # refuses wrong settings before anything is read
+    make_policy = partial(load_policy, config.policy, **config.settings)
+    make_policy()  # refuses wrong settings before anything is read
     config.loaded_placement()
     config, requests = config.loaded()
     if config.policy == "oracle":
@@ -117,7 +115,7 @@ def run(config: SimulateConfig) -> int:
         try:
             timeline, cluster = config.serve(
                 requests,
-                config.loaded_policy,
+                make_policy,
                 clients=config.clients,
                 observers=lambda number: observers,
                 **config.faults,

@@ -6,6 +6,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +20,7 @@ from scheduler_adapters.engines.vllm_v1.in_process import STOCK, OfflineConfig, 
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.latency_tables import text_of
-from scheduler_adapters.validation import engine_trial
-from scheduler_adapters.validation.engine_trial import METRICS, Trial, TrialConfig
+from scheduler_adapters.validation.engine_trial import METRICS, Trial, TrialConfig, run_trial
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
@@ -75,16 +75,15 @@ def validate(config: ValidateConfig) -> None:
     (noise_mape). It also has the error against single runs (single_run_mape), and that of one run
     of vLLM against the mean of its other runs (floor_mape).
     """
-    _policy(config)  # refuses a wrong name or setting before torch and vLLM are loaded
+    make = partial(_policy, config)
+    make()  # refuses a wrong name or setting before torch and vLLM are loaded
     requests = _requests(config)
     names = ("settings", "max_num_seqs", "kv_cache_mib", "model", "shape", "engine")
     offline = OfflineConfig(
         scheduler=config.policy, **{name: getattr(config, name) for name in names}
     )
     with open_driver(offline, max_model_len=longest_context(requests)) as driver:
-        trial = engine_trial.run_trial(
-            driver, requests, config.policy, lambda: _policy(config), config
-        )
+        trial = run_trial(driver, requests, config.policy, make, config)
     print(json.dumps(trial.row) if config.json else _table(trial))
 
 

@@ -95,8 +95,8 @@ _READING_COLUMNS: Final = {
 }
 
 
-def columns_of(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of a row for a printed table, and their headings."""
+def columns_of(row: Mapping[str, Any] | pd.DataFrame) -> dict[str, str]:
+    """Return the fields of a row or table for a printed table, and their headings."""
     first = {name: name for name in ("policy", "placement") if name in row}
     return first | COLUMNS | (_READING_COLUMNS if "qoe_violations" in row else {})
 

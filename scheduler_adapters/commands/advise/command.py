@@ -143,9 +143,8 @@ def run(config: AdviseConfig) -> None:
         return
     print_banner(advice.banner)
     print(text_of(page.latency_table(advice)))
-    print(advice.capacity, advice.quality, *advice.notes, "", advice.verdict.headline, sep="\n")
-    for line in advice.without_ranker:
-        print(line)
+    print(advice.capacity, advice.quality, *advice.notes, "", sep="\n")
+    print(advice.verdict.headline, *advice.without_ranker, sep="\n")
     print(f"report: {config.out / 'report.html'}")
     print_next(*advice.commands)
 

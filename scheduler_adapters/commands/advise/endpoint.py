@@ -35,6 +35,9 @@ _ANSWER_TOKENS: Final = 64
 _LEAST_STEPS: Final = 8
 """Least number of steps in which all requests of a burst decode."""
 _TRIAL_WORDS: Final = 32
+_COLUMNS: Final = [
+    *("num_decodes", "decode_context", "prefill_tokens", "attention_pairs", "seconds"),
+]
 _WORDS: Final = "time year people way day man thing woman life child world school state"
 
 
@@ -163,19 +166,19 @@ def measure_steps(ask: Ask, *, most_tokens: int, most_seqs: int) -> pd.DataFrame
             row = prefill_of(answers[0]) if max_tokens == 1 else decodes_of(answers)
             rows += [row] if row else []
             progress.step(f"{count} x {answers[0].prompt_tokens} tokens")
-    table = pd.DataFrame(rows)
-    if not table.get("num_decodes", pd.Series(dtype=float)).any():
+    table = pd.DataFrame(rows, columns=_COLUMNS, dtype=float).fillna(0.0)
+    if not table["num_decodes"].any():
         raise DataError(
             f"answers end before {_LEAST_STEPS} tokens, so no step of decodes could be timed; use "
             "an engine that takes ignore_eos, or give --fit"
         )
-    return table
+    return table.assign(seconds=table["seconds"].clip(lower=1e-6))
 
 
 def prefill_of(answer: TimedAnswer) -> dict[str, float]:
     """Return the row of a single prompt."""
     tokens, seconds = answer.prompt_tokens, answer.chunk_s[0] - answer.sent_s
-    return _row(prefill_tokens=tokens, attention_pairs=tokens * tokens / 2, seconds=seconds)
+    return {"prefill_tokens": tokens, "attention_pairs": tokens**2 / 2, "seconds": seconds}
 
 
 def decodes_of(answers: Sequence[TimedAnswer]) -> dict[str, float] | None:
@@ -191,12 +194,7 @@ def decodes_of(answers: Sequence[TimedAnswer]) -> dict[str, float] | None:
     if end_s <= start_s or min(steps) < _LEAST_STEPS:
         return None
     seconds = (end_s - start_s) / fmean(steps)
-    return _row(num_decodes=len(answers), decode_context=context, seconds=seconds)
-
-
-def _row(*, seconds: float, **counts: float) -> dict[str, float]:
-    names = ("num_decodes", "decode_context", "prefill_tokens", "attention_pairs")
-    return {name: float(counts.get(name, 0)) for name in names} | {"seconds": max(1e-6, seconds)}
+    return {"num_decodes": len(answers), "decode_context": context, "seconds": seconds}
 
 
 def _prompt(num_words: int) -> str:

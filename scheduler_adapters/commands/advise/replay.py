@@ -1,7 +1,7 @@
 """Replays of a log in the simulator, under several policies and loads.
 
-Only the scores are resampled: a prompt of the training set gets, in each draw, the score of another
-request of about its length, from a resample of the prompts outside the training set.
+Only the scores are resampled. In each draw a prompt of the training set gets the score of a request
+of about its length. That request is drawn from a resample of the other prompts.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -53,9 +53,8 @@ class _Keeper:
     def score_prompts(self, prompts: Sequence[str]) -> PromptScores:
         self.prompts = prompts
         tokens = [max(1, len(prompt) // _CHARACTERS_PER_TOKEN) for prompt in prompts]
-        return PromptScores(
-            values=np.arange(len(prompts), dtype=float), prompt_tokens=np.array(tokens, float)
-        )
+        places = np.arange(len(prompts), dtype=float)
+        return PromptScores(values=places, prompt_tokens=np.array(tokens, float))
 
 
 def read_log(
