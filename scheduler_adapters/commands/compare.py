@@ -12,12 +12,12 @@ import pandas as pd
 
 from lengthwise.command_line.options import common_options
 from lengthwise.command_line.program import INTERRUPTED
-from lengthwise.errors import ConfigError, SchedulingError, require
+from lengthwise.errors import SchedulingError, require
 from lengthwise.progress import Progress
 from lengthwise.report_page import ReportSection, save_table, table_of, write_report
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
-from scheduler_adapters.commands.experiment_settings import check_names, load_named
+from scheduler_adapters.commands.experiment_settings import check_names, check_one_of, load_named
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
 from scheduler_adapters.reporting.latency_tables import (
     INTERVALS,
@@ -62,12 +62,7 @@ class CompareConfig(SearchConfig):
         super().__post_init__()
         searches_rate = bool(self.slo) and self.by == "rate"
         self.need_rate(bool(self.rates_per_s) or self.rate_per_s is not None or searches_rate)
-        for one, other in (("rate_per_s", "rates_per_s"), ("placement", "placements")):
-            values = getattr(self, one), getattr(self, other)
-            if values[0] is not None and values[1]:
-                raise ConfigError(
-                    f"{one} is {values[0]!r} and {other} {values[1]}; use one of them"
-                )
+        check_one_of(self, ("rate_per_s", "rates_per_s"), ("placement", "placements"))
         is_each_once = len(set(self.rates_per_s)) == len(self.rates_per_s)
         require("rates_per_s", self.rates_per_s, is_each_once, "each rate once")
         if self.placements:

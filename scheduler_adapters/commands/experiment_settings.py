@@ -111,6 +111,14 @@ class Setup(InstanceConfig, WorkloadConfig):
                 client.set_terminated(run_id, status=status)
 
 
+def check_one_of(config: object, *pairs: tuple[str, str]) -> None:
+    """Refuse two settings of which only one may be set."""
+    for one, other in pairs:
+        first, second = getattr(config, one), getattr(config, other)
+        if first not in (None, []) and second not in (None, []):
+            raise ConfigError(f"{one} is {first} and {other} {second}; use one of them")
+
+
 def check_folder(path: Path | None) -> None:
     """Refuse an output folder that is a file."""
     if path is not None and path.exists() and not path.is_dir():

@@ -17,7 +17,7 @@ from lengthwise.command_line.program import INTERRUPTED
 from lengthwise.errors import ConfigError
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
-from scheduler_adapters.commands.experiment_settings import Setup, check_place
+from scheduler_adapters.commands.experiment_settings import Setup, check_one_of, check_place
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.cluster import ClusterRun
@@ -63,13 +63,8 @@ class SimulateConfig(Setup, ClusterConfig):
         ClusterConfig.__post_init__(self)
         if self.faults["outages"] and self.placement is None:
             raise ConfigError(f"outage is {self.outage} without a placement; name one")
-        clients, rate = self.clients, self.rate_per_s
-        self.need_rate(rate is not None and clients is None)
-        if rate is not None and clients is not None:
-            raise ConfigError(
-                f"rate_per_s is {rate} and clients {clients}; use one of them: each client sends "
-                "its next request after an answer"
-            )
+        self.need_rate(self.rate_per_s is not None and self.clients is None)
+        check_one_of(self, ("rate_per_s", "clients"))
         check_place(self.out, ".parquet", ".jsonl")
         check_place(self.chrome_trace, ".json")
 

@@ -31,7 +31,7 @@ from scheduler_adapters.commands.advise.replay import (
 from scheduler_adapters.commands.advise.scored_log import Evidence
 from scheduler_adapters.commands.advise.verdict import decide
 from scheduler_adapters.commands.capacity import check_slo
-from scheduler_adapters.commands.experiment_settings import check_folder
+from scheduler_adapters.commands.experiment_settings import check_folder, check_one_of
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import check_memory
@@ -103,10 +103,7 @@ class AdviseConfig(TraceColumns):
         require("tau_b", tau_b, tau_b is None or -1 <= tau_b <= 1, "a number in [-1, 1]")
         is_rate = rate is None or 0 < rate < math.inf
         require("rate_per_s", rate, is_rate, "requests per second above 0")
-        for one, other in (("bundle", "tau_b"), ("endpoint", "fit")):
-            values = getattr(self, one), getattr(self, other)
-            if None not in values:
-                raise ConfigError(f"{one} is {values[0]} and {other} {values[1]}; use one of them")
+        check_one_of(self, ("bundle", "tau_b"), ("endpoint", "fit"))
         check_slo(self.slo)
         check_folder(self.out)
 
