@@ -188,10 +188,10 @@ def test_the_tests_mirror_the_rooms() -> None:
     assert not missing
 
 
-MAX_SOURCE_LINES = 40_800
-MAX_SOURCE_STATEMENTS = 21_900
-MAX_TEST_LINES = 42_250
-"""The present size; the goals, and reasons for a larger limit, stand in `docs/architecture.md`."""
+MAX_SOURCE_LINES = 38_000
+MAX_SOURCE_STATEMENTS = 20_500
+MAX_TEST_LINES = 40_000
+"""A larger limit needs a reason in `docs/architecture.md`."""
 
 
 def num_statements(source: str) -> int:
