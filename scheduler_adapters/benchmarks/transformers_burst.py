@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.report_page import save_table
 from lengthwise.strict_json import to_json
-from scheduler_adapters.benchmarks.transformers_report import Report
 from scheduler_adapters.commands.experiment_settings import (
     check_folder,
     check_policies,
@@ -26,9 +26,11 @@ from scheduler_adapters.commands.experiment_settings import (
 )
 from scheduler_adapters.engines.random_model import device_name, find_device
 from scheduler_adapters.engines.transformers_batching.in_process import BatchingConfig, open_driver
+from scheduler_adapters.reporting.latency_tables import text_of
+from scheduler_adapters.timeline.latency_metrics import statistic, summarize, token_gaps
 from scheduler_adapters.timeline.live_log import TimelineLog
 from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.validation.prediction import Served
+from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.validation.recording import StepRecorder
 from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.mixes import draw_lengths
@@ -46,13 +48,18 @@ _TAU_B: Final = 0.6
 _CLASSES, _TARGETS_S = ("paying", "free"), (0.1, 0.5)
 """Classes of equal size, and their target times between tokens, where a trace has no classes."""
 
+_SHOWN: Final = (
+    "ttft_mean_s", "tpot_mean_s", "e2e_mean_s", "e2e_p99_s", "normalized_latency_mean_s",
+    "normalized_latency_p90_s", "output_tokens_per_s", "num_preemptions",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class BurstConfig(BatchingConfig):
     """The requests, the schedulers and the model."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars", "slai", "oracle"])
-    """Names of policies, or import paths; step times are fitted to the first one's run."""
+    """Names of policies, or import paths."""
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings of policies by name, e.g. {"slai": {"max_tokens": 256}}. A made-up name has a key
     policy: {"slai-late": {"policy": "slai", "offset": 10.0}}."""
@@ -66,7 +73,8 @@ class BurstConfig(BatchingConfig):
     scores: str | None = None
     """Source of scores, as in `simulate`."""
     out: Path | None = None
-    """Folder for POLICY.jsonl, POLICY.steps.csv, summary.csv, agreement.csv and agreement.svg."""
+    """Folder for POLICY.jsonl, summary.csv and POLICY.steps.csv; `simulate` takes the last as step
+    times (--profile MODEL@GPU:affine=FILE)."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -99,9 +107,8 @@ class BurstConfig(BatchingConfig):
 def burst(config: BurstConfig) -> None:
     """Serve a burst with transformers' continuous batching, once under each scheduler.
 
-    A random model of the given shape answers requests of real lengths, all at 0 s. A second table
-    has the same requests simulated, with step times fitted to the first policy's run, and the error
-    per request (MAPE) and of the mean (bias). Needs a GPU for any shape but tiny.
+    A random model of the given shape answers requests of real lengths, all at 0 s. Needs a GPU for
+    any shape but tiny.
 
     Examples:
       python -m scheduler_adapters bench-transformers --num-requests 40 --max-num-seqs 4
@@ -116,9 +123,11 @@ def burst(config: BurstConfig) -> None:
     """
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.WARNING)
     requests = load_burst(config)
-    report = Report(config.settings, config.out)
-    for name, run in serve_burst(requests, config):
-        report.add(name, run)
+    rows = []
+    for name, timeline in serve_burst(requests, config):
+        rows.append(row_of(name, timeline))
+        if config.out is not None:
+            save_table(pd.DataFrame(rows), config.out / "summary.csv")
     if config.json:
         about = {
             "shape": config.shape,
@@ -128,15 +137,11 @@ def burst(config: BurstConfig) -> None:
             "max_tokens": config.max_tokens,
             "scores": config.setup.score_source(requests),
             "seed": config.seed,
-            "fitted_on": config.policies[0],
-            "num_steps_fitted": report.fit and report.fit.steps.num_steps,
-            "step_mape_fraction": report.fit and report.fit.steps.mape_fraction,
-            "num_captures_fitted": report.fit and report.fit.num_captures,
-            "capture_s": report.fit and report.fit.capture_s,
         }
-        print(to_json({**about, "runs": report.rows}))
+        print(to_json({**about, "runs": rows}))
     else:
-        print(report.text())
+        table = pd.DataFrame(rows)
+        print(text_of(table[["policy", *_SHOWN, *table.filter(regex="^tbt_p99_")]]))
 
 
 def load_burst(config: BurstConfig) -> Requests:
@@ -175,8 +180,8 @@ def _lengths(config: BurstConfig) -> Requests:
     )
 
 
-def serve_burst(requests: Requests, config: BurstConfig) -> Iterator[tuple[str, Served]]:
-    """Yield each policy with its run, which is written to the folder of the configuration as well.
+def serve_burst(requests: Requests, config: BurstConfig) -> Iterator[tuple[str, Timeline]]:
+    """Yield each policy with its timeline, which is written to the folder of `config` as well.
 
     Raises UnsupportedByEngine, or ConfigError: no such policy, shape or device.
     """
@@ -204,11 +209,23 @@ def serve_burst(requests: Requests, config: BurstConfig) -> Iterator[tuple[str, 
         if config.out is not None:
             steps = pd.DataFrame([asdict(step) for step in recorder.steps])
             steps.to_csv(path.with_suffix(".steps.csv"), index=False)
-        served = Served(
-            requests=scored,
-            timeline=run.timeline,
-            steps=recorder.steps,
-            has_graphs=driver.has_graphs,
-            instance_with=driver.limits.instance,
-        )
-        yield name, served
+        yield name, run.timeline
+
+
+def row_of(policy: str, timeline: Timeline) -> dict[str, Any]:
+    """Return the figures of a run as a flat record."""
+    summary = summarize(timeline)
+    row: dict[str, Any] = {
+        "policy": policy,
+        "num_finished": summary.num_finished,
+        "num_preemptions": summary.num_preemptions,
+        "output_tokens_per_s": summary.output_tokens_per_s,
+        "makespan_s": summary.makespan_s,
+    }
+    for metric in ("ttft", "tpot", "e2e", "normalized_latency"):
+        for name in ("mean", "p50", "p90", "p99"):
+            row[f"{metric}_{name}_s"] = getattr(getattr(summary, f"{metric}_s"), name)
+    for name in np.unique(timeline.requests.user_class):
+        gaps_s = token_gaps(timeline.take(timeline.requests.user_class == name))
+        row[f"tbt_p99_{name}_s"] = statistic(*gaps_s).p99
+    return row

@@ -118,7 +118,5 @@ def _table(trial: Trial) -> str:
         f"{row['repeats']} times by vLLM and simulated once; seconds of the {row['clock']} clock\n"
         f"{text_of(pd.DataFrame(errors))}\n"
         f"steps: {row['num_steps_fitted']} of the other requests fitted, "
-        f"{row['step_mape']:.1%} off in the mean\n"
-        f"decisions: the policy admits the same request again in "
-        f"{row['decisions_equal_fraction']:.1%} of {row['decisions_replayed']}"
+        f"{row['step_mape']:.1%} off in the mean"
     )

@@ -81,8 +81,6 @@ class Ranker:
         self.think_end = think_end
         self.load = LoadView()
         self.observers = tuple(observers)
-        for observer in observers:
-            observer.attached(self.load)
         self.annotation_counts = AnnotationCounts()
         self._median = RecentMedian()
         self.late_scores: LateScores[RankedRequest] = LateScores()

@@ -10,7 +10,6 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 from numpy.typing import ArrayLike
@@ -283,28 +282,4 @@ def scatter_figure(scores: ArrayLike, lengths: ArrayLike) -> Figure:
         axis.scatter(scores, lengths, **dots, rasterized=True)
         axis.set(xlabel="score (higher = longer)", ylabel="response length (tokens)")
         axis.set_yscale("log")
-        return figure
-
-
-def agreement_figure(table: pd.DataFrame, metric: str) -> Figure:
-    """Simulated against measured latencies, with a dashed line of equality.
-
-    Columns measured_s and simulated_s; for repeated runs lowest_s and highest_s, the ends of the
-    bar; for several policies policy, each with its colour.
-    """
-    with _canvas(5.6, 3.6) as (figure, axis):
-        has_range, has_policies = "lowest_s" in table, "policy" in table
-        table = table if has_policies else table.assign(policy="pars")
-        is_large = len(table) > 1000  # as pixels, so that the file stays small
-        for rows, look in _each(table, table["policy"], marked=True):
-            real, simulated = rows["measured_s"], rows["simulated_s"]
-            spread = [real - rows["lowest_s"], rows["highest_s"] - real] if has_range else None
-            look |= {"fmt": look.pop("marker"), "markersize": 3, "rasterized": is_large}
-            look |= {"ecolor": to_rgba(look["color"], 0.3), "elinewidth": 1}
-            axis.errorbar(real, simulated, xerr=spread, **look)
-        axis.axline((0, 0), slope=1, linestyle="--", linewidth=1, color="#444")
-        measured = "measured, mean and range" if has_range else "measured"
-        axis.set(xlabel=f"{metric} {measured} (s)", ylabel=f"{metric} simulated (s)")
-        if has_policies:
-            axis.legend()
         return figure

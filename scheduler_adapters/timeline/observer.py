@@ -55,9 +55,6 @@ class EngineObserver:
 
     # Events of real engines only.
 
-    def attached(self, load: LoadView) -> None:
-        """The engine is idle and reports from now on; it keeps `load` up to date."""
-
     def stepped(self, now_s: float) -> None:
         """A step ended, and all events of its requests are reported."""
 

@@ -1,4 +1,4 @@
-"""Simulated against real: recordings, fits of step times, replays and their errors.
+"""Simulated against real: recordings, fits of step times, and errors.
 
 Start with `step_fit.py`.
 """

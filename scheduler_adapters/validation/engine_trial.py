@@ -1,8 +1,7 @@
 """A trial of the simulator: a trace on a real engine, and the same trace simulated.
 
 The trace is cut into pieces. A latency model is fitted to the steps of every other piece. The
-pieces between are simulated under the same policy, and compared request by request; the engine's
-decisions are replayed through the policy.
+pieces between are simulated under the same policy, and compared request by request.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.validation.errors import RepeatedError, against_repeats, latencies
-from scheduler_adapters.validation.recording import EngineRecording, record, replay
+from scheduler_adapters.validation.recording import EngineRecording, record
 from scheduler_adapters.validation.step_fit import StepFit, fit_steps
 from scheduler_adapters.workload.requests import Floats, Requests
 
@@ -51,9 +50,7 @@ class Trial:
     row: Mapping[str, Any]
     """Flat record: policy, clock, compared requests, repeats, and the errors as `e2e_mape`.
 
-    `step_mape` is the error of the fitted step times on their own steps. `decisions_replayed` are
-    the admissions of the compared pieces, 0 under an engine's own scheduler, which records none.
-    `decisions_equal_fraction` is the share of these whose request the replayed policy ranks first.
+    `step_mape` is the error of the fitted step times on their own steps.
     """
     errors: Mapping[str, RepeatedError]
     """Of each of METRICS."""
@@ -81,8 +78,6 @@ def run_trial(
     simulated = _latencies([simulate(piece, make_policy(), instance) for piece in first])
     by_run = [_latencies([each.timeline for each in run]) for run in runs]
     measured = {name: np.stack([run[name] for run in by_run]) for name in METRICS}
-    replayed = [replay(make_policy(), each.decisions) for run in runs for each in run]
-    num_admissions, num_equal = (sum(counts) for counts in zip(*replayed, strict=True))
     errors = {name: against_repeats(simulated[name], measured[name]) for name in METRICS}
     row = {
         "policy": name,
@@ -92,8 +87,6 @@ def run_trial(
         **{f"{m}_{key}": number for m in METRICS for key, number in asdict(errors[m]).items()},
         "step_mape": fit.mape_fraction,
         "num_steps_fitted": fit.num_steps,
-        "decisions_replayed": num_admissions,
-        "decisions_equal_fraction": num_equal / max(1, num_admissions),
     }
     ids = np.concatenate([piece.request_id for piece in first])
     return Trial(row=row, errors=errors, request_id=ids, simulated=simulated, measured=measured)

@@ -1,6 +1,6 @@
-"""Errors of simulated latencies against measured ones, of one run of an engine or of several.
+"""Errors of simulated latencies against measured ones, of several runs of an engine.
 
-Several runs are compared by their mean: a latency is a sum of step times, and only means add up.
+The runs are compared by their mean: a latency is a sum of step times, and only means add up.
 """
 
 from dataclasses import dataclass
@@ -23,16 +23,6 @@ def latencies(timeline: Timeline) -> dict[str, Floats]:
 def mape(simulated: Floats, real: Floats) -> float:
     """Return the mean of |simulated - real| / real over values that are all known."""
     return float(np.mean(np.abs(simulated - real) / real))
-
-
-def error(simulated: Floats, real: Floats) -> tuple[float, float]:
-    """Return MAPE and bias over the pairs (N,) where both are known.
-
-    The bias is (mean simulated - mean real) / mean real; above 0, the simulator is slower.
-    """
-    known = ~np.isnan(simulated) & ~np.isnan(real)
-    simulated, real = simulated[known], real[known]
-    return mape(simulated, real), float(simulated.mean() / real.mean() - 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,14 +51,13 @@ def against_repeats(simulated: Floats, runs: Floats) -> RepeatedError:
     defined = ~np.isnan(runs[0])
     simulated, runs = simulated[defined], runs[:, defined]
     mean, count = runs.mean(axis=0), len(runs)
-    overall, bias = error(simulated, mean)
     floor = mape(runs, (runs.sum(axis=0) - runs) / (count - 1)) if count > 1 else None
     return RepeatedError(
-        mape=overall,
+        mape=mape(simulated, mean),
         single_run_mape=mape(simulated, runs),
         floor_mape=floor,
         noise_mape=None if floor is None else floor * (count - 1) ** 0.5 / count,
-        bias=bias,
+        bias=float(simulated.mean() / mean.mean() - 1),
         mean_s_measured=float(mean.mean()),
         mean_s_simulated=float(simulated.mean()),
     )

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import kendalltau
 
 from lengthwise.errors import ConfigError
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.benchmarks.transformers_burst import BurstConfig, load_burst
-from scheduler_adapters.timeline.timeline import read_timeline
-from scheduler_adapters.validation.errors import METRICS
+from scheduler_adapters.benchmarks.transformers_burst import BurstConfig, load_burst, row_of
+from scheduler_adapters.simulator.latency.affine_fit import read_affine
+from scheduler_adapters.timeline.timeline import read_timeline, timeline_from_token_times
+from scheduler_adapters.workload.requests import make_requests
 from scheduler_adapters.workload.score_sources import PromptScores, achieved_tau_b
 
 
@@ -88,6 +88,20 @@ def test_scores_come_from_where_simulate_takes_them(
     assert len(scores("pars", "synthetic")) == 100
 
 
+def test_a_row_holds_what_was_measured_and_the_gaps_of_each_class() -> None:
+    requests = make_requests(
+        prompt_tokens=[4, 4], output_tokens=[3, 2], user_class=["paying", "free"]
+    )
+    timeline = timeline_from_token_times(
+        requests, [[1.0, 1.5, 3.0], [2.0, 4.0]], scheduled_s=[0.0, 0.0], preemptions=[0, 1]
+    )
+    row = row_of("fcfs", timeline)
+    assert (row["policy"], row["num_finished"], row["num_preemptions"]) == ("fcfs", 2, 1)
+    assert (row["ttft_mean_s"], row["e2e_p50_s"], row["makespan_s"]) == (1.5, 3.5, 4.0)
+    assert row["tbt_p99_paying_s"] == pytest.approx(1.49)
+    assert row["tbt_p99_free_s"] == 2.0
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -141,8 +155,6 @@ def test_the_command_serves_the_same_burst_under_each_scheduler(
     assert all(run["num_finished"] == 16 for run in runs.values())
     assert set(runs["slai"]) >= {"tbt_p99_paying_s", "tbt_p99_free_s", "ttft_mean_s"}
     drawn = np.sort(load_burst(BurstConfig(trace=trace, num_requests=16)).output_tokens)
-    table = pd.read_csv(out / "agreement.csv")
-    assert (out / "agreement.svg").exists()
     for name, is_sorted in {"fcfs": False, "slai": False, "oracle": True}.items():
         timeline = read_timeline(out / f"{name}.jsonl")
         sizes = timeline.requests.output_tokens
@@ -156,8 +168,5 @@ def test_the_command_serves_the_same_burst_under_each_scheduler(
         assert steps.prefill_tokens.sum() == timeline.requests.prompt_tokens.sum()
         busy_s = timeline.finished_s.max() - timeline.scheduled_s.min()
         assert steps.seconds.sum() == pytest.approx(busy_s, abs=1e-3)
-        pairs = table[table.policy == name]
-        assert runs[name]["is_fitted_on_itself"] == (name == "fcfs")
-        assert np.isfinite([runs[name][f"{metric}_mape_fraction"] for metric in METRICS]).all()
-        assert kendalltau(pairs.e2e_measured_s, pairs.e2e_simulated_s).statistic > 0.8
+        assert read_affine(out / f"{name}.steps.csv")[0].base_s > 0
     assert len(pd.read_csv(out / "summary.csv")) == 3

@@ -20,8 +20,6 @@ def test_the_simulator_with_fitted_steps_comes_near_the_engine(
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["num_requests"], result["repeats"], result["clock"]) == (40, 2, "steady")
     assert {"e2e_mape", "tpot_mape", "ttft_mape"} <= result.keys()
-    assert result["decisions_replayed"] == 2 * 40
-    assert result["decisions_equal_fraction"] == 1.0
     # Wide, for machines shared with others: a simulator that got queueing wrong is further off.
     assert abs(result["e2e_bias"]) < 0.5
     assert 0 < result["e2e_mape"] < 0.6

@@ -305,10 +305,6 @@ class Hearing(EngineObserver):
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, float]] = []
-        self.load: LoadView | None = None
-
-    def attached(self, load: LoadView) -> None:
-        self.load = load
 
     def queued(self, request: RequestView, now_s: float) -> None:
         assert request.previous is not None
@@ -318,14 +314,13 @@ class Hearing(EngineObserver):
         self.heard.append((f"evicted {request.generated_tokens} {request.phase.name}", now_s))
 
 
-def test_observers_hear_of_arrivals_and_evictions_with_the_load_of_the_engine() -> None:
+def test_observers_hear_of_arrivals_and_evictions() -> None:
     clock, hearing = Clock(), Hearing()
     ranker = Ranker(pars(), clock, [hearing])
     tracked = track(ranker, 3.0)
     tracked.view.phase = Phase.ANSWERING
     ranker.requeue(tracked, generated_tokens=2, preemptions=1)
     assert hearing.heard == [("queued", 1000.0), ("evicted 2 WAITING", 1000.0)]
-    assert hearing.load is ranker.load
     assert tracked.view.preemptions == 1
 
 

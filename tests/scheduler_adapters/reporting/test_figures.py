@@ -35,28 +35,6 @@ def test_the_load_has_a_figure_for_memory_running_and_waiting() -> None:
     assert [list(line) for line in lines] == [[0.1, 0.9], [1, 2], [0, 7]]
 
 
-def test_a_point_lies_at_the_mean_and_its_bar_spans_the_runs() -> None:
-    table = pd.DataFrame(
-        {"measured_s": [2.0], "lowest_s": [1.0], "highest_s": [2.5], "simulated_s": [2.2]}
-    )
-    (axis,) = figures.agreement_figure(table, "TTFT").axes
-    points, _, (bars,) = axis.containers[0]
-    assert points.get_xydata().tolist() == [[2.0, 2.2]]
-    assert bars.get_segments()[0].tolist() == [[1.0, 2.2], [2.5, 2.2]]
-    assert axis.get_xlabel() == "TTFT measured, mean and range (s)"
-
-
-def test_single_runs_of_several_policies_have_a_colour_each_and_no_bars() -> None:
-    table = pd.DataFrame(
-        {"policy": ["fcfs", "pars"], "measured_s": [2.0, 1.0], "simulated_s": [2.2, 1.1]}
-    )
-    (axis,) = figures.agreement_figure(table, "E2E").axes
-    names = {box.get_label(): box.lines[0].get_color() for box in axis.containers}
-    assert names == {name: figures.COLOURS[name] for name in ("fcfs", "pars")}
-    assert all(not box.has_xerr for box in axis.containers)
-    assert axis.get_xlabel() == "E2E measured (s)"
-
-
 def test_instances_are_bars_of_their_roles_and_moves_lines_between_them() -> None:
     spans = pd.DataFrame(
         {

@@ -54,8 +54,6 @@ def test_a_simulator_of_known_step_times_is_the_engine(requests: Requests) -> No
         assert flat[f"{metric}_floor_mape"] == 0.0
         assert run.measured[metric].shape == (2, 40)
         assert run.simulated[metric].shape == (40,)
-    assert flat["decisions_replayed"] == 2 * 40
-    assert flat["decisions_equal_fraction"] == 1.0
     assert list(run.request_id) == list(requests.request_id[np.r_[20:40, 60:80]])
 
 
@@ -64,7 +62,6 @@ def test_an_engine_under_another_policy_than_the_simulated_one_is_found_out(
 ) -> None:
     found = trial(requests, pars(), FCFS)
     assert found.errors["ttft"].mape > 0.1
-    assert found.row["decisions_equal_fraction"] < 0.9
 
 
 def test_steps_are_fitted_to_the_other_pieces_than_those_compared(requests: Requests) -> None:

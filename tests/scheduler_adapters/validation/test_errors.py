@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from scheduler_adapters.validation.errors import against_repeats, error
+from scheduler_adapters.validation.errors import against_repeats
 from scheduler_adapters.workload.requests import Floats
 
 
@@ -46,8 +46,3 @@ def test_requests_without_the_metric_do_not_count() -> None:
     nothing = float("nan")
     found = against_repeats(np.array([1.0, nothing]), np.array([[2.0, nothing], [2.0, nothing]]))
     assert (found.mape, found.floor_mape) == (0.5, 0.0)
-
-
-def test_errors_are_fractions_of_the_real_value() -> None:
-    found = error(np.array([1.0, 3.0, np.nan]), np.array([2.0, 2.0, 5.0]))
-    assert found == (pytest.approx(0.5), pytest.approx(0.0))

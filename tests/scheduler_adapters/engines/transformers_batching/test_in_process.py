@@ -68,7 +68,7 @@ def test_an_engine_that_cannot_be_is_refused(settings: dict[str, object], messag
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_recording_holds_arrivals_tokens_steps_and_admissions() -> None:
+def test_a_recording_holds_arrivals_tokens_and_steps() -> None:
     requests = make_requests(
         prompt_tokens=[20, 9, 30], output_tokens=[5, 9, 3], arrival_s=[0.0, 0.0, 0.3]
     )
@@ -81,7 +81,6 @@ def test_a_recording_holds_arrivals_tokens_steps_and_admissions() -> None:
     recording = record(driver, requests, clock=clock, seed=0)
     assert sum(step.prefill_tokens for step in recording.steps) == 59
     assert sum(step.num_decodes for step in recording.steps) == 17 - 3
-    assert len(recording.decisions) == 6
     timeline = recording.timeline
     assert [len(timeline.token_s(row)) for row in range(3)] == [5, 9, 3]
     assert timeline.scheduled_s[2] >= 0.3

@@ -24,7 +24,7 @@ from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.planner.request_annotations import AnnotationCounts
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.validation.recording import Queued, record
+from scheduler_adapters.validation.recording import StepRecorder
 from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.engines.decisions import Clock
@@ -157,23 +157,35 @@ def test_a_resident_whose_blocks_come_free_only_later_is_not_evicted(
     assert told == ([("resident", how)] if evicts else [])
 
 
+class Arrivals(StepRecorder):
+    """Notes number and arrival of each request that is queued."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queued_s: list[tuple[int, float]] = []
+
+    def queued(self, request: RequestView, now_s: float) -> None:
+        self.queued_s.append((request.number, request.arrival_s))
+
+
 def test_each_recording_of_the_same_prompts_begins_anew(engine: Any) -> None:
     requests = make_requests(
         prompt_tokens=[100, 70], output_tokens=[5, 9], arrival_s=[0.0, 1e4], scores=[2.0, 1.0]
     )
     for _ in range(2):
-        recording = record(VllmDriver(engine), requests, clock=make_clock("cpu"), seed=0)
+        recorder = Arrivals()
+        driver, clock = VllmDriver(engine), make_clock("cpu")
+        timeline = driver.serve(requests, clock=clock, seed=0, observers=[recorder]).timeline
         # Were blocks of the first time found, the second would have fewer tokens to compute.
-        assert sum(step.prefill_tokens for step in recording.steps) == 170
-        assert sum(step.seconds for step in recording.steps) < 100
-        queued = [each.view for each in recording.decisions if isinstance(each, Queued)]
-        assert [view.number for view in queued] == [0, 1]
+        assert sum(step.prefill_tokens for step in recorder.steps) == 170
+        assert sum(step.seconds for step in recorder.steps) < 100
         # The policy's time is the clock's, which skips what is idle.
-        assert [view.arrival_s for view in queued] == pytest.approx([0.0, 1e4], abs=0.1)
-        assert recording.timeline.preemptions.tolist() == [0, 0]
-        waited_s = recording.timeline.scheduled_s - requests.arrival_s
+        assert [number for number, _ in recorder.queued_s] == [0, 1]
+        assert [s for _, s in recorder.queued_s] == pytest.approx([0.0, 1e4], abs=0.1)
+        assert timeline.preemptions.tolist() == [0, 0]
+        waited_s = timeline.scheduled_s - requests.arrival_s
         assert (waited_s >= 0).all()
-        assert (recording.timeline.first_token_s >= recording.timeline.scheduled_s).all()
+        assert (timeline.first_token_s >= timeline.scheduled_s).all()
 
 
 class Hearing(EngineObserver):
