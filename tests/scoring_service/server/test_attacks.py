@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from lengthwise.child_processes import free_port
 from scoring_service.bench.load import rss_bytes
 from scoring_service.client import Score, ScoringClient
 from scoring_service.proto import scoring_pb2 as pb
@@ -20,7 +19,6 @@ from scoring_service.server.rpc import SERVICE
 from tests.scoring_service.attacks import (
     ATTACKS,
     HEAVY_TEXTS,
-    half_scrapes,
     honest_callers,
     serving,
     stalled_calls,
@@ -29,29 +27,17 @@ from tests.scoring_service.waiting import no_messages, wait_until
 from tests.soak import soak
 
 
-def bear(process, target, attack):
-    """Let honest callers ask during an attack of a second: none fails, and the process ends."""
-    with honest_callers(target, timeout_s=60) as honest:
-        attack()
-    assert honest.scored > 0
-    assert honest.failed == 0, honest.errors[:3]
-    assert rss_bytes(process.pid) < 300e6
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_costs_honest_callers_nothing_and_ends_with_the_process(tiny_bundle, name):
     with serving(tiny_bundle, "--reflection", "true") as (process, target):
-        bear(process, target, lambda: ATTACKS[name](target, 1.5))
-
-
-@pytest.mark.slow
-def test_half_scrapes_cost_honest_callers_nothing(tiny_bundle):
-    metrics = f"127.0.0.1:{free_port()}"
-    with serving(tiny_bundle, "--metrics-address", metrics) as (process, target):
-        bear(process, target, lambda: half_scrapes(metrics, 1.5))
+        with honest_callers(target, timeout_s=60) as honest:
+            ATTACKS[name](target, 1.5)
+        assert honest.scored > 0
+        assert honest.failed == 0, honest.errors[:3]
+        assert rss_bytes(process.pid) < 300e6
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
 
 
 def test_calls_that_were_cancelled_do_not_close_a_connection(server, monkeypatch):

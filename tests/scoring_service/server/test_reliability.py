@@ -18,16 +18,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import scoring_service
 from lengthwise.child_processes import free_port, started
-from scoring_service.bench.load import rss_bytes
 from scoring_service.client import Score, ScoringClient
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.fail_open import FailOpenScorer
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
-from scoring_service.server.rpc import SERVICE
 from tests.scoring_service.waiting import wait_until
-
-OK_OR_INVALID = {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}
 
 
 @pytest.fixture
@@ -38,51 +34,6 @@ def process(tiny_bundle):
     command += [str(tiny_bundle.path), "--address", address]
     with ExitStack() as running:
         yield lambda: (running.enter_context(started(command, ready="serving "))[0], address)
-
-
-def random_message(rng: random.Random) -> bytes:
-    """Garbage, or a request with random fields, possibly cut or with a byte changed."""
-    if rng.random() < 0.3:
-        return rng.randbytes(rng.randrange(200))
-    texts = ["", "yes", "x" * rng.randrange(3000), "漢" * rng.randrange(50), "\0\u202e\ufeff"]
-    request = pb.ScoreBatchRequest(
-        prompts=rng.choices(texts, k=rng.randrange(12)),
-        target_model=rng.choice(["", "tiny-llm", "unknown", "\n"]),
-    )
-    serialized = bytearray(request.SerializeToString())
-    if serialized and rng.random() < 0.5:
-        serialized[rng.randrange(len(serialized))] = rng.randrange(256)
-    if rng.random() < 0.2:
-        del serialized[rng.randrange(len(serialized) + 1) :]
-    return bytes(serialized)
-
-
-@pytest.mark.slow
-def test_ten_thousand_malformed_and_random_requests_do_no_harm(process):
-    server, target = process()
-    rng = random.Random(0)
-    methods = ["Score", "ScoreBatch", "Info", "Report"]
-    with grpc.insecure_channel(target) as channel:
-        calls = {name: channel.unary_unary(f"/{SERVICE}/{name}") for name in methods}
-
-        def fuzz(num: int) -> None:
-            rpcs = [calls[rng.choice(methods)].future(random_message(rng)) for _ in range(num)]
-            allowed = OK_OR_INVALID | {grpc.StatusCode.RESOURCE_EXHAUSTED}
-            assert {rpc.code() for rpc in rpcs} <= allowed
-
-        for _ in range(40):
-            fuzz(50)
-        warm = rss_bytes(server.pid)
-        for _ in range(160):
-            fuzz(50)
-        assert rss_bytes(server.pid) < warm * 1.1
-        with pytest.raises(grpc.RpcError) as unknown:
-            channel.unary_unary(f"/{SERVICE}/NoSuchMethod")(b"", timeout=60)
-        assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    with ScoringClient(target, timeout_s=60) as client:
-        assert isinstance(client.score("yes"), Score)
-    server.send_signal(signal.SIGTERM)
-    assert server.wait(60) == 0
 
 
 def test_bytes_that_are_no_http_do_no_harm(server, client):
@@ -183,12 +134,3 @@ def test_durations_and_deadlines_never_come_from_the_wall_clock():
     # gRPC's core tells a deadline on the wall clock; it is turned into time left at once.
     for path in Path(scoring_service.__file__).parent.rglob("*.py"):
         assert path.name == "direct.py" or not wall.search(path.read_text()), path
-
-
-def test_a_full_queue_is_an_overload_with_a_time_to_wait(serve):
-    server = serve(num_runners=1, max_queued_prompts=4, cache_entries=0)
-    with ScoringClient(server.target, timeout_s=60) as client:
-        results = client.score_batch([f"poem {n}" for n in range(20)])
-    refused = [result for result in results if not isinstance(result, Score)]
-    assert len(refused) == 16
-    assert all(error.retry_after_s is not None for error in refused)

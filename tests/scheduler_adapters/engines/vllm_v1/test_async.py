@@ -9,7 +9,6 @@ import random
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -209,33 +208,3 @@ def test_a_prefill_whose_first_token_is_on_its_way_is_a_decode(settings: dict[st
     started = {name for step in steps[:4] for name in step}
     assert len(started) == 4  # none of them decodes by itself before the others have started
     assert steps[4] == dict.fromkeys(started, 1)
-
-
-@pytest.mark.parametrize("make", [pars, lambda: SLAI(max_tokens=64)], ids=["pars", "slai"])
-def test_a_request_that_cannot_start_yet_is_followed_once_it_can(
-    settings: dict[str, Any], make: Callable[[], Policy]
-) -> None:
-    """vLLM passes over a request whose grammar is being compiled, and serves those behind it."""
-    from vllm.v1.request import RequestStatus
-
-    from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankScheduler
-
-    scheduler = RankScheduler(**settings)
-    scheduler.lengthwise_start(make())
-    blocked, other, last = sorted(requests(), key=lambda each: each.num_prompt_tokens)[:3]
-    for request in (blocked, other, last):
-        request.sampling_params.extra_args[SCORE] = float(request.num_prompt_tokens)
-    blocked.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
-    blocked.structured_output_request = SimpleNamespace(grammar=None)
-    scheduler.add_request(blocked)
-    scheduler.add_request(other)
-    assert list(scheduler.schedule().num_scheduled_tokens) == [other.request_id]
-    scheduler.add_request(last)
-    assert list(scheduler.waiting) == [blocked, last]
-    blocked.status, blocked.structured_output_request = RequestStatus.WAITING, None
-    started = list(scheduler.schedule().num_scheduled_tokens)
-    assert started[-2:] == [blocked.request_id, last.request_id]
-    if (planner := scheduler._lengthwise_planner) is not None:
-        assert set(planner.residents) == {blocked, other, last}
-    scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
-    assert not scheduler.requests

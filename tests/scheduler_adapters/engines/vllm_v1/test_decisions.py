@@ -23,8 +23,7 @@ from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policy import Policy, Traits
-from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
+from scheduler_adapters.policy import Policy
 from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.engines import decisions
 from tests.scheduler_adapters.engines.decisions import (
@@ -166,28 +165,6 @@ def row_of(request_id: str) -> int:
     return int(request_id.partition("-")[0])
 
 
-class Deadlines(Policy):
-    """Ranks a whole group once per token, as SLAI does: by when the next token is due."""
-
-    name = "deadlines"
-    traits = Traits(requires=frozenset({Capability.DEFER_RUNNING}))
-
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        if request.phase is Phase.WAITING:
-            return Rank((request.prompt_tokens,), lane=2)
-        if request.phase is Phase.PREFILL or request.last_token_s is None:
-            return Rank((request.admission_number or 0,), lane=1)
-        assert request.tbt_s is not None
-        due_s = request.last_token_s + request.tbt_s - 2 * load.mean_step_s
-        critical = Rank((due_s,), lane=0, valid_tokens=1, group=request.tbt_s)
-        if due_s <= load.now_s:
-            return critical
-        return critical._replace(lane=3, valid_until_s=due_s, then=critical)
-
-    def step_rule(self, load: LoadView) -> StepRule:
-        return StepRule(max_tokens=24, max_decodes=3, max_resident=6)
-
-
 def assert_same(
     engine: Any, make: Callable[[], Policy], requests: Requests, *, by_priority: bool = False
 ) -> None:
@@ -251,11 +228,6 @@ def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
     if kind.get("displaces"):
         requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
     assert_same(engine, lambda: Dice(seed, **kind), requests)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_ranks_shared_by_a_group_give_the_steps_of_the_simulator(engine: Any, seed: int) -> None:
-    assert_same(engine, Deadlines, workload(seed, longest=80))
 
 
 POLICIES_IN_SMALL = decisions.small_policies(BUDGET)

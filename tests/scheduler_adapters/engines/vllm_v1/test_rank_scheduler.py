@@ -95,29 +95,6 @@ def test_requests_with_oracle_scores_finish_in_order_of_length(engine: Any) -> N
     assert scheduler_of(engine).lengthwise.annotation_counts == AnnotationCounts(scored=6)
 
 
-def test_under_vllms_priority_policy_the_priority_goes_before_the_score(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scheduler = scheduler_of(engine)
-    ranker = scheduler.lengthwise
-    orders = []
-    for policy in ("priority", "fcfs"):
-        monkeypatch.setattr(scheduler.scheduler_config, "policy", policy)
-        scheduler.lengthwise_start(ranker.policy)
-        scored(engine, "low, short", 2, 2.0, priority=1)
-        scored(engine, "high, long", 9, 9.0, priority=-1)
-        scored(engine, "high, short", 4, 4.0, priority=-1)
-        assert [request.priority for request in scheduler.waiting] == (
-            [-1, -1, 1] if policy == "priority" else [1, -1, -1]
-        )
-        assert scheduler.waiting[-1] is list(scheduler.waiting)[2]
-        orders.append(finish(engine))
-    assert orders == [
-        ["high, short", "high, long", "low, short"],
-        ["low, short", "high, short", "high, long"],
-    ]
-
-
 def test_a_scheduler_made_without_its_constructor_does_what_the_engines_own_does(
     live_engine: Any,
 ) -> None:
@@ -201,7 +178,6 @@ class Hearing(EngineObserver):
 
     queued = partialmethod(note, "queued")  # type: ignore[assignment]
     admitted = partialmethod(note, "admitted")  # type: ignore[assignment]
-    thinking_ended = partialmethod(note, "thinking ended")  # type: ignore[assignment]
     finished = partialmethod(note, "finished")  # type: ignore[assignment]
     withdrawn = partialmethod(note, "withdrawn")  # type: ignore[assignment]
 
@@ -239,28 +215,6 @@ def test_observers_hear_of_every_request_from_its_arrival_to_its_end(engine: Any
     assert hearing.tokens["served"] == 3
     assert hearing.tokens["gone"] == 0
     assert hearing.steps >= 4
-
-
-def test_a_thought_that_ends_the_prompt_is_told_before_the_first_token(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from vllm import SamplingParams
-
-    scheduler, hearing = scheduler_of(engine), Hearing()
-    settings = scheduler.vllm_config.additional_config["lengthwise"]
-    ranker, params = scheduler.lengthwise, SamplingParams(max_tokens=1, detokenize=False)
-    try:
-        with monkeypatch.context() as patch:
-            patch.setitem(settings, "think_end", [6, 7])
-            scheduler.lengthwise_start(ranker.policy, observers=[hearing])
-        for name, prompt in {"off": [5, 6, 7, 8], "on": [6, 7, 5, 5, 5, 5, 5]}.items():
-            engine.add_request(name, {"prompt_token_ids": prompt}, params)
-        finish(engine)
-    finally:
-        scheduler.lengthwise_start(ranker.policy)
-        scheduler.lengthwise.clock = ranker.clock
-    assert hearing.heard["off"] == ["queued", "admitted", "thinking ended", "finished"]
-    assert hearing.heard["on"] == ["queued", "admitted", "finished"]
 
 
 def test_aborted_requests_leave_no_state(engine: Any) -> None:

@@ -65,40 +65,6 @@ def test_a_withdrawn_request_is_no_longer_counted():
     assert counts(seen, 2.0) == (0, 0)
 
 
-def test_what_is_on_its_way_is_booked():
-    elsewhere = telemetry(REQUEST, REQUEST._replace(request_id="b", reasoning_tokens=9))
-    elsewhere.engine.advance(4.0)
-    answers, thinks = elsewhere.requests
-    for live in (answers, thinks):
-        elsewhere.engine.withdraw(live)
-    seen = telemetry()
-    seen.booked = {answers: 3, thinks: 0}
-    view = seen.view()
-    assert (view.instance_id, view.num_waiting, view.booked_blocks) == (4, 2, 3)
-    assert (view.num_thinking, view.num_fresh_answering, view.free_blocks) == (1, 1, 17)
-    del seen.booked[answers]
-    assert (seen.view().num_waiting, seen.view().booked_blocks) == (1, 0)
-
-
-def test_a_reader_has_read_all_some_time_after_an_eviction():
-    # Each needs a ninth block after a while, of 17: the later one is evicted in its answer.
-    one = REQUEST._replace(prompt_tokens=120, output_tokens=30, reasoning_tokens=2)
-    other = one._replace(request_id="b", output_tokens=20, arrival_s=0.5)
-    seen = telemetry(one, other, kv_blocks=17)
-    seen.engine.advance(1.5)
-    assert seen.view().paced_until_s == np.inf
-    seen.engine.advance(14.5)
-    (answer,) = (live for live in seen.requests if live.is_waiting)
-    token_s = seen.engine.token_s(answer)[2:]
-    read_s = token_s[0]
-    for at_s in token_s[1:]:
-        read_s = max(at_s, read_s + 1.5)
-    assert seen.view().paced_until_s == pytest.approx(read_s + 1.5)
-    assert len(token_s) > 3
-    seen.engine.advance(1000.0)
-    assert seen.view().paced_until_s == np.inf
-
-
 @pytest.mark.parametrize("max_decodes", [1, 2])
 def test_a_decode_that_is_left_out_of_steps_may_let_its_reader_wait(max_decodes):
     engine = Engine(FewDecodes(max_decodes), SECONDS)
@@ -139,32 +105,3 @@ def test_what_is_to_be_prefilled_is_whole_prompts_then_the_rest_of_them():
     assert sorted(request.request_id for request in seen.view().decodes()) == ["a", "b"]
     engine.withdraw(state_of(engine, "a"))
     assert [request.request_id for request in seen.view().decodes()] == ["b"]
-
-
-def test_a_prefill_counts_until_its_step_has_ended():
-    engine = Engine(FCFS(), replace(SECONDS, max_tokens=10))
-    seen = Telemetry(engine, None, watches_prefills=True)
-    engine.submit(REQUEST._replace(reasoning_tokens=0))
-    seen.submitted(engine.requests[-1])
-    found = []
-    for at_s in (0.5, 1.0, 1.5, 2.0):
-        engine.advance(at_s)
-        view = seen.view(at_s)
-        found.append((view.prefill_tokens, view.prefill_squares, seen.is_changing(at_s)))
-    # Ten tokens until 1 s, six more until 2 s.
-    assert found == [(16, 256, True), (6, 156, False), (6, 156, True), (0, 0, False)]
-
-
-def test_who_is_evicted_is_to_be_prefilled_again():
-    engine = Engine(FCFS(), replace(SECONDS, kv_blocks=3))
-    seen = Telemetry(engine, None, watches_prefills=True)
-    for request_id in "ab":
-        engine.submit(REQUEST._replace(request_id=request_id, prompt_tokens=15, output_tokens=30))
-        seen.submitted(engine.requests[-1])
-    engine.advance(4.0)  # both have filled a block, and one block is left for two
-    view = seen.view()
-    (waiting,) = (live for live in engine.requests if live.is_waiting)
-    assert (view.prefill_tokens, view.prefill_squares) == (waiting.context, waiting.context**2)
-    assert view.num_waiting == 1
-    engine.withdraw(waiting)
-    assert (seen.view().prefill_tokens, seen.view().prefill_squares) == (0, 0)

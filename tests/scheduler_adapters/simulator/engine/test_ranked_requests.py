@@ -1,13 +1,12 @@
 """The policy is asked when something changed and never otherwise; ranks that end are replaced."""
 
-from dataclasses import replace
 from math import inf
 
 import numpy as np
 import pytest
 
 from lengthwise.errors import InvalidDecision
-from scheduler_adapters.policies.shortest_predicted import ShortestPredicted, pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled.static_ranks import static_policy
 from scheduler_adapters.simulator.engine.engine import Engine
@@ -146,47 +145,6 @@ def test_scores_that_come_late_are_worth_much_of_what_those_in_time_are():
     never_s, late_s, known_s = mean_s
     assert known_s < late_s < never_s
     assert never_s - late_s > 0.4 * (never_s - known_s)  # a second of two and a half is without
-
-
-def test_a_late_score_is_not_used_for_what_has_started_and_never_where_it_never_comes():
-    requests = make_requests(
-        prompt_tokens=[8] * 4,
-        output_tokens=[3] * 4,
-        scores=[9.0, 5.0, 1.0, 2.0],
-        score_s=[1.0, 1.0, np.inf, 1.0],
-    )
-    one_seat = replace(SECONDS, max_num_seqs=1)
-    engine = Engine(pars(), one_seat)
-    engine.submit_all(requests)
-    lives = list(engine.requests)
-    engine.advance(inf)
-    assert [live.view.score for live in lives] == [None, 5.0, None, 2.0]
-    assert simulate(requests, pars(), one_seat).scheduled_s.argsort().tolist() == [0, 2, 3, 1]
-
-
-def test_a_score_that_is_known_while_its_request_runs_counts_once_that_waits_again():
-    class ByScoreEvictingTheLongest(ShortestPredicted):
-        def rank(self, request, load):
-            return super().rank(request, load)._replace(evict_key=(request.prompt_tokens,))
-
-    # Two grow beyond the memory; the longer one is evicted, when its score and the other's are
-    # known, and waits behind the third.
-    requests = make_requests(
-        prompt_tokens=[16, 15, 8],
-        output_tokens=[30, 30, 2],
-        arrival_s=[0.0, 0.0, 0.5],
-        scores=[9.0, 1.0, 5.0],
-        score_s=[1.5, 1.5, 0.5],
-    )
-    instance = replace(SECONDS, kv_blocks=4, max_num_seqs=2)
-    engine = Engine(ByScoreEvictingTheLongest(), instance)
-    engine.submit_all(requests)
-    lives = list(engine.requests)
-    engine.advance(inf)
-    timeline = engine.timeline(requests)
-    assert timeline.preemptions.tolist() == [1, 0, 0]
-    assert [live.view.score for live in lives] == [9.0, None, 5.0]
-    assert timeline.finished_s[2] < timeline.finished_s[0]
 
 
 def test_a_late_score_wakes_an_engine_that_repeats_its_steps():
