@@ -203,6 +203,20 @@ def load_policy(name: str, **settings: Any) -> Policy:
     return made
 
 
+def load_serving_policy(name: str, **settings: Any) -> Policy:
+    """Make a policy for real traffic: PARS limits overtaking, unless its settings have a guard.
+
+    Raises:
+        ConfigError: as `load_policy` does.
+    """
+    if POLICIES.get(name, name) == POLICIES["pars"] and not settings.keys() & {
+        "starve_after_s",
+        "guard",
+    }:
+        settings["guard"] = "overtaking"
+    return load_policy(name, **settings)
+
+
 def load_named_class(
     kind: str, base: type[Any], known: Mapping[str, str], name: str, settings: Mapping[str, Any]
 ) -> Any:

@@ -66,6 +66,8 @@ class RequestView:
     queue_entered_s: float = 0.0
     median_score: float | None = None
     """For a request without a score: median of the scores before it, fixed at its arrival."""
+    score_share: float = 0.5
+    """Share of the recent scores below its score, when the score arrived; 0.5 without a score."""
 
     @property
     def context_tokens(self) -> int:

@@ -125,6 +125,7 @@ class Ranker:
             if late is not None:
                 self._use_late(tracked, late)
         self._median.arrived(tracked.view)
+        self.load.num_waiting += 1  # until the next step counts anew
         self.set_rank(tracked, ask_rank(self.policy, tracked.view, self.load))
         for observer in self.observers:
             observer.queued(tracked.view, now_s)
@@ -155,6 +156,7 @@ class Ranker:
             for item in queue.pop_expired(now_s):
                 self.expire(item.lengthwise)
                 queue.add(item)
+        self.load.num_waiting = sum(map(len, queues))
         return now_s
 
     def admitted(self, tracked: RankedRequest, started_s: float) -> None:
@@ -193,8 +195,8 @@ class Ranker:
     def rerank(self, tracked: RankedRequest) -> None:
         """Replace the rank of a request after an event, unless the rank is sticky."""
         if tracked.late_score is not None and tracked.view.phase is Phase.WAITING:
-            self._median.add(tracked.late_score.score)
             self._use_late(tracked, tracked.late_score)
+            self._median.arrived(tracked.view)
         if not tracked.rank.sticky:
             self.set_rank(tracked, ask_rank(self.policy, tracked.view, self.load))
 

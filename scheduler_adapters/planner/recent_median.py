@@ -1,7 +1,7 @@
-"""The median of recent scores, by which a request without a score is ranked."""
+"""Recent scores: their median, for a request without a score, and the place of a new score."""
 
+from bisect import bisect_left, bisect_right
 from collections import deque
-from statistics import median_low
 from typing import Final
 
 from scheduler_adapters.views import RequestView
@@ -12,24 +12,28 @@ WINDOW: Final = 256
 
 
 class RecentMedian:
-    """The median of the newest `WINDOW` scores.
+    """The order of the newest `WINDOW` scores, and their median.
 
-    It is recomputed after 1, 2, 4 and so on up to `WINDOW` scores, then after each `WINDOW`. In
-    between it stays constant: requests without a score share a key, and their arrival decides.
+    Both are recomputed after 1, 2, 4 and so on up to `WINDOW` scores, then after each `WINDOW`. In
+    between they stay constant: requests without a score share a key, and their arrival decides.
     """
 
-    __slots__ = ("_scores", "_until_next", "value")
+    __slots__ = ("_ordered", "_scores", "_until_next", "value")
 
     def __init__(self) -> None:
         self.value: float | None = None
         """None before the first score."""
+        self._ordered: list[float] = []
         self._scores: deque[float] = deque(maxlen=WINDOW)
         self._until_next = 1
 
     def arrived(self, view: RequestView) -> None:
-        """Count the score of an arriving request, or set its median score if it has none."""
+        """Place and count a score that arrives, or set the median score of a view without one."""
         view.median_score = self.value if view.score is None else None
         if view.score is not None:
+            if ordered := self._ordered:  # equal scores share the middle of their places
+                places = bisect_left(ordered, view.score) + bisect_right(ordered, view.score)
+                view.score_share = places / (2 * len(ordered))
             self.add(view.score)
 
     def add(self, score: float) -> None:
@@ -37,5 +41,6 @@ class RecentMedian:
         self._scores.append(score)
         self._until_next -= 1
         if not self._until_next:
-            self.value = median_low(self._scores)
-            self._until_next = len(self._scores)
+            self._ordered = sorted(self._scores)
+            self._until_next = len(self._ordered)
+            self.value = self._ordered[(self._until_next - 1) // 2]

@@ -9,6 +9,10 @@ Source: PARS, Algorithm 1. Only the waiting queue is reordered: running requests
 and a preempted request re-enters the queue with its first score.
 """
 
+from typing import Literal
+
+from lengthwise.errors import require
+from scheduler_adapters.policies.overtaking_guard import OvertakingGuard
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
@@ -29,7 +33,24 @@ class ShortestPredicted(Policy):
         return Rank((score,))
 
 
-def pars(starve_after_s: float | None = 120.0) -> Policy:
-    """Return PARS: shortest predicted first with a starvation guard; None: without a guard."""
+GuardKind = Literal["waiting", "overtaking", "none"]
+
+
+def pars(
+    starve_after_s: float | None = 120.0, guard: GuardKind = "waiting", **limits: float
+) -> Policy:
+    """Return PARS: shortest predicted first, with a guard of long requests.
+
+    Args:
+        starve_after_s: limit of the guard "waiting", which is the paper's; None: no guard.
+        guard: "overtaking" limits the later arrivals that are served before a request.
+        limits: `times` and `at_least` of the guard "overtaking".
+    """
+    if guard == "overtaking":
+        return OvertakingGuard(**limits)
+    require("guard", guard, guard in ("waiting", "none"), "waiting, overtaking or none")
+    require("limits", limits, not limits, "these only with guard overtaking")
     policy = ShortestPredicted()
-    return policy if starve_after_s is None else StarvationGuard(policy, after_s=starve_after_s)
+    if starve_after_s is None or guard == "none":
+        return policy
+    return StarvationGuard(policy, after_s=starve_after_s)

@@ -14,7 +14,7 @@ import numpy as np
 
 from lengthwise.progress import Progress
 from scheduler_adapters.commands.capacity import is_met
-from scheduler_adapters.policy import load_policy
+from scheduler_adapters.policy import load_serving_policy
 from scheduler_adapters.reporting.latency_tables import interval
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.load_search import highest_load
@@ -84,7 +84,7 @@ class Replay:
             requests, policy = requests.with_scores(requests.output_tokens), SCORED
         return simulate_replicas(
             replace(requests, arrival_s=requests.arrival_s / load),
-            lambda: load_policy(policy),
+            lambda: load_serving_policy(policy),
             self.instance,
             replicas=instances or self.instances,
             loop="compiled",

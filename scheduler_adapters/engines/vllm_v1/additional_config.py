@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lengthwise.errors import ConfigError, require
-from scheduler_adapters.policy import POLICIES, Policy, load_policy
+from scheduler_adapters.policy import POLICIES, Policy, load_serving_policy
 
 SETTINGS: Final = "lengthwise"
 _OURS: Final = ("policy", "think_end")
@@ -27,7 +27,7 @@ def configured_policy(additional_config: Any, name: str | None = None) -> Policy
             f"additional_config[{SETTINGS!r}] names policy {named!r}, --scheduler-cls {name!r}; "
             f"name one of {', '.join(sorted(POLICIES))}, or package.module:callable, once"
         )
-    return load_policy(named, **{k: v for k, v in settings.items() if k not in _OURS})
+    return load_serving_policy(named, **{k: v for k, v in settings.items() if k not in _OURS})
 
 
 def configured_think_end(additional_config: Any) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from scheduler_adapters.simulator.compiled.residents import (
     LANE,
     LAST,
     NO_LIMIT,
+    OVERTAKING,
     QUANTA,
     SLAI,
     ceil_div,
@@ -176,8 +177,19 @@ def run(requests, state, limits, latency):
             if coming == len(requests):
                 return True, np.array(ticks), _sorted_runs(runs, len(requests))
             state.now_s = max(state.now_s, requests[coming].arrival_s)
+        num_waiting, last = len(waiting), coming
+        while (
+            kind == OVERTAKING
+            and last < len(requests)
+            and (requests[last].arrival_s <= state.now_s)
+        ):
+            num_waiting += not requests[last].rejected
+            last += 1
         while coming < len(requests) and requests[coming].arrival_s <= state.now_s:
             if not requests[coming].rejected:
+                if kind == OVERTAKING:
+                    limit = limits.at_least + limits.times * num_waiting
+                    requests[coming].key = coming + limit * requests[coming].key
                 if kind == QUANTA:
                     enter_level(requests[coming], limits.quantum_tokens, 0, state.now_s)
                 enter_queue(waiting, requests[coming], coming, state.now_s)
@@ -249,6 +261,8 @@ def run(requests, state, limits, latency):
                     if kind == SLAI:
                         request.turn = state.admissions
                         state.admissions += 1
+                    elif kind == OVERTAKING:
+                        request.key = row  # after an eviction it yields to none
                 else:
                     state.continued += 1
                 if np.isnan(request.scheduled_s):

@@ -45,7 +45,7 @@ REQUEST = np.dtype(
         ("own_tick", "i8"),  # of the last token outside a common step
         ("first_tick", "i8"),  # of the current run
         # Ranks: (key, turn, row) in the queue, (level, turn, row) of residents.
-        ("key", "f8"),
+        ("key", "f8"),  # under OVERTAKING before its arrival: the part of its limit
         ("level", "f8"),
         ("turn", "f8"),
         ("phase", "i8"),
@@ -94,13 +94,14 @@ LIMITS = np.dtype(
         *((name, "?") for name in ("mixed", "whole_prompts", "padded_tokens")),
         *((name, "i8") for name in ("prefill_lane", "decode_lane", "quantum_tokens")),
         *((name, "f8") for name in ("offset_below", "offset_above", "memory_limit")),
+        *((name, "f8") for name in ("times", "at_least")),
         ("default_tbt_s", "f8"),
     ],
     align=True,
 )
 """Of the instance, its rule and its policy."""
 
-STATIC, SLAI, QUANTA = range(3)
+STATIC, SLAI, QUANTA, OVERTAKING = range(4)
 """Kinds of policies."""
 NO_LIMIT = 2**60
 NO_LANE = -1

@@ -1,4 +1,4 @@
-"""All ranks of a policy whose ranks never change, as columns."""
+"""Ranks that never change while a request waits, as columns."""
 
 from collections.abc import Iterator
 from math import inf
@@ -6,8 +6,9 @@ from math import inf
 import numpy as np
 
 from scheduler_adapters.planner.recent_median import RecentMedian
+from scheduler_adapters.policies.overtaking_guard import OvertakingGuard, yielding
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
-from scheduler_adapters.simulator.compiled.residents import STATIC, CompiledPolicy
+from scheduler_adapters.simulator.compiled.residents import OVERTAKING, STATIC, CompiledPolicy
 from scheduler_adapters.simulator.engine.simulated_request import request_views
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.views import LoadView, Phase, Rank
@@ -49,6 +50,28 @@ def static_policy(requests: Requests, policy: Policy, instance: Instance) -> Com
         columns={"key": np.array(keys, np.float64), "starves_s": np.array(starves_s)},
         prefill_lane=0,
         decode_lane=int(prefill_first),
+    )
+
+
+def overtaking_policy(
+    requests: Requests, policy: Policy, instance: Instance
+) -> CompiledPolicy | None:
+    """Return the compiled part of the overtaking guard; None for another policy or late scores."""
+    if type(policy) is not OvertakingGuard or requests.score_delay_s.any():
+        return None
+    median, parts = RecentMedian(), []
+    rejected = instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
+    for view, is_rejected in zip(request_views(requests), rejected.tolist(), strict=True):
+        if not is_rejected:
+            median.arrived(view)
+        parts.append(yielding(view.score_share))
+    return CompiledPolicy(
+        kind=OVERTAKING,
+        rule=policy.rule,
+        columns={"key": np.array(parts)},
+        prefill_lane=0,
+        decode_lane=0,
+        numbers={"times": policy.times, "at_least": policy.at_least},
     )
 
 

@@ -102,7 +102,7 @@ class RankedRequests:
         """Rank a request that waits again, by its late score if it has one, and queue it."""
         if request.late_score is not None:
             request.view.score = request.late_score
-            self.median.add(request.late_score)
+            self.median.arrived(request.view)
             request.late_score = None
         self.ask(request)
         self.place(request)

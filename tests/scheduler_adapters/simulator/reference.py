@@ -122,15 +122,24 @@ class _Step:
         return {live.row for live in self.decodes} | {live.row for live, _ in self.prefills}
 
 
-def median_of(scores: list[float]) -> float | None:
-    """The lower median of the newest 256 scores when their number last was 1, 2, 4, ..., 256, 512,
-    768, ...; None without scores."""
+def newest_of(scores: list[float]) -> list[float]:
+    """The newest 256 scores when their number last was 1, 2, 4, ..., 256, 512, 768, ..., sorted."""
     count = len(scores)
-    if not count:
-        return None
-    taken = count // 256 * 256 or 2 ** (count.bit_length() - 1)
-    newest = sorted(scores[max(0, taken - 256) : taken])
-    return newest[(len(newest) - 1) // 2]
+    taken = count // 256 * 256 or (2 ** (count.bit_length() - 1) if count else 0)
+    return sorted(scores[max(0, taken - 256) : taken])
+
+
+def median_of(scores: list[float]) -> float | None:
+    """Their lower median; None without scores."""
+    newest = newest_of(scores)
+    return newest[(len(newest) - 1) // 2] if newest else None
+
+
+def share_of(score: float, scores: list[float]) -> float:
+    """The share of them below a score; equal ones count half."""
+    newest = newest_of(scores)
+    below = sum((one < score) + (one <= score) for one in newest)
+    return below / (2 * len(newest)) if newest else 0.5
 
 
 class ReferenceEngine:
@@ -181,6 +190,7 @@ class ReferenceEngine:
                 if live.view.score is None:
                     live.view.median_score = median_of(self.scores)
                 else:
+                    live.view.score_share = share_of(live.view.score, self.scores)
                     self.scores.append(live.view.score)
                 self._ask(live)
             self._expire()
@@ -227,6 +237,7 @@ class ReferenceEngine:
     def _take_late(self, live: _Live) -> None:
         if live.late_score is not None:
             live.view.score = live.late_score
+            live.view.score_share = share_of(live.late_score, self.scores)
             self.scores.append(live.late_score)
             live.late_score = None
 

@@ -1,0 +1,107 @@
+"""The overtaking guard: its limit on overtaking, and its independence of the scale of scores."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lengthwise.errors import ConfigError
+from scheduler_adapters.checks import LAWS, check_policy
+from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.overtaking_guard import OvertakingGuard, yielding
+from scheduler_adapters.policies.shortest_predicted import ShortestPredicted
+from scheduler_adapters.policies.starvation_guard import StarvationGuard
+from scheduler_adapters.policy import load_policy, load_serving_policy
+from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
+from tests.scheduler_adapters.policies.test_shortest_predicted import (
+    INSTANCE,
+    jobs,
+    random_requests,
+)
+
+
+class Noting(OvertakingGuard):
+    """The guard, and the limit of each request at its arrival."""
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        if not hasattr(self, "limit"):
+            self.limit: dict[int, float] = {}
+        limit = self.at_least + self.times * load.num_waiting
+        self.limit.setdefault(request.number, limit)
+        return super().rank(request, load)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 120), st.integers(0, 10**6), st.floats(0, 3), st.integers(0, 20))
+def test_a_request_is_passed_only_by_as_many_of_the_next_arrivals_as_its_limit(
+    count, seed, times, least
+):
+    scores = np.random.default_rng(seed).integers(0, 9, count).astype(float)
+    scores[::5] = np.nan
+    policy, requests = Noting(times=times, at_least=least), random_requests(count, seed)
+    began_s = simulate(requests.with_scores(scores), policy, INSTANCE).scheduled_s
+    for number, limit in policy.limit.items():
+        passed_by = np.flatnonzero(began_s[number + 1 :] < began_s[number]) + 1
+        assert passed_by.max(initial=0) <= limit
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 60), st.integers(0, 10**6), st.floats(-1e9, 1e9) | st.just(np.nan))
+def test_constant_scores_none_and_no_yielding_are_fcfs(count, seed, score):
+    requests = random_requests(count, seed)
+    fcfs = simulate(requests, FCFS(), INSTANCE).finished_s
+    patient = OvertakingGuard(times=0, at_least=0)
+    scored = requests.with_scores(requests.output_tokens)
+    for some, policy in ((requests.with_scores(score), OvertakingGuard()), (scored, patient)):
+        served = simulate(some, policy, INSTANCE)
+        if not served.preemptions.any():
+            np.testing.assert_array_equal(served.finished_s, fcfs)
+
+
+def test_a_long_request_yields_to_its_limit_and_an_evicted_one_to_none():
+    guard, load = OvertakingGuard(times=2, at_least=10), LoadView(num_waiting=5)
+    long = RequestView("a", 7, 0.0, 3, score=9.0, score_share=1.0)
+    assert guard.rank(long, load) == Rank((27.0,))
+    assert guard.rank(replace(long, score_share=0.5), load).key[0] == pytest.approx(8)
+    assert guard.rank(replace(long, preemptions=1), load) == Rank((7.0,))
+    assert guard.rank(replace(long, phase=Phase.ANSWERING), load) == Rank()
+
+
+def test_the_yielded_part_grows_with_the_share_of_shorter_scores():
+    parts = [yielding(share) for share in np.linspace(0, 1, 101)]
+    assert parts == sorted(parts)
+    assert (parts[0], parts[50] < 0.1, parts[-1]) == (0, True, 1)
+
+
+def test_the_scale_of_the_scores_does_not_matter():
+    scores = np.random.default_rng(0).exponential(size=200)
+    one, other = (simulate(jobs(s), OvertakingGuard(), INSTANCE) for s in (scores, scores**3 - 5))
+    np.testing.assert_array_equal(one.finished_s, other.finished_s)
+
+
+@pytest.mark.parametrize("limits", [{}, {"times": 0.5, "at_least": 3}])
+def test_it_keeps_every_law_of_scheduling(limits):
+    laws = check_policy(lambda: load_policy("pars", guard="overtaking", **limits))
+    assert len(laws) == 5 * len(LAWS)
+
+
+def test_in_papers_pars_limits_the_wait_and_in_service_it_limits_overtaking():
+    assert isinstance(load_policy("pars"), StarvationGuard)
+    assert isinstance(load_serving_policy("pars"), OvertakingGuard)
+    assert isinstance(load_serving_policy("pars", starve_after_s=60), StarvationGuard)
+    assert isinstance(load_serving_policy("oracle", guard="waiting"), StarvationGuard)
+    for unguarded in ({"guard": "none"}, {"starve_after_s": None}):
+        assert type(load_serving_policy("pointwise", **unguarded)) is ShortestPredicted
+    assert isinstance(load_serving_policy("fcfs"), FCFS)
+
+
+@pytest.mark.parametrize(
+    "settings_",
+    [{"guard": "waits"}, {"times": 2}, {"guard": "overtaking", "times": -1, "at_least": 2}],
+)
+def test_guard_settings_that_cannot_be_are_refused(settings_):
+    with pytest.raises(ConfigError, match=r"guard|limits|times"):
+        load_policy("pars", **settings_)
