@@ -80,7 +80,12 @@ def read_table(
         rows = {} if known is None else _rows_of(frame)
     else:
         content, is_json = content_of(path), kind == "json"
-        read = json_rows(content, path) if is_json else vllm_rows(content.decode(errors="replace"))
+        lines = content.decode(errors="replace").split("\n")
+        read = (
+            json_rows(content, path)
+            if is_json
+            else [row for row in vllm_rows(lines) if "left_out" not in row]
+        )
         rows = _good_rows(read, path, on_bad_rows)
         known = _format_of(rows.values()) if is_json else VLLM
         if known is None:

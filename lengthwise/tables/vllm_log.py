@@ -6,10 +6,15 @@ the lines of request and response. Newer versions write separate "details" at DE
 """
 
 import ast
+import math
 import re
-from typing import Final
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count, takewhile
+from typing import Any, Final
 
-from lengthwise.tables.files import BadRow, Row
+from lengthwise.tables.files import Row
 from lengthwise.tables.formats import LogFormat
 from lengthwise.tables.prompt_text import prompt_of
 from lengthwise.tables.values import seconds_of, unpacked
@@ -19,17 +24,44 @@ OPTIONS: Final = (
     "for streamed answers --enable-log-deltas"
 )
 VLLM: Final = LogFormat(name="vLLM", without_prompt=OPTIONS, without_length=OPTIONS)
-_LINE: Final = re.compile(
-    r"(?:(?P<day>\d\d-\d\d) (?P<time>\d\d:\d\d:\d\d) .*?)?"
-    r"(?P<what>Received request|Generated response|Request) (?P<id>[\w.-]+)"
-    r"(?P<stream> \(streaming (?:delta|complete)\))?(?P<details> details| JSON body)?: (?P<rest>.*)"
+CUT: Final = "cut at --max-log-len"
+# A client's text stands in quotes or braces, so nothing after the first of them is a header.
+_HEADER: Final = re.compile(
+    r"[^'\"{]*?(?:logger(?:\.py:\d+)?|DEBUG|INFO)[^\w'\"{]+(?=Received r|Generated r|Request )"
 )
-_PROMPT: Final = re.compile(r"prompt: (?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
-_PROMPT_IDS: Final = re.compile(r"prompt_token_ids: (?P<ids>\[[\d, ]*\])")
-_OUTPUT_IDS: Final = re.compile(r"output_token_ids: [\[(](?P<ids>[\d, ]*)[\])]")
-_NO_TEXT: Final = re.compile(r"<streaming_complete: (?P<count>\d+) tokens>")
-_YEAR: Final = "2000-"
-"""The log has no year; a leap year has every day."""
+_LINE: Final = re.compile(
+    r"(?P<what>Received request|Generated response|Request) (?P<id>.+?)(?: JSON body: (?P<body>.*)|"
+    r"(?P<stream> \(streaming (?:delta|complete)\))?(?P<details> details)?: "
+    r"(?:(?:prompt|output): (?P<text>'[^'\\]*(?:\\.[^'\\]*)*'|"
+    r"\"[^\"\\]*(?:\\.[^\"\\]*)*\"|None)|(?=output_token_ids: |params: ))(?P<rest>.*))",
+    re.DOTALL,
+)
+_ARGUMENTS: Final = re.compile(r"[^'\"{]*args: (?:Namespace\(|\{)")
+_LIMIT: Final = re.compile(r"\bmax_log_len['\"]?(?:=|: )(\d+)")
+_MODEL: Final = re.compile(r"\b(?:served_model_name|model)['\"]?(?:=|: )\[?['\"]([^'\"]+)")
+_IDS: Final = re.compile(r"(?:prompt|output)_token_ids: [\[(]([\d, ]*)[\])]")
+_PARAMS: Final = re.compile(
+    r"\bparams: (\w+)(?:\(n=(\d+)(?:.*?\bmax_tokens=(\d+))?)?(?:.*LoRARequest\(lora_name='([^']+))?"
+)
+_FINISH: Final = re.compile(r"finish_reason: (?!None|streaming_complete)(\w+)\s*$")
+_COUNTED: Final = re.compile(r"'<streaming_complete: (\d+) tokens>'")
+_CRI: Final = re.compile(r"(\d{4}-\d\d-\d\dT\S+) (stdout|stderr) ([PF])(?::\S*)? (.*)", re.DOTALL)
+_UNDATED: Final = re.compile(r"(0\d|1[0-2])-(\d\d) (\d\d):(\d\d):(\d\d(?:[.,]\d+)?)")
+_TIME: Final = re.compile(
+    rf"\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|{_UNDATED.pattern}"
+)
+_DAYS: Final = (0, 0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)
+"""Days before each month of a leap year, by the number of the month."""
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
+_ESCAPE: Final = re.compile(r"\\(?:x..|u....|U.{8}|.)")
+_PART: Final = re.compile(r"cmpl-.+(?=-\d+$)|.+(?=_\d+$)", re.DOTALL)
+"""A request's id before the number of its prompt: -N of /v1/completions, _N elsewhere."""
+# `vllm bench serve` sets the length of each answer, so `finish_reason: length` is its true end.
+_BENCH: Final = re.compile(r"(?:chatcmpl-|cmpl-)bench-[0-9a-f]{8}-\d+(?:-\d+)?")
+_LINGER, _OPEN, _BODIES = 1000, 50_000, 10_000
+"""Lines in which another choice may follow; most open requests; most bodies without a request."""
+_HELD, _MANY = 1000, 3
+"""Rows with the largest count that decide about a limit which no line names: at most, at least."""
 _USER_TURNS: Final = tuple(
     re.compile(pattern, re.DOTALL)
     for pattern in (
@@ -44,48 +76,277 @@ _USER_TURNS: Final = tuple(
 """User's turn in the templates of Qwen, Llama 3, Gemma, DeepSeek, Mistral, and Phi or GLM."""
 
 
-def vllm_rows(text: str) -> list[Row | BadRow]:
-    """Return a row per answered request, in order of arrival, without missing values."""
-    requests: dict[str, Row] = {}
-    for line in text.split("\n"):
-        entry = unpacked(line)
-        if isinstance(entry, dict):  # a line in JSON, by VLLM_LOGGING_CONFIG_PATH
-            line = f"{entry.get('asctime', '')} {entry.get('message', '')}"
-        if (found := _LINE.search(line)) is not None:
-            _read(found, requests)
-    # Without an answer: an embedding, an aborted request, or an answer after the end of the log.
-    return [request for request in requests.values() if request.pop("is_answered", False)]
+@dataclass(slots=True)
+class _Request:
+    row: Row
+    starts: list[str] = field(default_factory=list)
+    deltas: list[int] = field(default_factory=list)
+    choices: list[Row] = field(default_factory=list)
+    details: Row = field(default_factory=dict)
+    num_choices: int | None = None
+    max_tokens: int | None = None
+    num_characters: int = 0
+    last_line: int = 0
+    """Number of the answer's newest line; 0 without an answer."""
 
 
-def _read(line: re.Match[str], requests: dict[str, Row]) -> None:
-    rest, key = line["rest"], _core(line["id"])
-    request = requests.setdefault(key, {})
-    if line["what"] == "Generated response":
-        request["is_answered"] = True
-        if (found := _OUTPUT_IDS.search(rest)) is not None:
-            count = found["ids"].count(",") + bool(found["ids"].strip(", "))
-            count -= found["ids"].rstrip().endswith(",")
-            is_part = line["stream"] == " (streaming delta)"
-            request["output_tokens"] = count + is_part * request.get("output_tokens", 0)
-        elif (counted := _NO_TEXT.search(rest)) is not None:
-            request["output_tokens"] = int(counted["count"])
-        return
-    if line["day"] and "arrival_s" not in request:
-        request["arrival_s"] = seconds_of(f"{_YEAR}{line['day']} {line['time']}")
-    if line["details"] == " JSON body":
-        body = unpacked(rest)  # a text if --max-log-len cut it
-        if isinstance(body, dict) and (prompt := prompt_of(body)) is not None:
-            request["prompt"] = prompt
-        return
-    if (quoted := _PROMPT.search(rest)) is not None and "prompt" not in request:
-        request["prompt"] = user_turn(ast.literal_eval(quoted["text"]))
-    if (ids := _PROMPT_IDS.search(rest)) is not None:
-        request["prompt_tokens"] = ids["ids"].count(",") + 1
+def vllm_rows(lines: Iterable[str]) -> Iterator[Row]:
+    """Yield a row per choice of a request, and one per request without a usable answer.
+
+    A row holds id, prompt, prompt_tokens, output_tokens, arrival_s, model and finish_reason, as far
+    as the log states them. Reasons stand under `left_out` (no length), `censored` (the length is a
+    lower bound) and `prompt_censored` (prompt or prompt_tokens are cut).
+
+    Args:
+        lines: all lines of a log in order, also in the wrappers of Docker and Kubernetes.
+    """
+    log = _Log()
+    for message, time, is_outer in _messages(lines):
+        log.read(message, time, is_outer)
+        yield from log.ready
+        log.ready.clear()
+    for name in list(log.open):
+        log.close(name)
+    log.find_limit()
+    yield from log.ready
 
 
-def _core(request_id: str) -> str:
-    """Return the part of an id that all lines of a request share, without prefix and "-0"."""
-    return re.sub(r"^(?:chatcmpl|cmpl|resp)[-_]|-\d{1,3}$", "", request_id)
+def _messages(lines: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the server's messages, each with its time and whether a wrapper states that."""
+    parts: dict[str, str] = {}
+    for line in lines:
+        text, time, stream, is_part = line.lstrip("\ufeff"), None, "", False
+        entry = unpacked(text) if text.startswith("{") else None
+        if isinstance(entry, dict) and isinstance(entry.get("log"), str) and "stream" in entry:
+            text, time, stream = entry["log"], entry.get("time"), entry["stream"]
+            is_part = not text.endswith("\n") and entry.keys() <= {"log", "stream", "time", "attrs"}
+        elif (cri := _CRI.match(text)) is not None:
+            time, stream, tag, text = cri.groups()
+            is_part = tag == "P"
+        text = parts.pop(stream, "") + text.rstrip("\r\n")
+        if is_part:
+            parts[stream] = text
+            continue
+        if stream:
+            entry = unpacked(text) if text.startswith("{") else None
+        if isinstance(entry, dict):
+            own = _first(entry, ("asctime", "timestamp", "@timestamp", "time", "ts"))
+            message = _first(entry, ("message", "msg", "event", "text"))
+            yield str(message), time if stream else own, bool(stream)
+            continue
+        text = _COLOUR.sub("", text) if "\x1b" in text else text
+        if (header := _HEADER.match(text)) is not None:
+            found = None if stream else _TIME.search(header[0])
+            yield text[header.end() :], found[0] if found else time, bool(stream)
+        elif _ARGUMENTS.match(text):
+            yield text, time, bool(stream)
+
+
+def _first(entry: Row, keys: Iterable[str]) -> Any:
+    return next((entry[key] for key in keys if entry.get(key) is not None), None)
+
+
+class _Log:
+    """Open requests of a log, and rows that are ready."""
+
+    def __init__(self) -> None:
+        self.ready: list[Row] = []
+        self.open: dict[str, _Request] = {}
+        self.bodies: dict[str, Row] = {}
+        self.answered: deque[tuple[int, str]] = deque()
+        self.clock, self.day, self.earlier_days, self.num_lines = "", 0, 0, 0
+        self.model: str | None = None
+        self.limit: int | None = None
+        self.is_limit_known, self.largest_count, self.longest_text = False, 0, 0
+        self.held: list[tuple[Row, int, int]] = []
+
+    def read(self, message: str, time: Any, is_outer: bool) -> None:
+        """Take in a message; rows whose last line it is are ready."""
+        if (line := _LINE.match(message)) is None:
+            if _ARGUMENTS.match(message):
+                self._release()
+                model, limit = _MODEL.search(message), _LIMIT.search(message)
+                self.model, self.is_limit_known = model and model[1], True
+                self.limit = int(limit[1]) if limit else None
+            return
+        self.num_lines += 1
+        seconds = self._seconds(time, is_outer)
+        if line["what"] == "Generated response":
+            self._read_answer(line)
+        elif line["body"] is None:
+            self._read_start(line, seconds)
+        else:
+            self.longest_text = max(self.longest_text, len(line["body"]))
+            body = unpacked(line["body"])
+            body = body if isinstance(body, dict) else {}  # a text if --max-log-len cut it
+            known = {"model": body.get("model"), "prompt": prompt_of(body), "arrival_s": seconds}
+            self.bodies[line["id"]] = known
+            if len(self.bodies) > _BODIES:
+                del self.bodies[next(iter(self.bodies))]
+        while self.answered and self.answered[0][0] <= self.num_lines - _LINGER:
+            number, name = self.answered.popleft()
+            if name in self.open and self.open[name].last_line == number:
+                self.close(name)
+
+    def _seconds(self, time: Any, is_outer: bool) -> float | None:
+        """Return seconds on the log's first clock. A fall by more than a day is a new year."""
+        found = None if is_outer else _UNDATED.match(str(time))
+        clock = "outer" if is_outer else "undated" if found else "dated"
+        self.clock = self.clock or clock
+        if clock != self.clock or found is None:
+            return seconds_of(time) if clock == self.clock else None
+        day = _DAYS[int(found[1])] + int(found[2])
+        if self.day and day < self.day - 1:
+            self.earlier_days += 366
+        elif (self.day, day) == (59, 61):  # 1 March after 28 February: no leap year
+            self.earlier_days -= 1
+        self.day = day
+        minutes = ((self.earlier_days + day) * 24 + int(found[3])) * 60 + int(found[4])
+        return minutes * 60 + float(found[5].replace(",", "."))
+
+    def _read_start(self, line: re.Match[str], seconds: float | None) -> None:
+        name, rest, step = line["id"], line["rest"], line["details"] or "received"
+        request = self.open.get(name)
+        if request is not None and (request.last_line or step in request.starts):
+            self.close(name)
+        if name not in self.open:
+            part = _PART.match(name)
+            keys = [name, part[0] if part else name]
+            keys += [key.partition("-")[2] for key in keys]
+            body = next((self.bodies.pop(key) for key in keys if key in self.bodies), {})
+            row = {"id": name, "model": self.model, "arrival_s": seconds}
+            row |= {key: value for key, value in body.items() if value is not None}
+            row = {key: value for key, value in row.items() if value is not None}
+            self.open[name] = _Request(row)
+            if len(self.open) > _OPEN:
+                self.close(next(iter(self.open)))
+        request = self.open[name]
+        request.starts.append(step)
+        if line["text"] not in (None, "None"):
+            text = ast.literal_eval(line["text"])
+            request.num_characters = len(text)
+            self.longest_text = max(self.longest_text, len(text))
+            request.row.setdefault("prompt", user_turn(text))
+        if (number := _number_of_ids(rest)) is not None:
+            request.row["prompt_tokens"] = number
+        if params := _PARAMS.search(rest):
+            request.num_choices, request.max_tokens = (
+                int(number) if number else None for number in params.group(2, 3)
+            )
+            if params[4]:
+                request.row["model"] = params[4]
+            if params[1] in ("PoolingParams", "None"):
+                request.row["left_out"] = "it generates nothing"
+                self.close(name)
+
+    def _answered(self, name: str) -> _Request:
+        """Return the request of an answer, also one whose start the log lacks."""
+        mark = "-" if name.startswith("cmpl-") else "_"
+        numbered = (f"{name}{mark}{number}" for number in count())
+        parts = list(takewhile(self.open.__contains__, numbered))
+        if not parts or (mark == "_" and name in self.open):
+            left_out = {"id": name, "left_out": "its start is missing"}
+            return self.open.setdefault(name, _Request(left_out))
+        request = self.open[parts[0]]
+        for part in parts[1:]:
+            for several in (request, self.open[part]):
+                several.row["left_out"] = "several prompts share the id of an answer"
+            request.num_choices = None
+            self.close(part)
+        return request
+
+    def _read_answer(self, line: re.Match[str]) -> None:
+        request, text = self._answered(line["id"]), line["text"] or ""
+        request.last_line = self.num_lines
+        if len(text) > self.longest_text:
+            self.longest_text = max(self.longest_text, len(_ESCAPE.sub(".", text)) - 2)
+        number, finish = _number_of_ids(line["rest"]), _FINISH.search(line["rest"])
+        found: Row = {"finish_reason": finish[1]} if finish else {}
+        if line["stream"] == " (streaming delta)":
+            request.deltas.append(number or 0)
+            request.row |= found
+            return
+        if number is not None:
+            found |= {"output_tokens": number, "ids": number}
+        if counted := _COUNTED.fullmatch(text):
+            found["output_tokens"] = int(counted[1])
+        if not line["details"]:
+            request.choices.append(request.details | found)
+        elif request.details:
+            request.choices.append(request.details)
+        request.details = found if line["details"] else {}
+        self.answered.append((self.num_lines, request.row["id"]))
+        if len(request.choices) == request.num_choices:
+            self.close(request.row["id"])
+
+    def close(self, name: str) -> None:
+        """Make the rows of a request ready, or hold them."""
+        request = self.open.pop(name)
+        row, choices = request.row, request.choices + [request.details] * bool(request.details)
+        if not request.last_line:
+            row.setdefault("left_out", "it has no answer")
+        elif not choices:
+            row["censored"] = "the stream is broken off"
+        if request.deltas and not all("output_tokens" in choice for choice in choices or [{}]):
+            if max(request.num_choices or 1, len(choices)) > 1:
+                row.setdefault("left_out", "deltas of several choices cannot be divided")
+            elif tokens := sum(request.deltas):
+                choices = [{"output_tokens": tokens, "ids": max(request.deltas)}]
+        if "left_out" in row:
+            self.ready.append(row)
+            return
+        for choice in choices or [{}]:
+            ids = choice.pop("ids", 0)
+            row = request.row | choice
+            is_end = row.get("output_tokens", -1) == request.max_tokens
+            finish = row.get("finish_reason", "length" if is_end else None)
+            if finish in ("abort", "error") or (finish == "length" and not _BENCH.fullmatch(name)):
+                row.setdefault("censored", f"finish_reason is {finish}")
+            # An answer that ends where the client set it is whole, whatever the limit of the log.
+            self._hold(row, 0 if is_end and finish == "length" else ids, request.num_characters)
+
+    def _hold(self, row: Row, ids: int, num_characters: int) -> None:
+        """Make a row ready, or keep it while its counts may be those of an unnamed limit.
+
+        A limit leaves as many characters of a text as token ids, so a longer text excludes it.
+        """
+        top = max(ids, row.get("prompt_tokens", 0))
+        if top > self.largest_count or self.longest_text > self.largest_count:
+            self._release()
+        self.largest_count = max(top, self.largest_count)
+        if self.is_limit_known or not 0 < self.largest_count == top >= self.longest_text:
+            self._finish(row, ids, num_characters)
+            return
+        self.held.append((row, ids, num_characters))
+        if len(self.held) >= _HELD:
+            self.find_limit()
+
+    def find_limit(self) -> None:
+        """Take the largest count for the limit if many answers and a prompt share it."""
+        limit, held = self.largest_count, self.held
+        is_shared = any(row.get("prompt_tokens") == limit for row, *_ in held)
+        num_answers = sum(ids == limit for _, ids, _ in held)
+        if is_shared and num_answers >= _MANY and limit >= self.longest_text:
+            self.limit, self.is_limit_known = limit, True
+        self._release()
+
+    def _release(self) -> None:
+        for held in self.held:
+            self._finish(*held)
+        self.held.clear()
+
+    def _finish(self, row: Row, ids: int, num_characters: int) -> None:
+        limit = self.limit or math.inf
+        if ids >= limit:
+            row["censored"] = CUT
+        if max(num_characters, row.get("prompt_tokens", 0)) >= limit:
+            row["prompt_censored"] = CUT
+        self.ready.append(row)
+
+
+def _number_of_ids(rest: str) -> int | None:
+    ids = found[1].strip(", ") if (found := _IDS.search(rest)) else None
+    return None if ids is None else ids.count(",") + bool(ids)
 
 
 def user_turn(prompt: str) -> str:

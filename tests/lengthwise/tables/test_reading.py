@@ -49,7 +49,9 @@ def test_a_log_of_vllm_is_text(tmp_path: Path) -> None:
     frame = read_table(tmp_path / "server.log")
     assert frame.prompt.tolist() == ["It's one", "say 'two'"]
     assert frame.arrival_s.tolist() == [0, 3]
-    (tmp_path / "server.log").write_text("Received request x: params\nGenerated response x: ''")
+    asked, *_, answered = logs.VLLM_OLD.splitlines()[1:5]
+    bare = asked.replace("prompt: '", "params: '")
+    (tmp_path / "server.log").write_text(f"{bare}\n{answered}\n")
     with pytest.raises(DataError, match=r"no prompt in this log of vLLM; start vLLM with VLLM_LOG"):
         read_table(tmp_path / "server.log")
     (tmp_path / "server.log").write_text("Received request x: params")
