@@ -33,6 +33,14 @@ examples:
   lengthwise simulate --policy pars --num-requests 2000
 
 Each is also a command of its package: `python -m training fit`."""
+LOGS: Final = Program(
+    module="lengthwise",
+    title="Logs",
+    about="Show what is read from a log of requests.",
+    examples="inspect gateway.jsonl",
+    commands={"inspect": ("lengthwise.inspect_log:inspect", "what is read from a log or table")},
+    extra="simulate",
+)
 SHELLS: Final = ("bash", "zsh", "fish")
 _COMPLETION: Final = "completion"
 _OTHER: Final = {_COMPLETION: ("", 'tab completion: eval "$(lengthwise completion bash)"')}
@@ -41,13 +49,14 @@ _OTHER: Final = {_COMPLETION: ("", 'tab completion: eval "$(lengthwise completio
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 after an error of ours, 130 after Ctrl-C."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    named = by_name(programs().values())
+    every = [LOGS, *programs().values()]
+    named = by_name(every)
     if not words or words[0] in HELP:
         return exit_code_of(lambda: print(help_page())) or (0 if words else 2)
     name, *rest = words
     if name == _COMPLETION:
         return exit_code_of(lambda: print(completion(rest)))
-    same = [program for program in programs().values() if name in program.commands]
+    same = [program for program in every if name in program.commands]
     if name not in named and len(same) != 1:
         return unknown(name, [*named, *_OTHER])
     program, command = named.get(name) or (same[0], name)  # serve-vllm is vllm, too
@@ -67,7 +76,7 @@ def by_name(found: Iterable[Program]) -> dict[str, tuple[Program, str]]:
 
 def help_page() -> str:
     """Return the commands, grouped by package, and examples."""
-    found = programs().values()
+    found = [*programs().values(), LOGS]
     width = max(map(len, by_name(found)))
     groups = [
         f"{program.title}\n"
@@ -89,7 +98,7 @@ def completion(arguments: Sequence[str]) -> str:
         raise ConfigError(f"completion is for {given!r}; name one shell: {', '.join(SHELLS)}")
     parser = ArgumentParser(prog=DISTRIBUTION)
     commands = parser.add_subcommands(required=False)
-    for name, (program, command) in by_name(programs().values()).items():
+    for name, (program, command) in by_name([*programs().values(), LOGS]).items():
         known = make_parser(f"{DISTRIBUTION} {name}", _settings_of(program, command))
         for action in known._actions:
             action.option_strings = [word.replace("_", "-") for word in action.option_strings]

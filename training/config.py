@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from lengthwise.errors import ConfigError, require
-from lengthwise.tables.reading import OnBadRows
+from lengthwise.tables.options import ReadingOptions
 
 Label = Literal["output_tokens", "reasoning_tokens", "answer_tokens"]
 Repeats = Literal["first", "geometric_mean"]
@@ -32,29 +32,13 @@ def _check(section: str, settings: object, **rules: Rule) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnOptions:
-    """Columns of a table or log without a card."""
-
-    prompt_column: str = "prompt"
-    """A column, or a path into it, such as request.messages."""
-    length_column: tuple[str, ...] = ()
-    """Tokens, also by path (usage.completion_tokens); several are repeated samples of each prompt;
-    default: the bundle's label, and output_tokens in training."""
-    model_column: str | None = None
-    """The model that responded; needed if the rows are of several models."""
-    model: str | None = None
-    """Only this model's responses."""
-    on_bad_rows: OnBadRows = "error"
-    """A row without a prompt or a length ends the command, or is left out and counted."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig(ColumnOptions):
+class DataConfig(ReadingOptions):
     """Prompts and lengths of a training run."""
 
     dataset: str = "alpaca-vicuna7b"
-    """Id of a data card, or the path of a card.yaml, of a table (.parquet, .jsonl, .csv) or of a
-    log (OpenAI-style, vLLM, LiteLLM, Langfuse). It holds the validation and test prompts."""
+    """Id of a data card, or the path of a card.yaml, of a table (.parquet, .jsonl, .csv), of a log
+    (see `lengthwise inspect`), or of a folder or pattern of logs. It holds the validation and test
+    prompts."""
     also: tuple[str, ...] = ()
     """Further data sets to learn from; "arena-hard*4" takes one four times per epoch. Lengths are
     compared within a data set only."""

@@ -1,21 +1,37 @@
-"""Bytes of a file: compression, the kind of content, and the rows of JSON.
+"""Bytes of files: names, compression, kinds of content, and rows as they stream.
 
-Parquet and CSV are read by a library. JSON is read here, so that a damaged row is one bad row and
-no unreadable file. Every kind may be compressed by gzip or zstandard.
+A log may lie in many files. Rows of JSON, CSV and Parquet are dictionaries; a damaged one is a
+`BadRow`. Only a part of a file is in memory at any time.
 """
 
+from __future__ import annotations
+
+import atexit
+import codecs
+import csv
+import glob
 import gzip
+import hashlib
+import io
 import json
+import os
 import re
+import sys
+import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Literal
+from shutil import copyfileobj
+from typing import IO, Any, Final, Literal, TypeVar
 
 from lengthwise.errors import DataError
 
 Kind = Literal["parquet", "csv", "json", "text"]
 Row = dict[str, Any]
+T = TypeVar("T")
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 SUFFIXES: Final[dict[str, Kind]] = {
     ".parquet": "parquet",
@@ -27,14 +43,23 @@ SUFFIXES: Final[dict[str, Kind]] = {
     ".txt": "text",
 }
 COMPRESSED: Final = (".gz", ".zst")
-_SAMPLE: Final = 20
-"""Lines that decide between JSON lines and objects of several lines."""
-_SPACE: Final = re.compile(r"\s*")
-_GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
-_JSON_START: Final = re.compile(rb"\s*(?:\{|\[\s*(?:\{|\]))")
-_VLLM_LINE: Final = re.compile(rb"(?:Received request|Generated response) ")
+STANDARD_INPUT: Final = Path("-")
+_BLOCK: Final = 1 << 20
+_GZIP, _ZSTD, _PARQUET, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"PK\x03\x04"
+_MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_ROTATED: Final = re.compile(r"(?:\.(?P<age>\d{1,4})|-(?P<date>\d{6,14}))$")
+_JSON_START: Final = re.compile(r"\s*(?:\{|\[\s*(?:\{|\]))")
+_BETWEEN: Final = re.compile(r"[\s,\[\]]*")
+_VLLM_LINE: Final = re.compile(
+    r"(?:INFO|DEBUG|WARNING)\S* \d\d-\d\d \d\d:\d\d:\d\d"
+    r"|(?:^|\s)(?:Received request|Generated response|Request) \S+.*: "
+)
+_MESSAGES: Final = ("message", "msg", "log")
+"""Keys of a line in JSON that hold a line of a server's log."""
 _WRAPPERS: Final = ("data", "logs", "rows", "observations", "items")
 """Keys under which an export holds its list of rows."""
+_NESTED: Final = ("resourceSpans", "scopeSpans", "spans")
+"""Keys under which OpenTelemetry nests lists of spans."""
 
 
 class BadRow(str):
@@ -42,17 +67,15 @@ class BadRow(str):
 
 
 def is_file_name(name: str) -> bool:
-    """Return whether a name is that of a table or log: by its suffix, or by an existing file."""
+    """Return whether a name is that of files: by its suffix, a pattern, or an existing place."""
     path = Path(name)
-    return suffix_of(path) in SUFFIXES or path.suffix in COMPRESSED or path.is_file()
+    has_suffix = suffix_of(path) in SUFFIXES or path.suffix in COMPRESSED
+    return has_suffix or glob.has_magic(name) or path == STANDARD_INPUT or path.exists()
 
 
 def suffix_of(path: Path) -> str:
-    """Return the suffix of the content in lower case: of a.csv.gz it is .csv."""
-    name = path.name.lower()
-    for compressed in COMPRESSED:
-        name = name.removesuffix(compressed)
-    return Path(name).suffix
+    """Return the suffix of the content in lower case: of a.csv.gz and of a.csv.1 it is .csv."""
+    return Path(_plain_name(path).lower()).suffix
 
 
 def name_of(path: Path) -> str:
@@ -63,90 +86,307 @@ def name_of(path: Path) -> str:
     return name or path.name
 
 
+def _plain_name(path: Path) -> str:
+    """Return a file's name without compression and the mark of a rotated log."""
+    name = path.name
+    for suffix in COMPRESSED:
+        name = name[: -len(suffix)] if name.lower().endswith(suffix) else name
+    shorter = _ROTATED.sub("", name)
+    return shorter if Path(shorter).suffix in SUFFIXES else name
+
+
+def files_of(names: Paths) -> list[Path]:
+    """Return the files of names, folders and patterns; pieces of a rotated log oldest first.
+
+    "-" is the standard input. Hidden files of a folder are left out.
+
+    Raises DataError for a name without a file.
+    """
+    found: list[Path] = []
+    for name in [names] if isinstance(names, str | PathLike) else names:
+        path, text = Path(name), str(name)
+        if path == STANDARD_INPUT or path.is_file():
+            inside = [path]
+        elif path.is_dir():
+            every = (p for p in path.rglob("*") if p.is_file())
+            inside = [p for p in every if not any(x[0] == "." for x in p.relative_to(path).parts)]
+        else:
+            inside = [p for p in map(Path, glob.glob(text, recursive=True)) if p.is_file()]
+        if not inside:
+            state = "is a folder without files" if path.is_dir() else "does not exist"
+            raise DataError(f"the file {state}; give a table or a log", path=path)
+        found += sorted(inside, key=lambda p: (p.parent, _natural(p.name)))
+    logs = {path: number for number, path in reversed(list(enumerate(map(_log_of, found))))}
+    return sorted(dict.fromkeys(found), key=lambda path: (logs[_log_of(path)], _age(path)))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    parts = re.findall(r"\d+|\D+", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(_plain_name(path))
+
+
+def _age(path: Path) -> tuple[int, int]:
+    name = path.name
+    for suffix in COMPRESSED:
+        name = name.removesuffix(suffix)
+    found = _ROTATED.search(name) if _plain_name(path) != name else None
+    if found is None:
+        return (1, 0)  # the piece that is still written
+    return (0, int(found["date"])) if found["date"] else (0, -int(found["age"]))
+
+
 def kind_of(path: Path) -> Kind:
-    """Return the kind of a file by its suffix, or by its content without a clear suffix.
+    """Return the kind of a file by its content, else by its suffix.
+
+    "text" is the log of a vLLM server, in lines of text or of JSON.
 
     Raises:
-        DataError: an absent, empty or damaged file, or a suffix of another format.
+        DataError: an empty or damaged file, or an unknown format.
     """
-    if not path.is_file() or path.stat().st_size == 0:
-        state = "is empty" if path.is_file() else "does not exist"
-        raise DataError(f"the file {state}; give a table or a log", path=path)
-    suffix = suffix_of(path)
-    if suffix and suffix not in SUFFIXES:
+    with opened(path) as stream:
+        start = _decompressed(path, lambda: stream.read(_BLOCK))
+    if not start.strip():
+        raise DataError("the file is empty; give a table or a log", path=path)
+    named, suffix = SUFFIXES.get(suffix_of(path), "text"), suffix_of(path)
+    if start.startswith(_PARQUET) or named == "parquet":
+        return "parquet"
+    is_text = any(map(start.startswith, _MARKS)) or b"\0" not in start[:4096]
+    if start.startswith(_ZIP) or not is_text:
         known = ", ".join(SUFFIXES)
         raise DataError(
-            f"format {suffix!r} is unknown; use one of {known}, also with .gz or .zst, or no "
-            "suffix at all",
+            f"format {suffix or 'of binary data'!r} is unknown; use one of {known}, also with .gz "
+            "or .zst, or no suffix at all",
             path=path,
         )
-    if (named := SUFFIXES.get(suffix, "text")) != "text":
-        return named
-    content = content_of(path)
-    if content.startswith(_PARQUET):
-        return "parquet"
-    if _JSON_START.match(content):
-        return "json"
-    return "text" if _VLLM_LINE.search(content) else "csv"
+    text = start.decode(encoding_of(start), errors="replace")
+    if _JSON_START.match(text) and named != "csv":
+        return "text" if any(map(_is_server_line, text.split("\n")[:20])) else "json"
+    return named if named != "text" else "text" if _VLLM_LINE.search(text) else "csv"
 
 
-def content_of(path: Path) -> bytes:
-    """Return the decompressed content of a file. Raises DataError if it is damaged."""
-    content = path.read_bytes()
+def _is_server_line(line: str) -> bool:
+    entry = _parsed(line)
+    texts = [entry.get(key) for key in _MESSAGES] if isinstance(entry, dict) else []
+    is_vllm = isinstance(entry, dict) and str(entry.get("name", "")).startswith("vllm.")
+    return is_vllm or any(isinstance(x, str) and _VLLM_LINE.search(x) is not None for x in texts)
+
+
+def encoding_of(start: bytes) -> str:
+    """Return the encoding of a text by its byte order mark; else UTF-8."""
+    return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8-sig")
+
+
+@cache
+def _standard_input() -> Path:
+    """Return a file with the standard input, which is read more than once."""
+    with tempfile.NamedTemporaryFile(prefix="lengthwise-", delete=False) as kept:
+        copyfileobj(sys.stdin.buffer, kept)
+    atexit.register(os.unlink, kept.name)
+    return Path(kept.name)
+
+
+def _raw(path: Path) -> IO[bytes]:
     try:
-        if content.startswith(_GZIP):
-            return gzip.decompress(content)
-        if content.startswith(_ZSTD):
-            import pyarrow as pa
+        return (_standard_input() if path == STANDARD_INPUT else path).open("rb")
+    except OSError as error:
+        raise DataError(f"the file cannot be read ({error})", path=path) from error
 
-            with pa.CompressedInputStream(pa.BufferReader(content), "zstd") as stream:
-                return bytes(stream.read())
+
+def opened(path: Path) -> IO[bytes]:
+    """Return the decompressed stream of a file. Raises DataError for an absent file."""
+    raw = _raw(path)
+    start = raw.read(4)
+    raw.seek(0)
+    if start.startswith(_GZIP):
+        return io.BufferedReader(gzip.open(raw), _BLOCK)
+    if start.startswith(_ZSTD):
+        import pyarrow as pa
+
+        return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), _BLOCK)
+    return raw
+
+
+def _decompressed(path: Path, read: Callable[[], T]) -> T:
+    try:
+        return read()
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot be decompressed ({error}); copy it again", path=path) from error
-    return content
 
 
-def json_rows(content: bytes, path: Path) -> list[Row | BadRow]:
-    """Return the objects of JSON lines, of a JSON array, or of objects one after another.
+def lines_of(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file. Raises DataError if it is damaged."""
+    with opened(path) as stream:
+        start = _decompressed(path, lambda: stream.read(4))
+    with io.TextIOWrapper(opened(path), encoding_of(start), "replace", newline="\n") as text:
+        yield from _whole(path, text)
+
+
+def _whole(path: Path, items: Iterable[T]) -> Iterator[T]:
+    """Yield the items of a stream; damage of its compression is a DataError."""
+    try:
+        yield from items
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot be decompressed ({error}); copy it again", path=path) from error
+
+
+def rows_of(path: Path, kind: Kind, columns: Sequence[str] | None = None) -> Iterator[Row | BadRow]:
+    """Yield the rows of JSON, CSV or Parquet; `columns` limits those of Parquet.
 
     One object with a list of rows (under `data` or `logs`, as in a page of an API) stands for that
-    list. A line that is no object becomes a `BadRow`.
+    list. A row that is no object becomes a `BadRow`.
+
+    Raises DataError for a damaged file.
     """
-    text = content.decode("utf-8-sig", errors="replace")
-    lines = [line for line in text.split("\n") if line.strip()]
-    are_objects = [isinstance(_parsed(line), dict) for line in lines[:_SAMPLE]]
-    has_lines = are_objects[:1] == [True] or 2 * sum(are_objects) >= len(are_objects)
-    has_lines = has_lines and not text.lstrip().startswith("[")
-    rows = [_parsed(line) for line in lines] if has_lines else list(_values(text, path))
-    if len(rows) == 1 and isinstance(rows[0], dict):
-        inner = [rows[0][key] for key in _WRAPPERS if isinstance(rows[0].get(key), list)]
-        if len(inner) == 1 and all(isinstance(row, dict) for row in inner[0]):
-            rows = inner[0]
-    return [
-        row if isinstance(row, dict | BadRow) else BadRow(f"it is {str(row)[:40]}, no JSON object")
-        for row in rows
-    ]
+    read = {"parquet": partial_columns(columns), "csv": _csv_rows, "json": _json_rows}[kind]
+    return _whole(path, read(path))
+
+
+def partial_columns(columns: Sequence[str] | None) -> Callable[[Path], Iterator[Row | BadRow]]:
+    """Return the reader of these columns of a Parquet file; None: of all."""
+
+    def rows(path: Path) -> Iterator[Row | BadRow]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with opened(path) as stream:
+                table = pq.ParquetFile(
+                    stream if stream.seekable() else pa.BufferReader(stream.read())
+                )
+                there = table.schema_arrow.names
+                kept = None if columns is None else [name for name in there if name in columns]
+                for batch in table.iter_batches(4096, columns=kept):
+                    yield from map(_filled, batch.to_pylist(maps_as_pydicts="lossy"))
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            text = f"cannot be read as parquet ({reason}); give a whole file of that format"
+            raise DataError(text, path=path) from error
+
+    return rows
+
+
+def _filled(row: Row) -> Row:
+    """Return the row without missing values, and with bytes as text."""
+    return {
+        key: value.decode(errors="surrogateescape") if type(value) is bytes else value
+        for key, value in row.items()
+        if value is not None and value == value
+    }
+
+
+def _csv_rows(path: Path) -> Iterator[Row | BadRow]:
+    csv.field_size_limit(sys.maxsize)
+    with opened(path) as stream:
+        encoding = encoding_of(stream.read(4))
+    with io.TextIOWrapper(opened(path), encoding, "surrogateescape", newline="") as text:
+        first = next((line for line in text if line.strip()), "")
+        by = max(",;\t|", key=first.count)
+        header = next(csv.reader([first], delimiter=by))
+        if repeated := [name for name in header if header.count(name) > 1]:
+            raise DataError(f"two columns are named {repeated[0]!r}; rename one", path=path)
+        width = len(header)
+        for cells in csv.reader(text, delimiter=by):
+            if len(cells) == width:
+                yield {name: cell for name, cell in zip(header, cells, strict=True) if cell}
+            elif cells:
+                yield BadRow(f"it has {len(cells)} cells below {width} columns")
+
+
+def _json_rows(path: Path) -> Iterator[Row | BadRow]:
+    with opened(path) as stream:
+        start = stream.read(_BLOCK)
+    encoding = encoding_of(start)
+    sample = [line for line in start.decode(encoding, "replace").split("\n") if line.strip()][:20]
+    good = [isinstance(_parsed(line), dict) for line in sample]
+    has_lines = not sample[0].lstrip().startswith("[") and (good[0] or 2 * sum(good) >= len(good))
+    with opened(path) as stream:
+        if has_lines and encoding == "utf-8-sig":
+            values: Iterator[Any] = map(_of_line, filter(bytes.strip, stream))
+        else:
+            text = io.TextIOWrapper(stream, encoding, "surrogateescape")
+            values = map(_parsed, filter(str.strip, text)) if has_lines else _values(text, path)
+        for value in _without_wrapper(values):
+            yield (
+                value
+                if isinstance(value, dict | BadRow)
+                else BadRow(f"it is {str(value)[:40]}, no JSON object")
+            )
+
+
+def _without_wrapper(values: Iterator[Any]) -> Iterator[Any]:
+    """Yield the values; in place of the only object of a file, the rows that it holds."""
+    first, second = next(values, None), next(values, None)
+    for value in (first, second):
+        if value is None:
+            return
+        if second is None and isinstance(value, dict):
+            lists = [value[key] for key in _WRAPPERS if isinstance(value.get(key), list)]
+            if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]):
+                yield from lists[0]
+                return
+        yield from _spans(value)
+    for value in values:
+        yield from _spans(value)
+
+
+def _spans(value: Any) -> Iterator[Any]:
+    inner = [value[key] for key in _NESTED if key in value] if isinstance(value, dict) else []
+    if inner and isinstance(inner[0], list):
+        for item in inner[0]:
+            yield from _spans(item)
+    else:
+        yield value
+
+
+def _of_line(line: bytes) -> Any:
+    try:
+        return _parsed(line.decode().removeprefix("\ufeff"))
+    except UnicodeDecodeError as error:
+        return BadRow(f"it is no UTF-8 ({error})")
 
 
 def _parsed(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return BadRow(f"it is no JSON ({error})")
 
 
-def _values(text: str, path: Path) -> Iterator[Any]:
+def _values(stream: IO[str], path: Path) -> Iterator[Any]:
     """Yield the elements of an array, or the values that follow one another in a file."""
-    decoder, start = json.JSONDecoder(), _SPACE.match(text, 0)
-    while start and start.end() < len(text):
+    decode, text, place = json.JSONDecoder().raw_decode, stream.read(_BLOCK), 0
+    is_array, last = text.lstrip().startswith("["), ""
+    while True:
+        found = _BETWEEN.match(text, place)
+        place = found.end() if found else place
+        last = (found[0].rstrip()[-1:] if found else "") or last
         try:
-            value, end = decoder.raw_decode(text, start.end())
-        except ValueError as error:
-            raise DataError(
-                f"cannot be read as JSON: {error}; give a whole file", path=path
-            ) from error
-        yield from value if isinstance(value, list) else [value]
-        start = _SPACE.match(text, end)
+            value, end = decode(text, place)
+        except (ValueError, RecursionError) as error:
+            block = stream.read(max(_BLOCK, len(text) - place))
+            if not block and place == len(text) and (last == "]" or not is_array):
+                return
+            if not block:
+                reason = f"cannot be read as JSON: {error}; give a whole file"
+                raise DataError(reason, path=path) from error
+            text, place = text[place:] + block, 0
+            continue
+        yield value
+        place, last = end, ""
+
+
+def digest_of(names: Paths) -> str:
+    """Return the SHA-256 of the bytes of files, in hex."""
+    digest = hashlib.sha256()
+    for path in files_of(names):
+        with _raw(path) as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 def write_whole(path: Path, write: Callable[[Path], object], *, make_folder: bool = False) -> Path:

@@ -6,20 +6,21 @@ Sources, as read in November 2026:
 - Langfuse: langfuse.com/docs/api-and-data-platform/features/blob-storage-export-fields (snake
   case), the public API and the export from the UI (camel case). Langfuse subtracts the details of
   OpenAI's counts from `output`, so the parts are summed again.
+- Traces: AzurePublicDataset, HPMLL/BurstGPT, kvcache-ai/Mooncake, and the ShareGPT layout.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Final
 
-from lengthwise.tables.prompt_text import prompt_of
-from lengthwise.tables.values import count_of, first_at, seconds_of, value_at
+from lengthwise.tables.streams import merged_stream
+from lengthwise.tables.values import first_at, unpacked
 
 Paths = tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LogFormat:
     """Paths of our columns in a row; the first path with a value counts."""
 
@@ -30,10 +31,37 @@ class LogFormat:
     output_tokens: Paths = ("output_tokens",)
     prompt_tokens: Paths = ("prompt_tokens",)
     reasoning_tokens: Paths = ()
+    total_tokens: Paths = ()
+    cached_tokens: Paths = ()
+    """Input tokens that may stand beside the prompt."""
+    output_parts: Paths = ()
+    """All output tokens that may stand beside the output; none: the reasoning."""
+    parts_beside: bool = False
+    """Parts are added where no total decides."""
     model: Paths = ("model",)
     arrival_s: Paths = ("arrival_s",)
+    time_unit: str | None = None
+    """Unit of numbers since the start of a trace."""
+    request_id: Paths = ()
+    finish_reason: Paths = ()
+    limit: Paths = ()
+    """Largest number of output tokens that the request allowed."""
+    choices: Paths = ()
+    """Answers in one count: a number or a list."""
+    broken: Paths = ()
+    """Mark of a stream without its end."""
+    answer: Paths = ()
+    """Text of the answer, whose tokens a tokenizer counts."""
     answered: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Path -> values of an answered row; a row without the path counts as answered."""
+    no_load: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Path -> values of a row that was no load of an engine, such as a hit of a cache."""
+    left_out: Paths = ()
+    """Reason that a row states for itself, of no request to learn from or to replay."""
+    censored: Paths = ()
+    """Reason that a row states for a length that is a lower bound."""
+    prepare: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """Rewrites a row before its paths are read."""
     without_prompt: str = "let the gateway log the requests"
     """Advice about rows without a prompt."""
     without_length: str = "log the usage of each response"
@@ -55,8 +83,32 @@ _RESPONSE: Final = (
 )
 _TIMES: Final = (
     *("arrival_s", "timestamp", "time", "ts", "created_at", "createdAt", "request_time"),
-    *("requested_at", "requestedAt", "start_time", "startTime", "@timestamp"),
+    *("requested_at", "requestedAt", "request_created_at", "start_time", "startTime", "@timestamp"),
 )
+_LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_FINISH: Final = (
+    *("choices.0.finish_reason", "choices.1.finish_reason", "stop_reason"),
+    *("incomplete_details.reason", "candidates.0.finishReason"),
+)
+CENSORED: Final = frozenset(("length", "max_tokens", "max_output_tokens", "MAX_TOKENS", "LENGTH"))
+"""Reasons of an end that is no end of the answer."""
+REDACTED: Final = "redacted-by-litellm"
+_HIT: Final = ("True", "true", True, "HIT", "hit", 1, "1")
+_USAGE_OUT: Final = (
+    *("usage.completion_tokens", "usage.output_tokens", "usage.outputTokens"),
+    "usageMetadata.candidatesTokenCount",
+)
+_USAGE_IN: Final = (
+    *("usage.prompt_tokens", "usage.input_tokens", "usage.inputTokens"),
+    "usageMetadata.promptTokenCount",
+)
+_USAGE_REASONING: Final = (
+    "usage.completion_tokens_details.reasoning_tokens",
+    "usage.output_tokens_details.reasoning_tokens",
+    *("usage.reasoning_tokens", "usageMetadata.thoughtsTokenCount"),
+)
+_USAGE_TOTAL: Final = ("usage.total_tokens", "usage.totalTokens", "usageMetadata.totalTokenCount")
+_USAGE_CACHED: Final = ("usage.cache_*_input_tokens", "usage.cache*InputTokens")
 
 LITELLM: Final = LogFormat(
     name="LiteLLM",
@@ -71,9 +123,28 @@ LITELLM: Final = LogFormat(
         "response.usage.completion_tokens_details.reasoning_tokens",
         "metadata.usage_object.completion_tokens_details.reasoning_tokens",
     ),
+    total_tokens=("total_tokens",),
+    cached_tokens=(
+        *("response.usage.cache_*_input_tokens", "metadata.usage_object.cache_*_input_tokens"),
+    ),
     model=("model_group", "model"),
     arrival_s=("startTime",),
-    answered={"status": ("success",)},
+    request_id=("request_id", "id"),
+    finish_reason=_under(("response",), _FINISH),
+    limit=_under(
+        ("model_parameters", "proxy_server_request", "proxy_server_request.body"), _LIMITS
+    ),
+    choices=("response.choices", "model_parameters.n", "proxy_server_request.n"),
+    answered={
+        "status": ("success",),
+        "call_type": (
+            *("completion", "acompletion", "text_completion", "atext_completion"),
+            *("responses", "aresponses", "anthropic_messages", "agenerate_content", ""),
+            *("generate_content", "agenerate_content_stream", "generate_content_stream"),
+            *("pass_through_endpoint", "allm_passthrough_route", "llm_passthrough_route"),
+        ),
+    },
+    no_load={"cache_hit": _HIT},
     without_prompt="set store_prompts_in_spend_logs: true in LiteLLM's general_settings",
 )
 LANGFUSE: Final = LogFormat(
@@ -85,75 +156,141 @@ LANGFUSE: Final = LogFormat(
     ),
     prompt=("input",),
     output_tokens=(
-        *("usageDetails.output*", "usage_details.output*", "usage.output", "outputUsage"),
+        *("usageDetails.output", "usage_details.output", "usage.output", "outputUsage"),
         *("usage.completionTokens", "completionTokens"),
     ),
     prompt_tokens=(
-        *("usageDetails.input*", "usage_details.input*", "usage.input", "inputUsage"),
+        *("usageDetails.input", "usage_details.input", "usage.input", "inputUsage"),
         *("usage.promptTokens", "promptTokens"),
     ),
     reasoning_tokens=("usageDetails.output_reasoning*", "usage_details.output_reasoning*"),
+    output_parts=("usageDetails.output_*", "usage_details.output_*"),
+    cached_tokens=(*("usageDetails.[ic]*_*", "usage_details.[ic]*_*"),),
+    total_tokens=("usageDetails.total", "usage_details.total", "usage.total", "totalUsage"),
+    parts_beside=True,
     model=("model", "providedModelName", "provided_model_name"),
     arrival_s=("startTime", "start_time"),
+    request_id=("id",),
+    limit=_under(("modelParameters", "model_parameters"), _LIMITS),
     answered={"type": ("GENERATION",), "level": ("DEBUG", "DEFAULT", "WARNING")},
     without_prompt="export the observations with their input and output",
 )
 OPENAI: Final = LogFormat(
     name="OpenAI",
     marks=(
-        _under(_REQUEST, ("messages", "prompt", "input")),
-        _under(_RESPONSE, ("usage", "error", "choices")),
+        _under(_REQUEST, ("messages", "prompt", "input", "contents")),
+        _under(_RESPONSE, ("usage", "usageMetadata", "error", "choices")),
     ),
-    prompt=_under(_REQUEST, ("messages", "prompt", "input")),
-    output_tokens=_under(_RESPONSE, ("usage.completion_tokens", "usage.output_tokens")),
-    prompt_tokens=_under(_RESPONSE, ("usage.prompt_tokens", "usage.input_tokens")),
-    reasoning_tokens=_under(
-        _RESPONSE,
-        (
-            "usage.completion_tokens_details.reasoning_tokens",
-            "usage.output_tokens_details.reasoning_tokens",
-        ),
-    ),
+    prompt=_under(_REQUEST, ("messages", "prompt", "input", "contents")),
+    output_tokens=_under(_RESPONSE, _USAGE_OUT),
+    prompt_tokens=_under(_RESPONSE, _USAGE_IN),
+    reasoning_tokens=_under(_RESPONSE, _USAGE_REASONING),
+    total_tokens=_under(_RESPONSE, _USAGE_TOTAL),
+    cached_tokens=_under(_RESPONSE, _USAGE_CACHED),
+    parts_beside=True,
     model=_under((*_REQUEST, *_RESPONSE), ("model",)),
     arrival_s=(
         *_TIMES,
         *_under(_REQUEST, _TIMES),
         *_under(_RESPONSE, ("created", "created_at")),
     ),
+    request_id=("request_id", "requestId", "id", *_under(_RESPONSE, ("id",))),
+    finish_reason=_under(_RESPONSE, _FINISH),
+    limit=_under(_REQUEST, _LIMITS),
+    choices=_under(_RESPONSE, ("choices",)),
+    broken=_under(_RESPONSE, ("broken",)),
     answered={
         **dict.fromkeys(("status_code", "response.status_code", "statusCode"), (200, "200")),
         **dict.fromkeys(("error", "response.error", "response.body.error"), ()),
     },
+    no_load={
+        **dict.fromkeys(("cache_hit", "cacheStatus", "cache_status"), _HIT),
+        **dict.fromkeys(_under(_RESPONSE, ("object",)), ("list",)),
+    },
+    prepare=merged_stream,
     without_length="request streamed answers with stream_options.include_usage",
 )
-FORMATS: Final = (LITELLM, LANGFUSE, OPENAI)
+
+
+def with_turns(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of the ShareGPT layout with `turns`: a user's first turn and its answer."""
+    turns = unpacked(first_at(row, ("conversations", "conversation")))
+    if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
+        return row
+    said = [
+        (turn.get("from", turn.get("role")), turn.get("value", turn.get("content")))
+        for turn in turns
+    ]
+    for (speaker, text), (answerer, answer) in pairwise(said):
+        if speaker in ("human", "user") and answerer in ("gpt", "assistant", "chatgpt", "bing"):
+            return {**row, "turns": [text, answer]}
+    return {**row, "turns": []}
+
+
+_TRACES: Final = (
+    LogFormat(
+        name="BurstGPT",
+        marks=(("Request tokens",), ("Response tokens",), ("Timestamp",)),
+        prompt_tokens=("Request tokens",),
+        output_tokens=("Response tokens",),
+        total_tokens=("Total tokens",),
+        model=("Model",),
+        arrival_s=("Timestamp",),
+        time_unit="s",
+    ),
+    LogFormat(
+        name="Mooncake",
+        marks=(("hash_ids",), ("input_length",), ("timestamp",)),
+        prompt_tokens=("input_length",),
+        output_tokens=("output_length",),
+        arrival_s=("timestamp",),
+        time_unit="ms",
+    ),
+    LogFormat(
+        name="Azure",
+        marks=(("ContextTokens",), ("GeneratedTokens",)),
+        prompt_tokens=("ContextTokens",),
+        output_tokens=("GeneratedTokens",),
+        arrival_s=("TIMESTAMP", "Timestamp", "timestamp", "arrived_at"),
+        time_unit="s",
+    ),
+    LogFormat(
+        name="ShareGPT",
+        marks=(("conversations", "conversation"),),
+        prepare=with_turns,
+        prompt=("turns.0",),
+        answer=("turns.1",),
+        request_id=("id",),
+        without_length="its answers are texts: count their tokens by --tokenizer",
+    ),
+)
+TABLE: Final = LogFormat(
+    name="table",
+    prompt_tokens=(
+        *("prompt_tokens", "num_prompt_tokens", "num_prefill_tokens", "input_tokens"),
+        *("input_length", "input_toks"),
+    ),
+    output_tokens=(
+        *("output_tokens", "num_output_tokens", "num_decode_tokens", "completion_tokens"),
+        *("output_length", "output_toks"),
+    ),
+    reasoning_tokens=("reasoning_tokens",),
+    total_tokens=("total_tokens",),
+    arrival_s=(
+        *("arrival_s", "arrival_time", "arrival_time_s", "arrived_at", "timestamp_s"),
+        *("timestamp_ms", "arrival_ms", "arrival_time_ms", "TIMESTAMP", "Timestamp", "timestamp"),
+    ),
+    request_id=("request_id",),
+    finish_reason=("finish_reason",),
+)
+"""Columns of a plain table; `arrived_at` of Vidur's traces is in seconds."""
+FORMATS: Final = (LITELLM, LANGFUSE, *_TRACES, OPENAI)
 
 
 def recognise(row: Mapping[str, Any]) -> LogFormat | None:
     """Return the format of a row; None for the row of a plain table."""
     for known in FORMATS:
-        if all(first_at(row, mark) is not None for mark in known.marks):
+        own = row if known.prepare is None else known.prepare(row)
+        if all(first_at(own, mark) is not None for mark in known.marks):
             return known
-    return None
-
-
-def standard_row(row: Mapping[str, Any], known: LogFormat) -> dict[str, Any]:
-    """Return a row under our names, with None for missing values."""
-    prompts = (prompt_of(value_at(row, path)) for path in known.prompt)
-    return {
-        "prompt": next((text for text in prompts if text is not None), None),
-        "output_tokens": count_of(first_at(row, known.output_tokens)),
-        "prompt_tokens": count_of(first_at(row, known.prompt_tokens)),
-        "reasoning_tokens": count_of(first_at(row, known.reasoning_tokens)),
-        "model": first_at(row, known.model),
-        "arrival_s": seconds_of(first_at(row, known.arrival_s)),
-    }
-
-
-def unanswered(row: Mapping[str, Any], known: LogFormat) -> str | None:
-    """Return the reason why a row holds no answer of a model; None for an answered row."""
-    for path, right in known.answered.items():
-        value = value_at(row, path)
-        if value is not None and value not in right:
-            return f"{path} is {str(value)[:40]!r}" if right else f"it has {path}"
     return None

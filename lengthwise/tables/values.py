@@ -2,37 +2,40 @@
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
-_MILLISECONDS: Final = 1e11
-"""Numbers above are milliseconds since 1970: in seconds they would be the year 5138."""
+_MOST: Final = 2**31
+"""Largest number of tokens of a request."""
 
 
 def value_at(row: Any, path: str) -> Any:
     """Return the value at a path; None for a path that the row lacks.
 
     A key with dots of its own comes before a path. JSON in a text, as in the cells of a CSV, is
-    parsed on the way. `usage.output*` is the sum of the numbers whose keys begin with `output`.
+    parsed on the way. `usage.output*` is the sum of the numbers under keys that match.
     """
-    if isinstance(row, Mapping) and path in row:
-        return row[path]
-    value = row
-    for key in path.split("."):
-        value = unpacked(value)
-        if isinstance(value, Mapping) and key.endswith("*"):
-            parts = [part for name, part in value.items() if str(name).startswith(key[:-1])]
+    value = unpacked(row)
+    if isinstance(value, Mapping):
+        if path in value:
+            return value[path]
+        if "*" in path and "." not in path:
+            parts = [part for name, part in value.items() if fnmatchcase(str(name), path)]
             numbers = [part for part in map(count_of, parts) if part is not None]
-            value = sum(numbers) if numbers else None
-        elif isinstance(value, Mapping):
-            value = value.get(key)
-        elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
-            value = value[int(key)]
-        else:
-            return None
-    return value
+            return sum(numbers) if numbers else None
+        key, dot, rest = path.partition(".")
+        while dot:
+            if key in value and (found := value_at(value[key], rest)) is not None:
+                return found
+            more, dot, rest = rest.partition(".")
+            key += f".{more}"
+    elif isinstance(value, list):
+        key, dot, rest = path.partition(".")
+        if key.lstrip("-").isdecimal() and -len(value) <= int(key) < len(value):
+            return value_at(value[int(key)], rest) if dot else value[int(key)]
+    return None
 
 
 def first_at(row: Any, paths: Sequence[str]) -> Any:
@@ -53,28 +56,32 @@ def unpacked(value: Any) -> Any:
 
 
 def count_of(value: Any) -> int | None:
-    """Return a number of tokens, also of a text; None for any other value."""
-    if isinstance(value, str) and value.strip().isdecimal():
-        return int(value)
-    is_whole = _is_number(value) and value >= 0 and value == int(value)
-    return int(value) if is_whole else None
+    """Return a number of tokens up to 2**31, also of a text; None for any other value."""
+    if type(value) is not int:
+        try:
+            whole = not isinstance(value, bool) and int(float(value)) == float(value)
+            value = int(value if not isinstance(value, str) else float(value)) if whole else -1
+        except (TypeError, ValueError, OverflowError):
+            return None
+    return value if 0 <= value <= _MOST else None
 
 
 def seconds_of(value: Any) -> float | None:
-    """Return an instant in seconds since 1970: of seconds, milliseconds or an ISO 8601 time."""
+    """Return an instant in seconds since 1970 of an ISO 8601 time; UTC without a zone."""
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value.strip())
+            value = datetime.fromisoformat(value.strip().removesuffix(" UTC"))
         except ValueError:
-            is_number = re.fullmatch(r"\s*\d+(?:\.\d*)?\s*", value)
-            return seconds_of(float(value)) if is_number else None
-    if isinstance(value, datetime):
-        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-    if not _is_number(value):
+            return None
+    if not isinstance(value, datetime):
         return None
-    return value / 1e3 if value > _MILLISECONDS else float(value)
+    return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
 
 
-def _is_number(value: Any) -> bool:
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and math.isfinite(value)
+def number_of(value: Any) -> float | None:
+    """Return a finite number, also of a text; None for any other value."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

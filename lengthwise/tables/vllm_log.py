@@ -23,7 +23,14 @@ OPTIONS: Final = (
     "start vLLM with VLLM_LOGGING_LEVEL=DEBUG, --enable-log-requests and --enable-log-outputs, and "
     "for streamed answers --enable-log-deltas"
 )
-VLLM: Final = LogFormat(name="vLLM", without_prompt=OPTIONS, without_length=OPTIONS)
+VLLM: Final = LogFormat(
+    name="vLLM",
+    left_out=("left_out",),
+    censored=("censored",),
+    request_id=("id",),
+    without_prompt=OPTIONS,
+    without_length=OPTIONS,
+)
 CUT: Final = "cut at --max-log-len"
 # A client's text stands in quotes or braces, so nothing after the first of them is a header.
 _HEADER: Final = re.compile(

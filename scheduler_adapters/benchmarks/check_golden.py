@@ -10,6 +10,7 @@ import numpy as np
 
 from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import DataError
+from lengthwise.tables.reading import read_table
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policy import Policy
@@ -19,7 +20,6 @@ from scheduler_adapters.simulator.latency.time_tables import TableLatency
 from scheduler_adapters.simulator.simulate import simulate_replicas
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Requests
-from scheduler_adapters.workload.table_files import read_table
 from scheduler_adapters.workload.traces import read_trace
 
 TOLERANCE_S = 1e-9

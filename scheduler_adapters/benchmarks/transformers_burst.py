@@ -18,6 +18,7 @@ import pandas as pd
 from lengthwise.errors import ConfigError, DataError, require
 from lengthwise.report_page import save_table
 from lengthwise.strict_json import to_json
+from lengthwise.tables.reading import read_table
 from scheduler_adapters.commands.experiment_settings import (
     check_folder,
     check_policies,
@@ -35,7 +36,6 @@ from scheduler_adapters.validation.recording import StepRecorder
 from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.mixes import draw_lengths
 from scheduler_adapters.workload.requests import Requests, make_requests
-from scheduler_adapters.workload.table_files import read_table
 from scheduler_adapters.workload.workload import WorkloadConfig
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class BurstConfig(BatchingConfig):
     def setup(self) -> WorkloadConfig:
         """Settings of requests and scores of `simulate`."""
         return WorkloadConfig(
-            trace=self.trace,
+            trace=() if self.trace is None else (str(self.trace),),
             num_requests=sys.maxsize,
             scores=self.scores,
             tau_b=_TAU_B,

@@ -16,6 +16,7 @@ from lengthwise.child_processes import started
 from lengthwise.command_line.program import print_banner
 from lengthwise.errors import ScoringError, UnsupportedByEngine
 from lengthwise.strict_json import to_json
+from lengthwise.tables.reading import read_table
 from scheduler_adapters.engines.driver import longest_context
 from scheduler_adapters.engines.engine_clock import ClockKind
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_driver
@@ -27,7 +28,6 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline, join_timelines
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.score_sources import ServiceScores
-from scheduler_adapters.workload.table_files import read_table
 
 log = logging.getLogger(__name__)
 

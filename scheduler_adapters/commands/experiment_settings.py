@@ -49,8 +49,8 @@ class Setup(InstanceConfig, WorkloadConfig):
     @property
     def lengths_text(self) -> str:
         """Source of the lengths, for a caption."""
-        if self.trace is not None:
-            return self.trace.name
+        if self.trace:
+            return ", ".join(Path(name).name for name in self.trace)
         return "log-normal mix" if self.lengths == "chat" else f"lengths of {self.lengths}"
 
     def conditions(self, arrivals: str, num_requests: int) -> str:

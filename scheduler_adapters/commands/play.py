@@ -20,9 +20,9 @@ from lengthwise.bundle import ModelBundle
 from lengthwise.child_processes import end_processes, free_port
 from lengthwise.errors import SchedulingError
 from lengthwise.mlflow_store import MlflowStore, quiet_mlflow
+from lengthwise.tables.reading import read_table
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
-from scheduler_adapters.workload.table_files import read_table
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from lengthwise.errors import DataError
+from lengthwise.tables.reading import read_table
 from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, paper_file, recorded
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
@@ -22,7 +23,6 @@ from scheduler_adapters.workload.score_sources import (
     open_prompt_scorer,
     synthetic_scores,
 )
-from scheduler_adapters.workload.table_files import read_table
 from scheduler_adapters.workload.traces import read_trace
 
 _MODEL, _GPU = "llama-3-8b", "a100-40g"

@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from lengthwise.errors import DataError
 from lengthwise.tables.files import write_whole
+from lengthwise.tables.reading import read_table
 from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_requests
-from scheduler_adapters.workload.table_files import read_table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

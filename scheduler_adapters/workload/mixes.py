@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 
 from lengthwise.errors import ConfigError
+from lengthwise.tables.reading import read_table
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM
 from scheduler_adapters.workload.data_folder import DataDir, data_file
 from scheduler_adapters.workload.requests import Ints, Requests, make_requests
-from scheduler_adapters.workload.table_files import read_table
 
 _LONGEST: Final = 16_384
 """Tokens of the longest prompt, reasoning and answer."""

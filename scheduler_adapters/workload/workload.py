@@ -15,7 +15,7 @@ import numpy as np
 
 from lengthwise.bundle import read_manifest
 from lengthwise.errors import ConfigError, DataError, at_least, require
-from lengthwise.tables.reading import OnBadRows
+from lengthwise.tables.options import TraceOptions
 from scheduler_adapters.workload import arrivals
 from scheduler_adapters.workload.arrivals import CLASS_STREAM
 from scheduler_adapters.workload.mixes import LENGTHS, draw_lengths
@@ -28,38 +28,13 @@ _SHOCK: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceColumns:
-    """Columns of a trace or log, and the effect of bad rows."""
-
-    prompt_column: str | None = None
-    """Prompts of the trace: a column, or a path into it; default: prompt."""
-    length_column: str | None = None
-    """Output tokens, also by path (usage.completion_tokens); default: any name in public traces."""
-    prompt_tokens_column: str | None = None
-    """Prompt tokens, also by path; default: any name in public traces."""
-    arrival_column: str | None = None
-    """Seconds, or times of day; default: any name in public traces."""
-    on_bad_rows: OnBadRows = "error"
-    """Effect of a row without tokens or time: an error, or a row that is left out and counted."""
-
-    def columns(self) -> dict[str, str]:
-        """Return our columns with the given names."""
-        named = {
-            "prompt": self.prompt_column,
-            "output_tokens": self.length_column,
-            "prompt_tokens": self.prompt_tokens_column,
-            "arrival_s": self.arrival_column,
-        }
-        return {ours: name for ours, name in named.items() if name is not None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkloadConfig(TraceColumns):
+class WorkloadConfig(TraceOptions):
     """Requests with their arrivals and scores."""
 
-    trace: Path | None = None
-    """.csv, .parquet or .jsonl (also .gz, .zst) with token columns, or a log (of an OpenAI-style
-    gateway, vLLM, LiteLLM, Langfuse); none: seeded lengths."""
+    trace: tuple[str, ...] = ()
+    """Files, folders or patterns, read as one log: .csv, .parquet or .jsonl (also .gz, .zst) with
+    token columns, or a log of a gateway or of vLLM (see `lengthwise inspect`); none: seeded
+    lengths."""
     lengths: str = "chat"
     """Lengths without a trace: chat (log-normal, no reasoning); with reasoning the fits
     alpaca-eval, arena-hard, reasoning-heavy and half-reasoning-heavy, or, from the data folder of
@@ -92,12 +67,12 @@ class WorkloadConfig(TraceColumns):
         _check_classes(self.classes)
         one_of = "one of " + ", ".join(LENGTHS)
         require("lengths", repr(self.lengths), self.lengths in LENGTHS, one_of)
-        if self.trace is not None and self.lengths != "chat":
+        if self.trace and self.lengths != "chat":
             raise ConfigError(f"lengths is {self.lengths!r} beside a trace; use one of them")
         is_known = self.scores in (None, *SCORES) or self.scores_prompts
         known = f"one of {', '.join(SCORES)}, bundle:PATH or service:HOST:PORT"
         require("scores", repr(self.scores), is_known, known)
-        if self.trace is None and (self.scores_prompts or self.scores == "trace"):
+        if not self.trace and (self.scores_prompts or self.scores == "trace"):
             raise ConfigError(f"scores is {self.scores!r} but there is no trace; add --trace FILE")
 
     def need_rate(self, has_rate: bool) -> None:
@@ -118,20 +93,14 @@ class WorkloadConfig(TraceColumns):
 
         Raises DataError and ScoringError as `read_trace`, and DataError for a trace without scores.
         """
-        if self.trace is None:
+        if not self.trace:
             requests = draw_lengths(self.lengths, self.num_requests, seed=self.seed)
         else:
             scorer = open_prompt_scorer(str(self.scores)) if self.scores_prompts else None
-            requests = read_trace(
-                self.trace,
-                limit=self.num_requests,
-                scorer=scorer,
-                columns=self.columns(),
-                on_bad_rows=self.on_bad_rows,
-            )
+            requests = read_trace(self.trace, self, limit=self.num_requests, scorer=scorer)
             if self.scores == "trace" and np.isnan(requests.score).all():
                 raise DataError(
-                    "has no scores in a column 'score'; use other --scores", path=self.trace
+                    "has no scores in a column 'score'; use other --scores", path=self.trace[0]
                 )
         if self.classes:
             requests = self._classified(requests)

@@ -15,12 +15,12 @@ import httpx
 from lengthwise.errors import ConfigError, DataError, at_least, require
 from lengthwise.openai_client import api_base, api_headers
 from lengthwise.progress import Progress
-from lengthwise.tables.prompt_text import prompt_of
-from lengthwise.tables.reading import PROMPT, read_table, require_columns
+from lengthwise.tables.options import ReadingOptions
+from lengthwise.tables.reading import read_log
 from training.collection.answers import AnswerLog
 from training.collection.endpoint import Api, Endpoint, PromptRefused
 from training.data.cards import card_path, refuse_foreign_card, write_card
-from training.data.records import checked, prompt_hash
+from training.data.records import prompt_hash
 
 _OURS: Final = frozenset({"messages", "prompt", "n", "best_of", "stream"})
 
@@ -120,10 +120,9 @@ def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, A
 
 def read_prompts(path: Path, column: str) -> tuple[list[str], int]:
     """Return the distinct prompts of a table in its order, and the number of repeats."""
-    frame = read_table(path, columns=[column])
-    require_columns(frame, [column], path, {column: PROMPT})
+    frame = read_log(path, ReadingOptions(prompt_column=column), needs=("prompt",)).frame
     distinct: dict[str, str] = {}
-    for prompt in checked(frame, {column: prompt_of}, path)[column]:
+    for prompt in frame["prompt"]:
         distinct.setdefault(prompt_hash(prompt), prompt)
     return list(distinct.values()), len(frame) - len(distinct)
 

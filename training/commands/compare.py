@@ -46,7 +46,7 @@ def main(options: CompareOptions, table: TableOptions, output: OutputOptions) ->
     pair = [(name, find_bundle(name, options.mlruns_dir)) for name in (options.a, options.b)]
     prompts = read_prompts(table, pair[0][1].manifest.label)
     if len(prompts) < 2:
-        raise DataError("a single prompt has no order; give two or more", path=table.data)
+        raise DataError("a single prompt has no order; give two or more", path=table.data[0])
     result = compare(pair, prompts, options.data_dir)
     print_result(result, output, lambda: _print(result))
 

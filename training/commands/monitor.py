@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from lengthwise.bundle import Manifest, ModelBundle, sha256_of
+from lengthwise.bundle import Manifest, ModelBundle
 from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.tables.files import digest_of
+from lengthwise.tables.options import ReadingOptions
 from training.commands.options import BundleOptions, OutputOptions, print_result, print_rows
-from training.config import ColumnOptions
 from training.data.records import read_records
 from training.evaluation.calibration import target_of
 from training.evaluation.drift import Window, judge, measure_window, miscovered, window_bounds
@@ -20,12 +21,12 @@ from training.export.bundle_scores import score_prompts
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonitorOptions(BundleOptions, ColumnOptions):
+class MonitorOptions(BundleOptions, ReadingOptions):
     """The bundle, its log and its gate."""
 
-    log: str
-    """A table (.parquet, .jsonl, .csv) or a log (of an OpenAI-style gateway, vLLM, LiteLLM,
-    Langfuse), the newest row last."""
+    log: tuple[str, ...]
+    """Files, folders or patterns, read as one log: a table (.parquet, .jsonl, .csv), the newest row
+    last, or a log (see `lengthwise inspect`)."""
     window: int = 1000
     """Rows."""
     gate_tau_b: float | None = None
@@ -71,7 +72,7 @@ def monitor(bundle: ModelBundle, options: MonitorOptions) -> tuple[list[Window],
     records, num_empty = read_records(options.log, options, bundle.manifest.label)
     if len(records) < MIN_ROWS:
         reason = f"{len(records)} rows with a length; give {MIN_ROWS} or more, fewer tell nothing"
-        raise DataError(reason, path=options.log)
+        raise DataError(reason, path=options.log[0])
     bounds = window_bounds(len(records), options.window)
     start = bounds[0][0]  # Rows before the first window are not scored.
     scores = score_prompts(bundle, [record.prompt for record in records[start:]])
@@ -118,7 +119,7 @@ def _log(
     from training.evaluation.figures import drift
     from training.release.tracking import Tracker
 
-    manifest, log = bundle.manifest, Path(options.log)
+    manifest, log = bundle.manifest, Path(options.log[0])
     rows = min(options.window, result["rows"])
     title = f"{manifest.name} {manifest.revision} on {log.name}: windows of {rows} rows"
     params = asdict(options) | {"gate_tau_b": result["gate_tau_b"], "revision": manifest.revision}
@@ -126,8 +127,9 @@ def _log(
     run_name = f"monitor-{manifest.name}"
     with Tracker(options.mlruns_dir, run_name=run_name, system_metrics=False) as tracker:
         tracker.log_params(params | {"trained_by": manifest.mlflow_run_id})
-        origin, profile = {"origin": options.log}, {"rows": result["rows"]}
-        tracker.log_input(log.name, sha256_of(options.log), "monitoring", origin, profile)
+        origin, profile = {"origin": " ".join(options.log)}, {"rows": result["rows"]}
+        digest = digest_of(options.log)
+        tracker.log_input(log.name, digest, "monitoring", origin, profile)
         tracker.describe(result["reason"], banner=manifest.banner)
         for window in windows:
             low, high = window.tau_b_ci

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,11 +20,11 @@ import yaml
 
 from lengthwise.bundle import BANNER, sha256_of
 from lengthwise.errors import ConfigError, DataError
-from lengthwise.tables.files import SUFFIXES, is_file_name, name_of
+from lengthwise.tables.files import SUFFIXES, digest_of, is_file_name, name_of
 from lengthwise.tables.reading import read_table
 from training.config import DataConfig
 from training.data import synthetic
-from training.data.records import FieldMap, PromptResponse, fields_of, to_records
+from training.data.records import FieldMap, PromptResponse, read_records, to_records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,7 +138,7 @@ def load_data(
         DataError: the card or the data is wrong, or an explicit `data_dir` lacks the file.
     """
     if not dataset.endswith(".yaml") and is_file_name(dataset):
-        return _own_table(Path(dataset), columns or DataConfig())
+        return _own_log(dataset, columns or DataConfig())
     card, is_path = read_card(dataset), dataset.endswith(".yaml")
     if card.source == "generated":
         return _synthetic(card)
@@ -157,24 +157,19 @@ def load_data(
     return _synthetic(read_card("synthetic"))
 
 
-def _own_table(path: Path, columns: DataConfig) -> LoadedData:
-    named = fields_of(columns)
-    frame = read_table(path, columns=named.columns(), on_bad_rows=columns.on_bad_rows)
-    optional = ["sample", "reasoning_tokens", "answer_tokens", "group"]
-    optional += ["model"] if named.model is None else []
-    present: dict[str, Any] = {name: name for name in optional if name in frame}
-    digest = sha256_of(path)
+def _own_log(name: str, options: DataConfig) -> LoadedData:
+    records, num_empty = read_records(name, options, has_details=True)
+    path, digest = Path(name), digest_of(name)
     card = Card(
         id=name_of(path),
         path=path.name,
-        fields=replace(named, **present),
-        tokenizer="unknown",
-        records=len(frame),
+        fields=FieldMap(),
+        tokenizer=options.tokenizer or "unknown",
+        records=len(records),
         sha256=digest,
         digest=digest,
     )
-    records, num_empty = to_records(frame, card.fields, path=path, on_bad_rows=columns.on_bad_rows)
-    return LoadedData(card=card, records=records, origin=str(path), num_empty=num_empty)
+    return LoadedData(card=card, records=records, origin=name, num_empty=num_empty)
 
 
 def _from_folder(card: Card, root: Path, origin: str) -> LoadedData:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthwise.errors import DataError
-from training.config import ColumnOptions, Label, Repeats
+from lengthwise.tables.options import ReadingOptions
+from training.config import Label, Repeats
 from training.data.records import PromptResponse, prompt_hash, read_records
 
 logger = logging.getLogger(__name__)
@@ -155,12 +156,12 @@ def is_held_out(model: str, fraction: float) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions(ColumnOptions):
+class TableOptions(ReadingOptions):
     """A table and its columns."""
 
-    data: str
-    """A table (.parquet, .jsonl, .csv) or a log (of an OpenAI-style gateway, vLLM, LiteLLM,
-    Langfuse)."""
+    data: tuple[str, ...]
+    """Files, folders or patterns, read as one log: a table (.parquet, .jsonl, .csv) or a log (see
+    `lengthwise inspect`)."""
     group_column: str | None = None
     """Task or cluster: also give tau_b within groups."""
 
@@ -174,7 +175,7 @@ def read_prompts(options: TableOptions, label: str) -> list[LabelledPrompt]:
     models = sorted({record.model for record in records})
     if len(models) != 1:
         known = ", ".join(models[:9]) if models else f"not {options.model!r}"
-        raise DataError(f"the rows are of {known}; choose one with --model", path=options.data)
+        raise DataError(f"the rows are of {known}; choose one with --model", path=options.data[0])
     if num_empty:
         logger.info("%d rows with a length of 0 dropped", num_empty)
     return label_prompts(records)

@@ -69,7 +69,7 @@ def held_out_prompts(
     if data is None:
         test = load_splits(config_from(manifest.training), data_dir).splits.test
     else:
-        test = read_prompts(TableOptions(data=data), manifest.label)
+        test = read_prompts(TableOptions(data=(data,)), manifest.label)
     if Splits(train=[], val=[], test=test).test_digest != manifest.dataset.get("test_digest"):
         raise DataError(
             f"these are not the test prompts of run {manifest.mlflow_run_id}; give its "

@@ -6,30 +6,21 @@ A `FieldMap` names the columns of a table. Each row is checked and its prompt ha
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lengthwise.errors import DataError
+from lengthwise.tables.files import Paths
+from lengthwise.tables.log_reader import NO_ANSWER
+from lengthwise.tables.options import ReadingOptions
 from lengthwise.tables.prompt_text import normalised, prompt_of
-from lengthwise.tables.reading import (
-    LENGTH,
-    MODEL,
-    PROMPT,
-    SKIP,
-    OnBadRows,
-    log_left_out,
-    read_table,
-    require_columns,
-)
+from lengthwise.tables.reading import read_log, require_columns
 from lengthwise.tables.values import count_of
-from training.config import ColumnOptions
 
 if TYPE_CHECKING:
     import pandas as pd
-_OF_FIT: Final = " (of fit: --data.prompt-column, --data.length-column)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,12 +72,7 @@ def prompt_hash(prompt: str, salt: str = "") -> str:
 
 
 def to_records(
-    frame: pd.DataFrame,
-    fields: FieldMap,
-    *,
-    model: str = "",
-    path: str | Path | None = None,
-    on_bad_rows: OnBadRows = "error",
+    frame: pd.DataFrame, fields: FieldMap, *, model: str = "", path: str | Path | None = None
 ) -> tuple[list[PromptResponse], int]:
     """Check every row and turn it into records, one per length column.
 
@@ -94,13 +80,12 @@ def to_records(
     that is empty or no text, or a length that is missing, negative or no number.
 
     Raises:
-        DataError: a column is missing, or a row is bad and `on_bad_rows` is "error".
+        DataError: a column is missing, or a row is bad.
     """
-    options = {fields.prompt: PROMPT, **dict.fromkeys(fields.output_tokens, LENGTH)}
-    require_columns(frame, fields.columns(), path, options, _OF_FIT)
+    require_columns(frame, fields.columns(), path)
     counts = (fields.sample, fields.reasoning_tokens, fields.answer_tokens, *fields.output_tokens)
     cells = {fields.prompt: prompt_of, **dict.fromkeys(filter(None, counts), count_of)}
-    frame = checked(frame, cells, path, on_bad_rows)
+    frame = _checked(frame, cells, path)
 
     def column(name: str | None, otherwise: Any = None) -> list[Any]:
         return frame[name].tolist() if name else [otherwise] * len(frame)
@@ -135,63 +120,52 @@ def to_records(
     return records, len(frame) * len(columns) - len(records)
 
 
-def checked(
+def _checked(
     frame: pd.DataFrame,
     cells: Mapping[str, Callable[[Any], str | int | None]],
     path: str | Path | None,
-    on_bad_rows: OnBadRows = "error",
 ) -> pd.DataFrame:
-    """Return the table with the named columns converted, by `prompt_of` or `count_of`.
-
-    Raises:
-        DataError: a cell cannot be converted and `on_bad_rows` is "error", or no row is good.
-    """
+    """Return the table with the named columns converted, by `prompt_of` or `count_of`."""
     import pandas as pd
 
     wrong: dict[object, str] = {prompt_of: "no text", count_of: "no whole number of tokens >= 0"}
-    given = {name: frame[name].tolist() for name in cells}
-    converted = {
-        name: pd.Series(map(convert, given[name]), frame.index, dtype=object)
-        for name, convert in cells.items()
-    }
-    bad: dict[int, str] = {}
-    for name, values in converted.items():
-        for position in values.isna().to_numpy().nonzero()[0]:
-            bad.setdefault(position, name)
-    if bad and on_bad_rows == "error":
-        position, name = next(iter(bad.items()))
-        reason = f"{name} is {given[name][position]!r}, {wrong[cells[name]]}; {SKIP}"
-        raise DataError(reason, path=path, row=frame.index[position])
-    log_left_out(Counter(f"{n} is {wrong[cells[n]]}" for n in bad.values()), len(frame), path)
-    if len(bad) == len(frame):
-        reason = "not one row can be used; give the columns of prompts and lengths"
-        raise DataError(reason, path=path)
-    return frame.assign(**converted).drop(index=frame.index[list(bad)])
-
-
-def fields_of(
-    columns: ColumnOptions, label: str = "output_tokens", group: str | None = None
-) -> FieldMap:
-    """Return the columns that options name; `label` is the column of lengths by default."""
-    return FieldMap(
-        prompt=columns.prompt_column,
-        output_tokens=columns.length_column or (label,),
-        model=columns.model_column,
-        group=group,
-    )
+    converted = {}
+    for name, convert in cells.items():
+        converted[name] = pd.Series(map(convert, frame[name].tolist()), frame.index, dtype=object)
+        for position in converted[name].isna().to_numpy().nonzero()[0][:1]:
+            reason = f"{name} is {frame[name].iloc[position]!r}, {wrong[convert]}"
+            raise DataError(f"{reason}; mend the row", path=path, row=frame.index[position])
+    return frame.assign(**converted)
 
 
 def read_records(
-    path: str | Path, columns: ColumnOptions, label: str, group: str | None = None
+    names: Paths,
+    options: ReadingOptions,
+    label: str = "output_tokens",
+    group: str | None = None,
+    *,
+    has_details: bool = False,
 ) -> tuple[list[PromptResponse], int]:
-    """Return `to_records` of a table or log, of one model only if the options name it.
+    """Return the records of a table or log, and the number of answers of 0 tokens.
 
-    A log has a column of models.
+    Args:
+        label: the column of lengths where the options name none.
+        group: column of the groups.
+        has_details: models, samples and parts of the lengths are read where they are known.
     """
-    fields, model = fields_of(columns, label, group), columns.model
-    frame = read_table(path, columns=fields.columns(), on_bad_rows=columns.on_bad_rows)
-    if model is not None and fields.model is None:
-        require_columns(frame, ["model"], path, {"model": MODEL})
-        fields = replace(fields, model="model")
-    records, num_empty = to_records(frame, fields, path=path, on_bad_rows=columns.on_bad_rows)
-    return [r for r in records if model is None or r.model == model], num_empty
+    lengths = options.length_column or (label,)
+    extras = {"sample": ("sample",), "group": (group or "group",)}
+    needs = ("prompt", "output_tokens" if options.length_column else label)
+    found = read_log(names, options, needs=needs, extras=extras)
+    frame, path = found.frame, found.files[0]
+    if options.length_column:
+        frame = frame.rename(columns={"output_tokens": lengths[0]})
+    wanted = ["reasoning_tokens", "answer_tokens", "sample", "model", "group"] * has_details
+    wanted += ["model"] * (options.model_column is not None) + ["group"] * (group is not None)
+    if group is not None and "group" not in frame:
+        require_columns(frame, [group], path)
+    known = {name: name for name in wanted if name in frame and not frame[name].isna().any()}
+    records, num_empty = to_records(
+        frame, FieldMap(output_tokens=lengths, **known), model=options.model or "", path=path
+    )
+    return records, num_empty + found.left_out.get(NO_ANSWER, 0)

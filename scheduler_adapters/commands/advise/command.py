@@ -14,6 +14,7 @@ from lengthwise.errors import ConfigError, DataError, at_least, require
 from lengthwise.report_page import save_table
 from lengthwise.strict_json import to_json
 from lengthwise.tables.files import write_whole
+from lengthwise.tables.options import TraceOptions
 from scheduler_adapters.commands.advise import page, scored_log
 from scheduler_adapters.commands.advise.endpoint import Endpoint, measure_steps
 from scheduler_adapters.commands.advise.replay import (
@@ -38,7 +39,6 @@ from scheduler_adapters.simulator.instance_config import check_memory
 from scheduler_adapters.simulator.latency.affine_fit import read_affine
 from scheduler_adapters.simulator.latency.facts import GPUS
 from scheduler_adapters.timeline.latency_metrics import summarize
-from scheduler_adapters.workload.workload import TraceColumns
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +48,12 @@ _TEST_FRACTION = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdviseConfig(TraceColumns):
+class AdviseConfig(TraceOptions):
     """A log, a ranker, and the simulated engines."""
 
-    log: Path
-    """Requests with the lengths of their answers: a log (OpenAI-style, LiteLLM, Langfuse, vLLM), or
-    a table with the columns prompt, output_tokens and arrival_s."""
+    log: tuple[str, ...]
+    """Requests with the lengths of their answers, in files, folders or patterns: a log of a gateway
+    or of vLLM (see `lengthwise inspect`), or a table with prompt, output_tokens and arrival_s."""
     out: Path = Path("advice")
     """Folder for report.html, advise.json, the tables, and a trained ranker."""
     model: str = "llama-3-8b"
@@ -215,17 +215,14 @@ def _instance(config: AdviseConfig) -> tuple[Instance, str]:
 
 
 def _evidence(config: AdviseConfig) -> Evidence:
-    requests, prompts = scored_log.read_log(
-        config.log,
-        config.columns(),
-        needs_prompts=config.tau_b is None,
-        on_bad_rows=config.on_bad_rows,
+    requests, prompts = scored_log.requests_and_prompts(
+        config.log, config, needs_prompts=config.tau_b is None
     )
     if config.rate_per_s is None and np.ptp(requests.arrival_s) == 0:
         raise DataError(
             "no arrival times; name their column by --arrival-column, or draw Poisson arrivals by "
             "--rate-per-s",
-            path=config.log,
+            path=config.log[0],
         )
     if config.tau_b is not None:
         return Evidence(
@@ -258,10 +255,12 @@ def _notes(config: AdviseConfig, found: Evidence, replay: Replay) -> list[str]:
     chosen = "" if config.instances else " (the fewest with which FCFS keeps up)"
     own, span_s = len(replay.requests), float(np.ptp(replay.requests.arrival_s))
     arrivals = f"in {span_s:,.0f} s" if config.rate_per_s is None else "drawn"
+    names = ", ".join(Path(name).name for name in config.log)
     notes = [
         f"Simulated: {config.endpoint or config.profile}, "
         f"{page.counted(replay.instances)}{chosen}, requests in turn, {config.max_num_seqs} seats, "
-        f"{config.max_tokens} tokens a step; {config.log.name}, {own:,} of "
+        f"{config.max_tokens} tokens a step; {names}, "
+        f"{own:,} of "
         f"{len(found.requests):,} requests {arrivals}; {config.draws} draws, seed "
         f"{config.seed}."
     ]
@@ -281,7 +280,7 @@ def _commands(config: AdviseConfig, found: Evidence, answer: str) -> list[str]:
         return []
     if found.bundle is None:
         at = f" --endpoint {config.endpoint}" if config.endpoint else ""
-        return [f"python -m scheduler_adapters advise --log {config.log}{at}"]
+        return [f"python -m scheduler_adapters advise --log {' '.join(config.log)}{at}"]
     return [
         f"python -m scoring_service serve --bundle {found.bundle} --address 127.0.0.1:50051",
         "python -m scheduler_adapters serve-vllm MODEL --policy pars --scorer 127.0.0.1:50051",

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from lengthwise.bundle import read_manifest
 from lengthwise.errors import ConfigError, DataError
 from lengthwise.tables.files import write_whole
+from lengthwise.tables.options import TraceOptions
 from lengthwise.tables.prompt_text import normalised
-from lengthwise.tables.reading import OnBadRows
+from lengthwise.tables.reading import read_table
 from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.score_sources import PromptScores, open_prompt_scorer
-from scheduler_adapters.workload.table_files import read_table
 from scheduler_adapters.workload.traces import read_trace
 
 log = logging.getLogger(__name__)
@@ -57,17 +57,15 @@ class _Keeper:
         return PromptScores(values=places, prompt_tokens=np.array(tokens, float))
 
 
-def read_log(
-    path: Path, columns: Mapping[str, str], *, needs_prompts: bool, on_bad_rows: OnBadRows
+def requests_and_prompts(
+    names: Sequence[str], options: TraceOptions, *, needs_prompts: bool
 ) -> tuple[Requests, NDArray[Any]]:
     """Return the requests of a log by arrival, and their prompts (N,), empty if not needed."""
     keeper = _Keeper()
-    requests = read_trace(
-        path, scorer=keeper if needs_prompts else None, columns=columns, on_bad_rows=on_bad_rows
-    )
+    requests = read_trace(names, options, scorer=keeper if needs_prompts else None)
     if (count := len(requests)) < LEAST_REQUESTS:
         said = f"only {count} answered requests; a replay needs {LEAST_REQUESTS} or more"
-        raise DataError(said, path=path)
+        raise DataError(said, path=names[0])
     prompts = np.full(count, "", dtype=object)
     if needs_prompts:
         prompts = np.array(keeper.prompts, dtype=object)[requests.score.astype(int)]

@@ -10,7 +10,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from lengthwise.command_line.program import run_command
 from scheduler_adapters.engines.driver import longest_context
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: OfflineOptions, config: OfflineConfig) -> None:
     """Serve the requests; write and print the results."""
     workload = WorkloadConfig(
-        trace=Path(options.requests),
+        trace=(options.requests,),
         num_requests=options.num_requests or sys.maxsize,
         rate_per_s=options.rate_per_s,
         scores=options.scores,

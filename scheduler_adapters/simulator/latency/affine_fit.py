@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
 from lengthwise.errors import DataError
+from lengthwise.tables.reading import read_table
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.workload.table_files import read_table
 
 _COEFFICIENTS = ("base_s", "per_token_s", "per_context_token_s", "per_attention_pair_s")
 _COLUMNS = ("num_decodes", "decode_context", "prefill_tokens", "seconds")

@@ -1,0 +1,86 @@
+"""`lengthwise inspect`: what is read from a log, before anything is computed."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from lengthwise.command_line.options import POSITIONAL, common_options
+from lengthwise.errors import require
+from lengthwise.strict_json import to_json
+from lengthwise.tables.log_reader import Log, quantiles
+from lengthwise.tables.options import TraceOptions
+from lengthwise.tables.reading import read_log
+
+_SAMPLE: Final = (
+    *("prompt", "prompt_tokens", "output_tokens", "reasoning_tokens", "arrival_s", "model"),
+)
+_SHOWN: Final = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions(TraceOptions):
+    """A log, and the form of the output."""
+
+    log: tuple[str, ...] = field(metadata=POSITIONAL)
+    """Files, folders or patterns, read as one log; - is the standard input."""
+    rows: int = 5
+    """First rows that are shown; -1: all."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def __post_init__(self) -> None:
+        require("rows", self.rows, self.rows >= -1, "-1 for all, or 0 and more")
+
+
+@common_options("log", "json", "rows", "prompt_column", "length_column", "time_unit", "censored")
+def inspect(options: InspectOptions) -> None:
+    """Show what is read from a log: format, rows kept and left out, sources, lengths and times.
+
+    Bad rows are counted, and what other commands refuse without an option is a warning.
+
+    examples:
+      lengthwise inspect gateway.jsonl.zst
+      lengthwise inspect logs/ --json --rows -1
+      kubectl logs vllm-0 | lengthwise inspect -
+    """
+    needs, wants = ("output_tokens", "arrival_s"), ("prompt", "prompt_tokens")
+    log = read_log(options.log, options, needs=needs, wants=wants, is_lenient=True)
+    found = as_json(log, options.rows)
+    print(to_json(found) if options.json else text_of(log, found["sample"]))
+
+
+def as_json(log: Log, rows: int) -> dict[str, Any]:
+    """Return the log as plain data, with its first rows; -1 for all."""
+    frame = log.frame if rows < 0 else log.frame.head(rows)
+    frame = frame.reindex(columns=list(_SAMPLE)).astype(object)
+    frame["model"] = frame.model.where(frame.model != "", None)
+    return {
+        "format": log.format,
+        "files": list(log.files),
+        "rows": len(log.frame),
+        "left_out": dict(log.left_out),
+        "warnings": list(log.warnings),
+        "sources": dict(log.sources),
+        "sample": frame.where(frame.notna(), None).to_dict("records"),
+    }
+
+
+def text_of(log: Log, sample: list[dict[str, Any]]) -> str:
+    """Return the log in lines for a terminal."""
+    lines = [f"format      {log.format}, {len(log.files)} files"]
+    lines += [f"rows        {len(log.frame):,} of {log.num_rows:,}"]
+    lines += [f"left out    {count:,} {reason}" for reason, count in log.left_out.items()]
+    lines += [f"warning     {text}" for text in log.warnings]
+    lines += [f"{name:17} from {source}" for name, source in log.sources.items()]
+    lines += [
+        f"{name:17} {quantiles(log.frame[name])}" for name in _SAMPLE[1:4] if name in log.frame
+    ]
+    if "arrival_s" in log.frame:
+        gaps_s = np.diff(log.frame.arrival_s)
+        lines += [f"{'gaps in seconds':17} {quantiles(gaps_s)}"] * bool(len(gaps_s))
+    for row in sample:
+        prompt = str(row["prompt"] or "-").replace("\n", " ")[:_SHOWN]
+        numbers = [f"{name} {row[name]}" for name in _SAMPLE[1:] if row[name] is not None]
+        lines.append(f"row         {prompt!r}: {', '.join(numbers)}")
+    return "\n".join(lines)

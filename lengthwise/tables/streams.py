@@ -1,0 +1,86 @@
+"""Streamed answers in a log, as lists of chunks or as raw server-sent events."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+_PLACES: Final = ("response.body", "response", "response_body", "resp", "respPayload", "output")
+BROKEN: Final = "its stream broke off"
+
+
+def merged_stream(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the row with its streamed answer as one response; other rows as they are.
+
+    Later events win. A stream without its end has `broken`.
+    """
+    for place in _PLACES:
+        top, _, inner = place.partition(".")
+        held = row.get(top)
+        value = held.get(inner) if inner and isinstance(held, Mapping) else held
+        if inner and not isinstance(held, Mapping):
+            continue
+        if (events := _events(value)) is not None:
+            merged: Any = _merged(events)
+            if inner and isinstance(held, Mapping):
+                merged = {**held, inner: merged}
+            return {**row, top: merged}
+    return row
+
+
+def _events(value: Any) -> list[Any] | None:
+    """Return the events of a stream; None for another value."""
+    if isinstance(value, str) and value.lstrip()[:1] == "[":
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    if isinstance(value, str) and value.lstrip()[:5] in ("data:", "event"):
+        value = [line[5:].strip() for line in value.splitlines() if line.startswith("data:")]
+    if not isinstance(value, list) or not value:
+        return None
+    events = [_parsed(item) for item in value]
+    is_stream = any(isinstance(e, Mapping) and ("object" in e or "type" in e) for e in events)
+    return events if is_stream else None
+
+
+def _parsed(item: Any) -> Any:
+    if isinstance(item, str):
+        try:
+            return json.loads(item.removeprefix("data:").strip())
+        except ValueError:
+            return item.removeprefix("data:").strip()
+    return item
+
+
+def _merged(events: list[Any]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    usage: dict[str, Any] = {}
+    finished: dict[int, Any] = {}
+    is_whole = False
+    for event in events:
+        if not isinstance(event, Mapping):
+            is_whole |= event == "[DONE]"
+            continue
+        whole = event.get("response", event.get("message"))  # of the APIs with typed events
+        for part in (event, whole):
+            if not isinstance(part, Mapping):
+                continue
+            told = part.get("usage")
+            told = told if isinstance(told, Mapping) else {}
+            usage |= {name: count for name, count in told.items() if count is not None}
+            names = ("id", "model", "created", "error", "incomplete_details", "stop_reason")
+            merged |= {name: part[name] for name in names if part.get(name) is not None}
+        delta = event.get("delta")
+        if isinstance(delta, Mapping) and delta.get("stop_reason"):
+            merged["stop_reason"] = delta["stop_reason"]
+        is_whole |= event.get("type") in (
+            "response.completed",
+            "response.incomplete",
+            "message_stop",
+        )
+        for choice in event.get("choices") or []:
+            number = choice.get("index", 0)
+            finished[number] = choice.get("finish_reason") or finished.get(number)
+    merged["choices"] = [{"index": n, "finish_reason": why} for n, why in finished.items()]
+    is_whole |= bool(usage) or any(finished.values())
+    return merged | {"usage": usage or None, "broken": None if is_whole else True}

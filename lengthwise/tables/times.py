@@ -1,0 +1,90 @@
+"""Arrival times: wall clocks, and numbers whose unit the magnitude, a name or an option tells."""
+
+import re
+from array import array
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lengthwise.errors import DataError
+from lengthwise.tables.values import number_of, seconds_of
+
+TimeUnit = Literal["s", "ms", "us", "ns"]
+PER_SECOND: Final[dict[str, float]] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+TIME_UNIT: Final = "--time-unit"
+_YEARS: Final = (9.46e8, 4.11e9)
+"""The years 2000 to 2100, in seconds since 1970: numbers in this range are such instants."""
+_NAMED: Final = re.compile(r"(?:_|(?<=[a-z]))(s|sec|secs|seconds|ms|Ms|millis|us|ns|Nano)$")
+_UNITS: Final = {"M": "ms", "m": "ms", "u": "us", "n": "ns", "N": "ns", "s": "s"}
+_MOST: Final = 0.9
+"""Fraction of instants that makes the other numbers bad rows."""
+
+
+class Times:
+    """Column of arrival times that grows row by row; its unit is known at the end."""
+
+    def __init__(self) -> None:
+        self.numbers, self.is_wall = array("d"), array("b")
+
+    def add(self, value: Any) -> str | None:
+        """Append the time of a row; returns the reason if it is none."""
+        seconds = seconds_of(value)
+        number = seconds if seconds is not None else number_of(value)
+        if number is not None:
+            self.numbers.append(number)
+            self.is_wall.append(seconds is not None)
+            return None
+        return (
+            "it has no time" if value in (None, "") else f"its time is none ({str(value)[:40]!r})"
+        )
+
+    def skip(self) -> None:
+        """Append an unknown time."""
+        self.numbers.append(np.nan)
+        self.is_wall.append(True)
+
+    def drop_last(self) -> None:
+        """Take the last time away."""
+        self.numbers.pop()
+        self.is_wall.pop()
+
+    def in_seconds(
+        self, name: str, unit: str | None, known_unit: str | None
+    ) -> tuple[NDArray[np.float64], str]:
+        """Return the times (N,) in seconds, NaN for a bad one, and the rule.
+
+        Args:
+            name: column of the times.
+            unit: that of `--time-unit`, for all numbers.
+            known_unit: that of a public trace, for numbers since its start.
+
+        Raises:
+            DataError: nothing tells the unit.
+        """
+        values, is_wall = np.array(self.numbers), np.array(self.is_wall, dtype=bool)
+        is_known = np.isfinite(values)
+        if unit is not None:
+            return np.where(is_wall, values, values / PER_SECOND[unit]), f"{name} in {unit}"
+        seconds, found = np.where(is_wall, values, np.nan), []
+        for known, per_second in PER_SECOND.items():
+            low, high = np.multiply(_YEARS, per_second)
+            rows = ~is_wall & (values >= low) & (values <= high)
+            if rows.any():
+                seconds[rows] = values[rows] / per_second
+                found.append(f"in {known}")
+        found += ["of a wall clock"] * bool((is_wall & is_known).any())
+        is_since_1970 = np.isfinite(seconds)
+        if found and is_since_1970.sum() >= _MOST * is_known.sum():
+            return seconds, f"{name} {' and '.join(found)}"
+        if is_wall[is_known].any():
+            raise DataError(f"{name} mixes wall clocks with numbers; give a column of one kind")
+        named = _NAMED.search(name)
+        told = known_unit or (_UNITS[named[1][0]] if named else None)
+        if told is None:
+            least, most = np.nanmin(values), np.nanmax(values)
+            raise DataError(
+                f"{name} is {least:g} to {most:g}, in no known unit; give {TIME_UNIT} s, ms, us "
+                "or ns"
+            )
+        return values / PER_SECOND[told], f"{name} in {told}"

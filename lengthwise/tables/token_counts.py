@@ -1,0 +1,73 @@
+"""Token counts of a request by the sums of its own row.
+
+Providers disagree on what a name includes. Reasoning stands inside the output, beside it, or in the
+total only; cached input stands inside the prompt or beside it. A total decides.
+"""
+
+from typing import Final, NamedTuple
+
+INSIDE_TOTAL: Final = "total less prompt"
+CACHED_BESIDE: Final = "cached input beside the prompt"
+
+
+class TokenCounts(NamedTuple):
+    """Tokens of a request; None for an unknown number."""
+
+    prompt: int | None
+    output: int | None
+    """Reasoning and answer together."""
+    reasoning: int | None
+    rule: str = ""
+    """Deviation from the plain columns, for a report; "" for none."""
+    doubt: str = ""
+    """Reason why the counts contradict each other; "" for none."""
+
+
+def settle(
+    prompt: int | None,
+    output: int | None,
+    reasoning: int | None = None,
+    total: int | None = None,
+    cached: int | None = None,
+    *,
+    parts_beside: bool = False,
+    details: int | None = None,
+) -> TokenCounts:
+    """Return the counts of a row, which add up to its total.
+
+    Args:
+        cached: input tokens that may stand beside the prompt.
+        parts_beside: without a total, reasoning and cached input are added.
+        details: all parts that may stand beside the output; None: the reasoning.
+    """
+    more_out = (reasoning if details is None else details) or 0
+    more_in, rule, doubt = cached or 0, "", ""
+    if output is None and details:
+        output, more_out = details, 0
+    if total and prompt is not None and output is not None:
+        ways = [(prompt, output), (prompt, output + more_out)]
+        ways += [(prompt + more_in, output), (prompt + more_in, output + more_out)]
+        sums = [first + second == total for first, second in ways]
+        if True in sums:
+            taken = ways[sums.index(True)]
+            rule = "reasoning beside the output" if taken[1] > output else ""
+            rule = rule or (CACHED_BESIDE if taken[0] > prompt else "")
+            prompt, output = taken
+        elif total > prompt + output and not more_out:
+            reasoning, output, rule = total - prompt - output, total - prompt, INSIDE_TOTAL
+        else:
+            parts = f"prompt {prompt} and output {output}"
+            parts += f", reasoning {more_out}" * bool(more_out) + f", cached {more_in}" * bool(
+                more_in
+            )
+            doubt = f"token counts are not the total ({parts} of {total})"
+    elif total and output is None and prompt is not None and total >= prompt:
+        output, rule = total - prompt, INSIDE_TOTAL
+    elif total and prompt is None and output is not None and total >= output:
+        prompt, rule = total - output, "total less output"
+    elif parts_beside:
+        prompt = None if prompt is None else prompt + more_in
+        output = None if output is None else output + more_out
+    if not doubt and output is not None and (reasoning or 0) > output:
+        doubt = f"more reasoning than output ({reasoning} of {output} tokens)"
+    return TokenCounts(prompt, output, reasoning, rule, doubt)
