@@ -187,7 +187,6 @@ OPENAI: Final = LogFormat(
     reasoning_tokens=_under(_RESPONSE, _USAGE_REASONING),
     total_tokens=_under(_RESPONSE, _USAGE_TOTAL),
     cached_tokens=_under(_RESPONSE, _USAGE_CACHED),
-    parts_beside=True,
     model=_under((*_REQUEST, *_RESPONSE), ("model",)),
     arrival_s=(
         *_TIMES,

@@ -44,6 +44,7 @@ _OPTIONS: Final = {
     "output_tokens": LENGTH,
     "prompt_tokens": PROMPT_TOKENS,
     "arrival_s": ARRIVAL,
+    "model": MODEL,
 }
 _COUNTS: Final = ("prompt_tokens", "output_tokens", "reasoning_tokens", "answer_tokens")
 _FIELDS: Final = (
@@ -51,9 +52,10 @@ _FIELDS: Final = (
     *("cached_tokens", "output_parts", "model", "arrival_s", "request_id", "finish_reason"),
     *("limit", "choices", "broken", "answer", "censored"),
 )
-_OF_FIT: Final = {
+_MORE: Final = {
     "prompt": " (of fit: --data.prompt-column)",
-    "output_tokens": " (of fit: --data.length-column)",
+    "output_tokens": " (of fit: --data.length-column), or count texts by --tokenizer",
+    "prompt_tokens": ", or add --scores bundle:PATH, whose tokenizer counts prompt tokens",
 }
 _SHOWN: Final = 30
 _MOST_SHAPES: Final = 4096
@@ -159,29 +161,26 @@ class LogReader:
             paths |= {name: tuple(names) for name, names in self.extras.items()}
         self.fields = paths
         self.plans: dict[tuple[str, ...], dict[str, tuple[tuple[str, bool], ...]]] = {}
-        rows = [dict(row) for row in sample if not isinstance(row, BadRow)]
+        rows = [row for row in sample if not isinstance(row, BadRow)]
         asked = [name for name in self.given if name in (*self.needs, "model", "arrival_s")]
         if known is TABLE:
             every = self.needs if self.is_lenient else (*self.needs, *self.wants)
-            asked += [name for name in every if name in _OPTIONS and name != "arrival_s"]
-        further = dict.fromkeys(self.options.length_column[1:], LENGTH)
-        for name in dict.fromkeys(asked):
-            if rows and not any(first_at(row, paths[name]) is not None for row in rows):
-                missing = self.given.get(name, name)
-                raise self._no_column(missing, rows[0], name)
-        for name in further:
-            if rows and not any(value_at(row, name) is not None for row in rows):
-                raise self._no_column(name, rows[0], "output_tokens")
-
-    def _no_column(self, missing: str, row: Row, name: str) -> DataError:
-        more = {
-            "prompt_tokens": ", or add --scores bundle:PATH, whose tokenizer counts prompt tokens",
-            "output_tokens": ", or count texts by --tokenizer",
+            asked += [name for name in every if name != "arrival_s"]
+        if self.options.model is not None and known is TABLE:
+            asked.append("model")
+        paths |= {name: (name,) for name in ("answer_tokens", *self.options.length_column[1:])}
+        asked += self.options.length_column[1:]
+        missing = {
+            self.given.get(name, name): name
+            for name in asked
+            if rows and not any(first_at(row, paths[name]) is not None for row in rows)
         }
-        advice = (
-            f"; give {_OPTIONS.get(name, MODEL)} COLUMN{more.get(name, '')}{_OF_FIT.get(name, '')}"
-        )
-        return DataError(no_column([missing], _leaves(row), advice), path=self.path)
+        if missing:
+            given = [f"{_OPTIONS.get(name, LENGTH)} COLUMN" for name in missing.values()]
+            more = "".join(_MORE.get(name, "") for name in missing.values())
+            advice = f"; give {' '.join(dict.fromkeys(given))}{more}"
+            text = no_column(list(missing), _leaves(rows[0]), advice)
+            raise DataError(text, path=path)
 
     def take(self, rows: Iterable[Row | BadRow]) -> None:
         """Read rows. Raises DataError for a bad one unless bad rows are skipped."""
@@ -249,6 +248,7 @@ class LogReader:
                 count_of(first("total_tokens")[0]),
                 count_of(first("cached_tokens")[0]),
                 parts_beside=known.parts_beside,
+                cached_beside=known.parts_beside or size_from.endswith("input_tokens"),
                 details=count_of(first("output_parts")[0]),
             )
             if found.doubt:
@@ -273,7 +273,7 @@ class LogReader:
         is_of_prompt = rule == CACHED_BESIDE
         self._count_sources(
             prompt=prompt_from if prompt is not None else "",
-            output_tokens=(rule and f"{rule} ({length_from})") or length_from,
+            output_tokens=f"{rule} ({length_from})" if rule and not is_of_prompt else length_from,
             prompt_tokens=f"{rule} ({size_from})" if is_of_prompt else size_from,
             arrival_s=arrival_from,
         )
@@ -317,9 +317,12 @@ class LogReader:
             self.warned[f"rows kept though censored: {why}"] += 1
         if counts["output_tokens"] == 0 and self.num_lengths < 2 and "output_tokens" in self.needs:
             return _LeftOut(NO_ANSWER)
+        details = ("reasoning_tokens", "answer_tokens") if self.known is not TABLE else ()
         for name in self.needs:
-            if name in counts and (
-                counts[name] is None or (name == "prompt_tokens" and not counts[name])
+            if (
+                name in counts
+                and name not in details
+                and (counts[name] is None or (name == "prompt_tokens" and not counts[name]))
             ):
                 least = "a whole number of tokens"
                 given = (
@@ -436,8 +439,8 @@ class LogReader:
             frame = frame.sort_values("arrival_s", kind="stable")
         if frame.empty:
             raise self._nothing(files)
-        for name in self.wants:
-            if name not in frame and not self.is_lenient:
+        for name in (*self.needs, *self.wants):
+            if name not in frame and not self.is_lenient and name != "arrival_s":
                 said = "; ".join([self._missing(name), *self.warned])
                 raise DataError(f"in every row, {said}", path=files[0])
         return Log(
@@ -462,9 +465,7 @@ class LogReader:
         missing = {"prompt": self.known.without_prompt, "output_tokens": self.known.without_length}
         hints = [hint for field, hint in missing.items() if self.left_out[f"it has no {field}"]]
         more = "".join(f"; {text}" for text in (*hints, *self.warned))
-        text = (
-            f"no request is left of {self.num_rows} rows of this {name} log: {most}{option}{more}"
-        )
+        text = f"no request is left of {self.num_rows} rows of this {name} log: {most}"
         return DataError(f"{text}{option}{more}", path=files[0])
 
     def _arrivals(self) -> tuple[np.ndarray[Any, Any] | None, np.ndarray[Any, Any]]:

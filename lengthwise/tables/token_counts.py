@@ -31,13 +31,14 @@ def settle(
     cached: int | None = None,
     *,
     parts_beside: bool = False,
+    cached_beside: bool = False,
     details: int | None = None,
 ) -> TokenCounts:
     """Return the counts of a row, which add up to its total.
 
     Args:
         cached: input tokens that may stand beside the prompt.
-        parts_beside: without a total, reasoning and cached input are added.
+        parts_beside, cached_beside: without a total, reasoning or cached input are added.
         details: all parts that may stand beside the output; None: the reasoning.
     """
     more_out = (reasoning if details is None else details) or 0
@@ -65,9 +66,10 @@ def settle(
         output, rule = total - prompt, INSIDE_TOTAL
     elif total and prompt is None and output is not None and total >= output:
         prompt, rule = total - output, "total less output"
-    elif parts_beside:
-        prompt = None if prompt is None else prompt + more_in
-        output = None if output is None else output + more_out
+    elif not total:
+        if prompt is not None and cached_beside and more_in:
+            prompt, rule = prompt + more_in, CACHED_BESIDE
+        output = output if output is None or not parts_beside else output + more_out
     if not doubt and output is not None and (reasoning or 0) > output:
         doubt = f"more reasoning than output ({reasoning} of {output} tokens)"
     return TokenCounts(prompt, output, reasoning, rule, doubt)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from lengthwise.errors import DataError
 from lengthwise.tables.files import Paths
@@ -18,6 +18,7 @@ from lengthwise.tables.options import ReadingOptions
 from lengthwise.tables.prompt_text import normalised, prompt_of
 from lengthwise.tables.reading import read_log, require_columns
 from lengthwise.tables.values import count_of
+from training.config import Label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,6 +154,8 @@ def read_records(
         group: column of the groups.
         has_details: models, samples and parts of the lengths are read where they are known.
     """
+    if not options.length_column and label not in get_args(Label):
+        options = replace(options, length_column=(label,))
     lengths = options.length_column or (label,)
     extras = {"sample": ("sample",), "group": (group or "group",)}
     needs = ("prompt", "output_tokens" if options.length_column else label)
