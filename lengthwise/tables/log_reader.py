@@ -58,6 +58,8 @@ _MORE: Final = {
     "prompt_tokens": ", or add --scores bundle:PATH, whose tokenizer counts prompt tokens",
 }
 _SHOWN: Final = 30
+_INSTANTS: Final = 1e8
+"""Times above are seconds since 1970, which the first request starts anew."""
 _MOST_SHAPES: Final = 4096
 _CUT: Final = "litellm_truncated"
 
@@ -435,7 +437,6 @@ class LogReader:
         frame = pd.DataFrame(columns, index=index)
         frame = frame[~is_bad].dropna(axis="columns", how="all")
         if "arrival_s" in frame:
-            frame["arrival_s"] -= frame.arrival_s.min()
             frame = frame.sort_values("arrival_s", kind="stable")
         if frame.empty:
             raise self._nothing(files)
@@ -486,6 +487,9 @@ class LogReader:
             return None, is_good
         self.sources["arrival_s"] = Counter({rule: 1})
         is_bad = np.isnan(seconds)
+        start_s = np.nanmin(seconds)
+        if start_s > _INSTANTS or self.known is not TABLE:
+            seconds = np.round(seconds - start_s, 6)  # doubles hold instants of today to 0.2 us
         if "arrival_s" not in self.needs:
             return (None if is_bad.any() else seconds), is_good
         for place in np.flatnonzero(is_bad):

@@ -27,7 +27,6 @@ VLLM: Final = LogFormat(
     name="vLLM",
     left_out=("left_out",),
     censored=("censored",),
-    request_id=("id",),
     without_prompt=OPTIONS,
     without_length=OPTIONS,
 )
