@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Plot
 from lengthwise.report_page import ReportSection, ReportTable, write_report
 from scheduler_adapters.papers.rows import Figure, PaperFigure
 from scheduler_adapters.papers.runs import ReproduceConfig
-from scheduler_adapters.reporting.figures import capacity_figure, instances_figure, series_figure
+from scheduler_adapters.reporting.figures import capacity_figure, series_figure
 from scheduler_adapters.reporting.latency_tables import capacity_table, series_table
 
 
@@ -42,9 +42,7 @@ def section_of(figure: Figure, found: Mapping[str, Any]) -> ReportSection:
 
     Args:
         found: values of the templates, and the data. Lines have `points`: panel, system, x and y.
-            Bars have `bars`: the values of each. Instances have `spans`: instance, role, start and
-            end in seconds, and `moves`: source, destination, end in seconds and kind. Tables have
-            `rows`.
+            Bars have `bars`: the values of each. Tables have `rows`.
     """
     drawn: pd.DataFrame | None = None
     plot: Plot | list[Plot] | None = None
@@ -54,10 +52,6 @@ def section_of(figure: Figure, found: Mapping[str, Any]) -> ReportSection:
     elif figure.kind == "bars":
         drawn = capacity_table(found["bars"])
         plot = capacity_figure(drawn, *figure.axes)
-    elif figure.kind == "instances":
-        drawn = pd.DataFrame(found["spans"], columns=["instance", "role", "start_s", "end_s"])
-        moves = pd.DataFrame(found["moves"], columns=["source", "destination", "end_s", "kind"])
-        plot = instances_figure(drawn, moves)
     columns = list(figure.columns)
     return ReportSection(
         heading=figure.heading.format_map(found),

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -204,13 +203,6 @@ class PhasorExperiment(Experiment):
         holds = own[1] >= 900 / 116 * own[0] and own[3] < own[2] and own[4] >= 2
         return {"holds": holds, "own": own}
 
-    def instances(self, system: str) -> dict[str, Any]:
-        """Return the roles of the instances in the shock, and the requests that moved."""
-        run, samples = self.shock(system, 0)
-        kinds = ("hand-over after prefill", "live migration")
-        moves = [(m.source, m.destination, m.end_s, kinds[m.stages > 1]) for m in run.migrations]
-        return {"spans": role_spans(samples), "moves": moves}
-
     def fragment_lines(self) -> dict[str, Any]:
         """Return the fragmentation over time in percent, by system and size of the burst."""
         points = [
@@ -252,14 +244,3 @@ def starvation(run: ClusterRun, samples: pd.DataFrame) -> list[float]:
     sums, counts = queues.sum(), queues.count()
     skews = (queues.max() * counts / sums)[sums >= counts]
     return [*medians_ms, *np.nan_to_num([*batches, skews.mean()]).tolist()]
-
-
-def role_spans(samples: pd.DataFrame) -> list[tuple[int, str, float, float]]:
-    """Return for how long instances had their roles: instance, role, start and end in seconds."""
-    spans = []
-    for number, own in samples.groupby("instance"):
-        role, at_s = own["role"].tolist(), own["at_s"].tolist()
-        starts = [i for i in range(len(own)) if not i or role[i] != role[i - 1]]
-        for first, last in pairwise([*starts, len(own) - 1]):
-            spans.append((int(str(number)), role[first], at_s[first], at_s[last]))
-    return spans

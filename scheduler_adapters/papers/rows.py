@@ -124,7 +124,7 @@ class Figure(Entry):
 
     heading: str
     kind: str = "table"
-    """lines, bars, instances (with the moves between them), or table."""
+    """lines, bars or table."""
     caption: str = ""
     text: str = ""
     axes: tuple[str, ...] = ()

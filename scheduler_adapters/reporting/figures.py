@@ -237,35 +237,6 @@ def capacity_figure(table: pd.DataFrame, xlabel: str) -> Figure:
         return figure
 
 
-ROLE_COLOURS: Final = {"prefill": "#e8c48c", "decode": "#9cc4e4", "both": "#e4e4e4"}
-
-
-def instances_figure(spans: pd.DataFrame, moves: pd.DataFrame) -> Figure:
-    """Instances over time: their roles as bars, and the moves of requests between them.
-
-    Columns of `spans`: instance, role, start_s, end_s; of `moves`: source, destination, end_s and
-    kind, drawn in alphabetical order.
-    """
-    numbers = sorted(spans["instance"].unique())
-    with _canvas(9.0, 1.0 + 0.42 * len(numbers)) as (figure, axis):
-        for role, rows in spans.groupby("role"):
-            widths = rows["end_s"] - rows["start_s"]
-            colour = ROLE_COLOURS[str(role)]
-            axis.barh(rows["instance"], widths, left=rows["start_s"], color=colour, label=role)
-        # As pixels: there are thousands of them.
-        for (kind, rows), colour in zip(
-            moves.groupby("kind"), ("#555555", "#c0392b"), strict=False
-        ):
-            line: dict[str, Any] = {"color": colour, "alpha": 0.35, "linewidth": 0.6}
-            ends = rows["source"], rows["destination"]
-            axis.vlines(rows["end_s"], *ends, **line, rasterized=True, label=str(kind))
-        axis.set(xlabel="time (s)", ylabel="instance", yticks=numbers)
-        axis.grid(visible=False, axis="y")
-        axis.invert_yaxis()
-        axis.legend(loc="upper center", ncols=5, bbox_to_anchor=(0.5, 1.2))
-        return figure
-
-
 def series_figure(table: pd.DataFrame, xlabel: str, ylabel: str) -> list[Figure]:
     """Lines over a common axis: columns policy, x, y; a figure for each `panel`."""
 

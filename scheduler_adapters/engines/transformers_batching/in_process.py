@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from tqdm import tqdm
 
-from lengthwise.errors import ConfigError, SchedulingError, UnsupportedByEngine, require
+from lengthwise.errors import ConfigError, SchedulingError
 from scheduler_adapters.engines.driver import (
     EngineDriver,
     EngineLimits,
@@ -27,23 +27,12 @@ from scheduler_adapters.engines.driver import (
 )
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, WallClock
 from scheduler_adapters.engines.random_model import find_device, make_random_model
-from scheduler_adapters.engines.transformers_batching import packed_attention
 from scheduler_adapters.planner.request_annotations import SCORE, annotations_of
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.workload.requests import Requests
 
-GRAPH_TOKENS: Final = 64
-GRAPH_PAST_TOKENS: Final = 2048
-GRAPHS: Final = {
-    "use_cuda_graph": (True, False),  # for steps of any size, not for decodes
-    "q_padding_interval_size": GRAPH_TOKENS,
-    # With the engine's own 16,384 a few requests would read as much from the cache as many.
-    "kv_padding_interval_size": GRAPH_PAST_TOKENS,
-}
-"""Settings for steps as CUDA graphs, padded to multiples of these tokens computed and read from the
-cache."""
 _PAGE_TOKENS: Final = 32
 # Of a GPU's free memory: attention over all residents needs copies of their keys.
 _KV_FRACTION: Final = 0.6
@@ -64,10 +53,8 @@ class BatchingConfig:
     max_tokens: int = 512
     """Token budget of a step."""
     attention: str | None = None
-    """Attention of the model. paged|torch_varlen: torch's flash kernel, which needs a GPU and
-    transformers 5.13 to 5.17; steps are then replayed as CUDA graphs. sdpa or paged|eager:
-    attention to all residents with a mask. none: paged|torch_varlen if possible, else the engine's
-    choice."""
+    """Attention of the model, by its name in transformers, such as sdpa, paged|eager, or
+    flash_attention_2 with the package flash-attn; none: the engine's choice."""
     seed: int = 0
     """Seed of the draw, classes, scores, prompts and weights."""
 
@@ -78,14 +65,15 @@ def open_driver(config: BatchingConfig, requests: Requests) -> TransformersDrive
     Raises ConfigError: no such shape, device or attention, or too little memory.
     """
     device = find_device(config.device)
-    attention = _attention(config.attention, device)
     longest = longest_context(requests)
     model = make_random_model(config.shape, device, max_tokens=longest, seed=config.seed)
-    if attention is not None:
-        model.set_attn_implementation(attention)
+    if config.attention is not None:
+        try:
+            model.set_attn_implementation(config.attention)
+        except (ImportError, ValueError) as error:
+            raise ConfigError(f"attention is {config.attention!r}: {error}") from error
     num_blocks = kv_blocks(model.config, device, longest - 1, config.max_num_seqs)
-    has_graphs = attention == packed_attention.NAME
-    driver = TransformersDriver(model, config, num_blocks, has_graphs=has_graphs)
+    driver = TransformersDriver(model, config, num_blocks)
     few = requests.take(np.arange(min(len(requests), 2 * config.max_num_seqs)))
     few = replace(few, output_tokens=np.minimum(few.output_tokens, 4))
     driver.serve(few, clock=WallClock(), seed=config.seed)
@@ -95,10 +83,7 @@ def open_driver(config: BatchingConfig, requests: Requests) -> TransformersDrive
 class TransformersDriver(EngineDriver):
     """One model, and a new batching manager for every run."""
 
-    def __init__(
-        self, model: Any, config: BatchingConfig, num_blocks: int, *, has_graphs: bool
-    ) -> None:
-        self.has_graphs = has_graphs
+    def __init__(self, model: Any, config: BatchingConfig, num_blocks: int) -> None:
         self._model = model
         self._config = config
         self._num_blocks = num_blocks
@@ -185,7 +170,6 @@ class TransformersDriver(EngineDriver):
                 allow_block_sharing=False,
                 use_async_batching=False,
                 **{PAGE_SETTING: _PAGE_TOKENS},
-                **(GRAPHS if self.has_graphs else {}),
             ),
         )
         try:
@@ -196,23 +180,6 @@ class TransformersDriver(EngineDriver):
                 "max_context"
             ) from error
         return manager
-
-
-def _attention(wanted: str | None, device: str) -> str | None:
-    """Return the attention to set in the model; None: the engine's own."""
-    known = (packed_attention.NAME, "sdpa", "paged|eager")
-    holds = wanted is None or wanted in known
-    require("attention", repr(wanted), holds, f"one of {', '.join(known)}")
-    is_gpu = device.startswith("cuda")
-    if wanted in known[1:] or (wanted is None and not is_gpu):
-        return wanted
-    require("attention", f"{wanted!r}, which needs a GPU", is_gpu, "sdpa")
-    try:
-        return packed_attention.register()
-    except UnsupportedByEngine:
-        if wanted is not None:
-            raise
-        return None
 
 
 def kv_blocks(config: Any, device: str, longest: int, max_num_seqs: int) -> int:

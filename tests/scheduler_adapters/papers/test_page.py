@@ -15,8 +15,6 @@ def test_a_page_counts_the_rows_and_shows_each_with_its_conditions(tmp_path):
     found = {
         "points": [("", "FCFS", 1.0, 2.0)],
         "bars": {"FCFS": [1.0, 2.0]},
-        "spans": [(0, "prefill", 0.0, 2.0), (1, "decode", 0.0, 2.0)],
-        "moves": [(0, 1, 1.0, "live")],
         "rows": [["FCFS", 2.5]],
         "said": "two seeds",
     }
@@ -25,7 +23,6 @@ def test_a_page_counts_the_rows_and_shows_each_with_its_conditions(tmp_path):
         for kind, axes in (
             ("lines", ("x", "y")),
             ("bars", ("seconds",)),
-            ("instances", ()),
         )
     ]
     figures.append(Figure(measure="m", heading="Table", columns=("system", "s")))
@@ -45,4 +42,3 @@ def test_a_page_counts_the_rows_and_shows_each_with_its_conditions(tmp_path):
         assert said in text
     assert pd.read_csv(tmp_path / "lines.csv")["y"].tolist() == [2.0]
     assert pd.read_csv(tmp_path / "bars.csv")["mean"].tolist() == [1.5]
-    assert pd.read_csv(tmp_path / "instances.csv")["role"].tolist() == ["prefill", "decode"]

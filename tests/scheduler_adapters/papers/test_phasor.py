@@ -12,7 +12,6 @@ from scheduler_adapters.papers.phasor import (
     MOST_CLIENTS,
     ONE_SPLIT,
     PhasorExperiment,
-    role_spans,
     starvation,
 )
 from scheduler_adapters.papers.phasor_cluster import SPLITS, SYSTEMS
@@ -111,14 +110,3 @@ def test_rows_judge_orders_sizes_and_losses(experiment, monkeypatch, rows_of):
     assert missed == {"fragmentation", "w/o Phi", "w/o mixed pool", "sensitivity"}
     assert sum(not row.pre_set for row in rows) == 4
     assert len(rows) == 25
-
-
-def test_spans_end_where_a_role_changes():
-    rows = [(0.5 * i, 0, "decode") for i in range(3)]
-    rows += [(0.5 * i, 1, role) for i, role in enumerate(["both", "prefill", "both"])]
-    assert role_spans(pd.DataFrame(rows, columns=["at_s", "instance", "role"])) == [
-        (0, "decode", 0.0, 1.0),
-        (1, "both", 0.0, 0.5),
-        (1, "prefill", 0.5, 1.0),
-        (1, "both", 1.0, 1.0),
-    ]

@@ -35,23 +35,6 @@ def test_the_load_has_a_figure_for_memory_running_and_waiting() -> None:
     assert [list(line) for line in lines] == [[0.1, 0.9], [1, 2], [0, 7]]
 
 
-def test_instances_are_bars_of_their_roles_and_moves_lines_between_them() -> None:
-    spans = pd.DataFrame(
-        {
-            "instance": [0, 1, 1],
-            "role": ["prefill", "both", "decode"],
-            "start_s": [0.0, 0.0, 2.0],
-            "end_s": [5.0, 2.0, 5.0],
-        }
-    )
-    moves = pd.DataFrame({"source": [0], "destination": [1], "end_s": [3.0], "kind": ["hand-over"]})
-    (axis,) = figures.instances_figure(spans, moves).axes
-    bars = {(bar.get_x(), bar.get_width()): bar.get_facecolor() for bar in axis.patches}
-    assert set(bars) == {(0.0, 5.0), (0.0, 2.0), (2.0, 3.0)}
-    assert len(set(bars.values())) == 3
-    assert axis.collections[0].get_segments()[0].tolist() == [[3.0, 0.0], [3.0, 1.0]]
-
-
 def test_lines_of_a_panel_end_with_their_names_one_above_the_other() -> None:
     table = pd.DataFrame({"panel": ["a"] * 6 + ["b"], "policy": [*["x", "y", "z"] * 2, "x"]})
     table["x"], table["y"] = [0, 0, 0, 1, 1, 1, 3], [0.0, 0.0, 0.0, 10.0, 9.99, 1.0, 6.0]

@@ -110,48 +110,6 @@ def answers(model: Any, policy_name: str, prompts: list[list[int]]) -> dict[str,
         manager.stop(block=True)
 
 
-def test_packed_attention_is_that_of_each_request_alone(device: str) -> None:
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention
-
-    from scheduler_adapters.engines.transformers_batching.packed_attention import attend
-
-    if not device.startswith("cuda"):
-        pytest.skip("the kernel needs a GPU")
-    torch.manual_seed(0)
-    heads, kv_heads, width = 8, 4, 64
-    new, past = [1, 5, 1, 17], [0, 12, 300, 31]
-    ends_q, ends_k = (np.cumsum([0, *sizes]) for sizes in (new, np.add(new, past)))
-    make = {"dtype": torch.bfloat16, "device": device}
-    query = torch.randn(1, heads, ends_q[-1], width, **make)
-    keys, values = torch.randn(2, ends_k[-1], kv_heads, width, **make)
-
-    class Cache:
-        def update(self, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-            return keys, values
-
-    class Layer:
-        layer_idx = 0
-
-    borders = [torch.tensor(ends, dtype=torch.int32, device=device) for ends in (ends_q, ends_k)]
-    arguments: dict[str, Any] = dict.fromkeys(("read_index", "write_index"))
-    arguments |= {"cu_seq_lens_q": borders[0], "cu_seq_lens_k": borders[1]}
-    arguments |= {"max_seqlen_q": max(new), "max_seqlen_k": max(np.add(new, past))}
-    packed, _ = attend(Layer(), query, keys, values, None, cache=Cache(), **arguments)
-    shared_by = heads // kv_heads
-    for number, (size, before) in enumerate(zip(new, past, strict=True)):
-        mine, its = slice(*ends_q[number : number + 2]), slice(*ends_k[number : number + 2])
-        key, value = (
-            kept[its].float().transpose(0, 1).repeat_interleave(shared_by, 0)
-            for kept in (keys, values)
-        )
-        causal = torch.ones(size, size + before, dtype=torch.bool, device=device).tril(before)
-        alone = scaled_dot_product_attention(
-            query[0, :, mine].float(), key, value, attn_mask=causal
-        )
-        assert torch.allclose(packed[mine].float(), alone.transpose(0, 1), atol=0.02)
-
-
 def test_nobody_is_answered_otherwise_for_being_served_in_another_order(device: str) -> None:
     """In float32: in bfloat16 two tokens may be so close that who shares a step decides."""
     import torch

@@ -56,7 +56,6 @@ def test_the_simulator_serves_the_longest_request_where_the_engine_does(seats: i
     ("settings", "message"),
     [
         ({"attention": "flash"}, "attention is 'flash'"),
-        ({"attention": "paged|torch_varlen"}, "needs a GPU"),
         ({"shape": "huge"}, "shape is 'huge'"),
     ],
 )
