@@ -10,6 +10,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 from typing import Any, Final
@@ -52,14 +53,12 @@ _PARAMS: Final = re.compile(
 _FINISH: Final = re.compile(r"finish_reason: (?!None|streaming_complete)(\w+)\s*$")
 _COUNTED: Final = re.compile(r"'<streaming_complete: (\d+) tokens>'")
 _CRI: Final = re.compile(r"(\d{4}-\d\d-\d\dT\S+) (stdout|stderr) ([PF])(?::\S*)? (.*)", re.DOTALL)
-_UNDATED: Final = re.compile(r"(0\d|1[0-2])-(\d\d) (\d\d):(\d\d):(\d\d(?:[.,]\d+)?)")
+_UNDATED: Final = r"\d\d-\d\d \d\d:\d\d:\d\d"
 _TIME: Final = re.compile(
-    rf"\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|{_UNDATED.pattern}"
+    rf"\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|{_UNDATED}"
 )
-_DAYS: Final = (0, 0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)
-"""Days before each month of a leap year, by the number of the month."""
+_DAY_S: Final = 86_400
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
-_ESCAPE: Final = re.compile(r"\\(?:x..|u....|U.{8}|.)")
 _PART: Final = re.compile(r"cmpl-.+(?=-\d+$)|.+(?=_\d+$)", re.DOTALL)
 """A request's id before the number of its prompt: -N of /v1/completions, _N elsewhere."""
 # `vllm bench serve` sets the length of each answer, so `finish_reason: length` is its true end.
@@ -136,16 +135,15 @@ def _messages(lines: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
         if stream:
             entry = unpacked(text) if text.startswith("{") else None
         if isinstance(entry, dict):
-            own = _first(entry, ("asctime", "timestamp", "@timestamp", "time", "ts"))
-            message = _first(entry, ("message", "msg", "event", "text"))
-            yield str(message), time if stream else own, bool(stream)
-            continue
+            time = time or _first(entry, ("asctime", "timestamp", "@timestamp", "time", "ts"))
+            text = str(_first(entry, ("message", "msg", "event", "text", "log", "line")))
         text = _COLOUR.sub("", text) if "\x1b" in text else text
-        if (header := _HEADER.match(text)) is not None:
-            found = None if stream else _TIME.search(header[0])
-            yield text[header.end() :], found[0] if found else time, bool(stream)
-        elif _ARGUMENTS.match(text):
+        is_bare = text.startswith(("Received ", "Generated ", "Request "))
+        if (is_bare and isinstance(entry, dict)) or _ARGUMENTS.match(text):
             yield text, time, bool(stream)
+        elif (header := _HEADER.match(text)) is not None:
+            own = _TIME.search(header[0])
+            yield text[header.end() :], time or (own and own[0]), bool(stream)
 
 
 def _first(entry: Row, keys: Iterable[str]) -> Any:
@@ -160,7 +158,7 @@ class _Log:
         self.open: dict[str, _Request] = {}
         self.bodies: dict[str, Row] = {}
         self.answered: deque[tuple[int, str]] = deque()
-        self.clock, self.day, self.earlier_days, self.num_lines = "", 0, 0, 0
+        self.clock, self.day, self.newest_s, self.earlier_s, self.num_lines = "", "", 0.0, 0, 0
         self.model: str | None = None
         self.limit: int | None = None
         self.is_limit_known, self.largest_count, self.longest_text = False, 0, 0
@@ -170,7 +168,7 @@ class _Log:
         """Take in a message; rows whose last line it is are ready."""
         if (line := _LINE.match(message)) is None:
             if _ARGUMENTS.match(message):
-                self._release()
+                self._release(self.held)
                 model, limit = _MODEL.search(message), _LIMIT.search(message)
                 self.model, self.is_limit_known = model and model[1], True
                 self.limit = int(limit[1]) if limit else None
@@ -185,8 +183,8 @@ class _Log:
             self.longest_text = max(self.longest_text, len(line["body"]))
             body = unpacked(line["body"])
             body = body if isinstance(body, dict) else {}  # a text if --max-log-len cut it
-            known = {"model": body.get("model"), "prompt": prompt_of(body), "arrival_s": seconds}
-            self.bodies[line["id"]] = known
+            found = {"model": body.get("model"), "prompt": prompt_of(body), "arrival_s": seconds}
+            self.bodies[line["id"]] = {key: v for key, v in found.items() if v is not None}
             if len(self.bodies) > _BODIES:
                 del self.bodies[next(iter(self.bodies))]
         while self.answered and self.answered[0][0] <= self.num_lines - _LINGER:
@@ -196,19 +194,18 @@ class _Log:
 
     def _seconds(self, time: Any, is_outer: bool) -> float | None:
         """Return seconds on the log's first clock. A fall by more than a day is a new year."""
-        found = None if is_outer else _UNDATED.match(str(time))
-        clock = "outer" if is_outer else "undated" if found else "dated"
-        self.clock = self.clock or clock
-        if clock != self.clock or found is None:
-            return seconds_of(time) if clock == self.clock else None
-        day = _DAYS[int(found[1])] + int(found[2])
-        if self.day and day < self.day - 1:
-            self.earlier_days += 366
-        elif (self.day, day) == (59, 61):  # 1 March after 28 February: no leap year
-            self.earlier_days -= 1
-        self.day = day
-        minutes = ((self.earlier_days + day) * 24 + int(found[3])) * 60 + int(found[4])
-        return minutes * 60 + float(found[5].replace(",", "."))
+        has_year = is_outer or not re.match(_UNDATED, str(time))
+        clock = "outer" if is_outer else "dated" if has_year else "undated"
+        seconds = seconds_of(time if has_year else f"2000-{time}")
+        self.clock = self.clock or (clock if seconds is not None else "")
+        if seconds is None or clock != self.clock or has_year:
+            return seconds if clock == self.clock else None
+        if seconds < self.newest_s - _DAY_S:
+            self.earlier_s += 366 * _DAY_S
+        elif (self.day, time[:5]) == ("02-28", "03-01"):  # no leap year, unlike 2000
+            self.earlier_s -= _DAY_S
+        self.newest_s, self.day = seconds, time[:5]
+        return self.earlier_s + seconds
 
     def _read_start(self, line: re.Match[str], seconds: float | None) -> None:
         name, rest, step = line["id"], line["rest"], line["details"] or "received"
@@ -220,19 +217,19 @@ class _Log:
             keys = [name, part[0] if part else name]
             keys += [key.partition("-")[2] for key in keys]
             body = next((self.bodies.pop(key) for key in keys if key in self.bodies), {})
-            row = {"id": name, "model": self.model, "arrival_s": seconds}
-            row |= {key: value for key, value in body.items() if value is not None}
+            row = {"model": self.model, "arrival_s": seconds} | body
             row = {key: value for key, value in row.items() if value is not None}
-            self.open[name] = _Request(row)
+            self.open[name] = _Request({"id": name} | row)
             if len(self.open) > _OPEN:
                 self.close(next(iter(self.open)))
         request = self.open[name]
         request.starts.append(step)
         if line["text"] not in (None, "None"):
-            text = ast.literal_eval(line["text"])
-            request.num_characters = len(text)
-            self.longest_text = max(self.longest_text, len(text))
-            request.row.setdefault("prompt", user_turn(text))
+            with suppress(SyntaxError, ValueError):
+                text = ast.literal_eval(line["text"])
+                request.num_characters = len(text)
+                self.longest_text = max(self.longest_text, len(text))
+                request.row.setdefault("prompt", user_turn(text))
         if (number := _number_of_ids(rest)) is not None:
             request.row["prompt_tokens"] = number
         if params := _PARAMS.search(rest):
@@ -264,8 +261,8 @@ class _Log:
     def _read_answer(self, line: re.Match[str]) -> None:
         request, text = self._answered(line["id"]), line["text"] or ""
         request.last_line = self.num_lines
-        if len(text) > self.longest_text:
-            self.longest_text = max(self.longest_text, len(_ESCAPE.sub(".", text)) - 2)
+        # Quotes are two characters, and an escape is at most nine too many.
+        self.longest_text = max(self.longest_text, len(text) - 2 - 9 * text.count("\\"))
         number, finish = _number_of_ids(line["rest"]), _FINISH.search(line["rest"])
         found: Row = {"finish_reason": finish[1]} if finish else {}
         if line["stream"] == " (streaming delta)":
@@ -276,10 +273,8 @@ class _Log:
             found |= {"output_tokens": number, "ids": number}
         if counted := _COUNTED.fullmatch(text):
             found["output_tokens"] = int(counted[1])
-        if not line["details"]:
-            request.choices.append(request.details | found)
-        elif request.details:
-            request.choices.append(request.details)
+        if request.details or not line["details"]:
+            request.choices.append(request.details | ({} if line["details"] else found))
         request.details = found if line["details"] else {}
         self.answered.append((self.num_lines, request.row["id"]))
         if len(request.choices) == request.num_choices:
@@ -291,7 +286,7 @@ class _Log:
         row, choices = request.row, request.choices + [request.details] * bool(request.details)
         if not request.last_line:
             row.setdefault("left_out", "it has no answer")
-        elif not choices:
+        elif not choices and "finish_reason" not in row:
             row["censored"] = "the stream is broken off"
         if request.deltas and not all("output_tokens" in choice for choice in choices or [{}]):
             if max(request.num_choices or 1, len(choices)) > 1:
@@ -316,14 +311,14 @@ class _Log:
 
         A limit leaves as many characters of a text as token ids, so a longer text excludes it.
         """
-        top = max(ids, row.get("prompt_tokens", 0))
+        top, mine = max(ids, row.get("prompt_tokens", 0)), [(row, ids, num_characters)]
         if top > self.largest_count or self.longest_text > self.largest_count:
-            self._release()
+            self._release(self.held)
         self.largest_count = max(top, self.largest_count)
         if self.is_limit_known or not 0 < self.largest_count == top >= self.longest_text:
-            self._finish(row, ids, num_characters)
-            return
-        self.held.append((row, ids, num_characters))
+            self._release(mine)
+        else:
+            self.held += mine
         if len(self.held) >= _HELD:
             self.find_limit()
 
@@ -334,20 +329,17 @@ class _Log:
         num_answers = sum(ids == limit for _, ids, _ in held)
         if is_shared and num_answers >= _MANY and limit >= self.longest_text:
             self.limit, self.is_limit_known = limit, True
-        self._release()
+        self._release(held)
 
-    def _release(self) -> None:
-        for held in self.held:
-            self._finish(*held)
-        self.held.clear()
-
-    def _finish(self, row: Row, ids: int, num_characters: int) -> None:
+    def _release(self, rows: list[tuple[Row, int, int]]) -> None:
         limit = self.limit or math.inf
-        if ids >= limit:
-            row["censored"] = CUT
-        if max(num_characters, row.get("prompt_tokens", 0)) >= limit:
-            row["prompt_censored"] = CUT
-        self.ready.append(row)
+        for row, ids, num_characters in rows:
+            if ids >= limit:
+                row["censored"] = CUT
+            if max(num_characters, row.get("prompt_tokens", 0)) >= limit:
+                row["prompt_censored"] = CUT
+            self.ready.append(row)
+        rows.clear()
 
 
 def _number_of_ids(rest: str) -> int | None:

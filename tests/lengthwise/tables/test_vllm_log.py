@@ -124,6 +124,8 @@ def _named(lines: Iterable[str]) -> Iterable[str]:
         lambda lines: [line.replace("\n", "\r\n") for line in lines],
         lambda lines: ["\ufeff", *(f"vllm-1  | {line}" for line in lines)],
         *(_formatted, _renamed, _docker, _kubernetes, _named),
+        lambda lines: _formatted(lines, asctime="03-01 10:00:00"),
+        lambda lines: (json.dumps({"message": line, "time": 1772359200.25}) for line in lines),
         lambda lines: _docker(_formatted(lines)),
         lambda lines: _kubernetes(_formatted(lines)),
     ],
