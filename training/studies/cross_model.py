@@ -3,7 +3,6 @@
 The learner is ridge regression on frozen sentence vectors, cross-validated over prompts.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from lengthwise.agreement import tau_b
-from lengthwise.bundle import SYNTHETIC, ModelBundle
+from lengthwise.bundle import ModelBundle
 from lengthwise.errors import DataError, at_least
 from training.commands.options import OutputOptions, print_result
 from training.config import config_from
 from training.data.cards import load_data
-from training.data.labels import is_held_out, label_prompts, targets, texts
-from training.data.records import prompt_hash
+from training.data.labels import is_held_out, label_prompts
 from training.data.splits import position
 from training.export.bundle_scores import score_prompts
 
@@ -39,8 +37,6 @@ class CrossModelOptions:
     """A data set of many models."""
     models: int = 24
     """Number of models, 3 or more, spread over the names."""
-    sources: tuple[str, ...] = ()
-    """SET or SET=MODEL."""
     bundle: str | None = None
     """Also test this ranker."""
     data_dir: str | None = None
@@ -56,29 +52,17 @@ def main(options: CrossModelOptions, output: OutputOptions) -> None:
     Rows are the models trained on, columns the models tested on. The learner is ridge regression on
     frozen sentence vectors, cross-validated over prompts, so that hundreds of cells cost a minute.
     Beside each cell is the result of copying the row's true lengths, and per column that of the
-    consensus of all other models. --sources adds a row per further data set, trained on its own
-    prompts; SET=MODEL names the model of the matrix that gave its lengths, whose copy is then its
-    bound. --bundle adds a trained ranker, on prompts it has not seen.
+    consensus of all other models. --bundle adds a trained ranker, on prompts it has not seen.
 
     Writes OUT/cross_model.csv (one line per cell) and OUT/cross_model.png.
 
     examples:
       python -m training cross-model --dataset arena-hard --models 24 --out mlruns/cross-arena
-      python -m training cross-model --dataset alpaca-eval --models 24 --out mlruns/cross \\
-          --sources alpaca-davinci003=text_davinci_003 alpaca-vicuna7b=vicuna-7b \\
-          --bundle mlruns/multi/bundle
+      python -m training cross-model --out mlruns/cross --bundle mlruns/multi/bundle
     """
     lengths = read_lengths(options.dataset, options.data_dir)
     chosen = spread(lengths, options.models)
     result = matrices(chosen, lengths)
-    for source in options.sources:
-        name, _, model = source.partition("=")
-        if model and model not in lengths:
-            raise DataError(f"--sources names model {model!r}, which this data set does not hold")
-        result["transfer"][name] = {
-            "learnt": transfer(name, chosen, options.data_dir),
-            "copy": taus(lengths[model].to_numpy(), chosen) if model else None,
-        }
     if options.bundle is not None:
         bundle = ModelBundle.load(options.bundle)
         result["bundle"] = of_bundle(bundle, lengths, options.dataset)
@@ -118,7 +102,6 @@ def matrices(chosen: pd.DataFrame, everyone: pd.DataFrame) -> dict[str, Any]:
         "learnt": [taus(predicted, chosen) for predicted in learnt],
         "copy": [taus(column, chosen) for column in copied],
         "consensus": [_consensus(everyone, str(name)) for name in chosen],
-        "transfer": {},
     }
 
 
@@ -132,18 +115,6 @@ def predict(features: NDArray[np.float64], tokens: NDArray[np.float64]) -> NDArr
         model = _fit(features[train], tokens[train])
         predictions[fold == number] = model.predict(features[fold == number])
     return predictions
-
-
-def transfer(dataset: str, target: pd.DataFrame, data_dir: str | None) -> list[float]:
-    """Return tau_b per target model of the learner trained on another data set (of one model)."""
-    unwanted = {prompt_hash(prompt) for prompt in target.index}
-    data = load_data(dataset, data_dir)
-    if data.card.id == SYNTHETIC != dataset:
-        raise DataError(f"{dataset} is not at hand, and invented lengths tell nothing about models")
-    ordered = sorted(label_prompts(data.records), key=lambda item: position(item.prompt, 0))
-    train = [item for item in ordered if item.key not in unwanted][:3000]
-    model = _fit(embed(texts(train)), targets(train, "geometric_mean"))
-    return taus(model.predict(embed(list(target.index))), target)
 
 
 def of_bundle(bundle: ModelBundle, lengths: pd.DataFrame, dataset: str) -> dict[str, Any]:
@@ -208,25 +179,20 @@ def _write(out: Path, result: Mapping[str, Any]) -> None:
     from training.evaluation.figures import transfer_matrix
 
     models = result["models"]
-    unknown = [math.nan] * len(models)
-    further = result["transfer"].values()
-    sources = [*models, *result["transfer"]]
-    learnt = [*result["learnt"], *(row["learnt"] for row in further)]
-    copied = [*result["copy"], *(row["copy"] or unknown for row in further)]
     out.mkdir(parents=True, exist_ok=True)
     cells = {
-        "trained_on": np.repeat(sources, len(models)),
-        "tested_on": models * len(sources),
-        "tau_b": np.ravel(learnt),
-        "tau_b_of_copy": np.ravel(copied),
-        "tau_b_of_consensus": result["consensus"] * len(sources),
+        "trained_on": np.repeat(models, len(models)),
+        "tested_on": models * len(models),
+        "tau_b": np.ravel(result["learnt"]),
+        "tau_b_of_copy": np.ravel(result["copy"]),
+        "tau_b_of_consensus": result["consensus"] * len(models),
     }
     pd.DataFrame(cells).to_csv(out / "cross_model.csv", index=False)
     panels = {
-        "learnt from prompts": [*learnt, result["consensus"]],
-        "copy of the true lengths (bound)": [*copied, result["consensus"]],
+        "learnt from prompts": [*result["learnt"], result["consensus"]],
+        "copy of the true lengths (bound)": [*result["copy"], result["consensus"]],
     }
-    figure = transfer_matrix(panels, [*sources, "consensus of the others"], models)
+    figure = transfer_matrix(panels, [*models, "consensus of the others"], models)
     figure.savefig(out / "cross_model.png", dpi=120, bbox_inches="tight")
 
 
@@ -238,9 +204,6 @@ def _print(result: Mapping[str, Any], out: Path) -> None:
     print(f"trained on another model                {learnt[other].mean():.3f}")
     print(f"copying another model's true lengths    {copied[other].mean():.3f}")
     print(f"consensus of all other models           {np.mean(result['consensus']):.3f}")
-    for name, row in result["transfer"].items():
-        bound = f"  (copying its true lengths {np.mean(row['copy']):.3f})" if row["copy"] else ""
-        print(f"trained on {name:28} {np.mean(row['learnt']):.3f}{bound}")
     if "bundle" in result:
         bundle = result["bundle"]
         print(

@@ -1,4 +1,4 @@
-"""`python -m training reproduce`: the paper's tables, and its cost, on the data at hand.
+"""`python -m training reproduce`: the paper's tables on the data at hand.
 
 Each row is a ranker, trained with each seed as an MLflow run of its own and tested.
 """
@@ -6,14 +6,13 @@ Each row is a ranker, trained with each seed as an MLflow run of its own and tes
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
 from lengthwise.agreement import tau_b
-from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import DataError, at_least
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.config import LossConfig, TrainConfig
@@ -48,10 +47,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions:
-    """The study, and the size of its rows."""
+    """The data, and the size of the rows."""
 
-    what: Literal["tables", "cost"] = field(metadata=POSITIONAL)
-    """tables or cost."""
     data_dir: str | None = None
     """Folder that holds the data sets."""
     dataset: str = "alpaca-vicuna7b"
@@ -79,23 +76,16 @@ def main(options: ReproduceOptions, store: StoreOptions, output: OutputOptions) 
     own data (Alpaca prompts answered by GPT-4, Llama 3.1 and DeepSeek-R1), which is not public:
     compare orders and gains, not values. With --seeds a row is the mean over that many trainings.
 
-    `cost` trains all pairs by our settings and explicit pairs by the paper's protocol (pooler,
-    constant 2e-5, batches of 128 pairs, every prompt padded to 128 tokens) on as many prompts, and
-    prints when each reaches the best validation tau_b of the second, which takes three times the
-    CPU of the first.
-
-    examples:
-      python -m training reproduce tables --data-dir DIR --prompts 3000 --epochs 2 --seeds 3
-      python -m training reproduce cost --data-dir DIR --prompts 3000 --epochs 2
+    example:
+      python -m training reproduce --data-dir DIR --prompts 3000 --epochs 2 --seeds 3
     """
     labelled = load_splits(_protocol(options), options.data_dir)
-    study, show = {"tables": (_tables, _print), "cost": (_cost, _print_cost)}[options.what]
-    result = study(options, labelled, store.mlruns_dir) | {
+    result = _tables(options, labelled, store.mlruns_dir) | {
         "protocol": asdict(labelled.config),
         "dataset": labelled.describe(),
         "banner": labelled.banner,
     }
-    print_result(result, output, lambda: show(result))
+    print_result(result, output, lambda: _print(result))
 
 
 def _protocol(options: ReproduceOptions) -> TrainConfig:
@@ -135,27 +125,6 @@ def _tables(options: ReproduceOptions, labelled: LabelledSplits, mlruns_dir: str
         "cpu_s_to_pairs_tau_b": cpu_to_reach(ours, pairs),
         "gain_of_all_pairs": ours["tau_b"] - pairs["tau_b"],
     }
-
-
-def _cost(options: ReproduceOptions, labelled: LabelledSplits, mlruns_dir: str) -> dict[str, Any]:
-    """Train by our settings and by the recipe `pars`, with equal prompts and encoder passes."""
-    protocol, pars = labelled.config, recipe("pars")
-    paper = replace(
-        pars,
-        name="table: the paper's protocol",
-        data=replace(pars.data, dataset=protocol.data.dataset),
-        split=protocol.split,
-        encoder=replace(pars.encoder, backbone=options.backbone),
-        loss=replace(pars.loss, pairs_per_prompt=0.5),
-        epochs=protocol.epochs,
-        threads=protocol.threads,
-    )
-    configs = {"in-batch all pairs (ours)": protocol, "the paper's protocol": paper}
-    ours, theirs = (
-        train_seeds(name, config, labelled, mlruns_dir, options.seeds)
-        for name, config in configs.items()
-    )
-    return {"rows": [ours, theirs], "cpu_s_to_paper_tau_b": cpu_to_reach(ours, theirs)}
 
 
 def train_seeds(
@@ -241,7 +210,15 @@ def gpt4_twice(data_dir: str | None) -> float | None:
 def _print(result: Mapping[str, Any]) -> None:
     _print_rows("Table II: ranking methods", result["methods"])
     _print_rows("Table IV: the delta filter", result["delta"])
-    _print_costs("explicit pairs", result, result["cpu_s_to_pairs_tau_b"])
+    dataset, protocol = result["dataset"], result["protocol"]
+    reach = result["cpu_s_to_pairs_tau_b"]
+    print(
+        f"ours: {dataset['id']}, {dataset['train_prompts']} training prompts, "
+        f"{protocol['epochs']} epochs, {dataset['test_prompts']} test prompts, seeds from "
+        f"{protocol['seed']}; the paper: Alpaca answered by {PAPER_MODELS}\n"
+        f"CPU seconds to validation tau_b {reach['val_tau_b']:.3f}   "
+        f"all pairs {reach['ours']:.0f}, explicit pairs {reach['theirs']:.0f}"
+    )
     print(f"TF-IDF + ridge on the same prompts      {result['tau_b_tfidf_ridge']:.3f}")
     print(f"all pairs over explicit pairs          {result['gain_of_all_pairs']:+.3f}")
     print(f"noise ceiling, another sample           {result['ceiling']:.3f}")
@@ -250,13 +227,6 @@ def _print(result: Mapping[str, Any]) -> None:
             f"two releases of GPT-4, AlpacaEval       {result['gpt4_twice']:.3f}: the paper's .96 "
             "is above GPT-4's own agreement with its next answer"
         )
-
-
-def _print_cost(result: Mapping[str, Any]) -> None:
-    _print_rows("Cost of training", result["rows"])
-    reach = result["cpu_s_to_paper_tau_b"]
-    _print_costs("the paper's protocol", result, reach)
-    print(f"the paper's protocol takes {reach['theirs'] / reach['ours']:.1f} times the CPU")
 
 
 def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -271,14 +241,3 @@ def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         if len(row["tau_b_by_seed"]) > 1:
             print(f"{'':34}by seed {' '.join(f'{value:.3f}' for value in row['tau_b_by_seed'])}")
     print()
-
-
-def _print_costs(other: str, result: Mapping[str, Any], reach: Mapping[str, float]) -> None:
-    dataset, protocol = result["dataset"], result["protocol"]
-    print(
-        f"ours: {dataset['id']}, {dataset['train_prompts']} training prompts, "
-        f"{protocol['epochs']} epochs, {dataset['test_prompts']} test prompts, seeds from "
-        f"{protocol['seed']}; the paper: Alpaca answered by {PAPER_MODELS}\n"
-        f"CPU seconds to validation tau_b {reach['val_tau_b']:.3f}   "
-        f"all pairs {reach['ours']:.0f}, {other} {reach['theirs']:.0f}"
-    )

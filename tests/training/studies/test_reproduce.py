@@ -18,7 +18,6 @@ CURVE = [{"val/tau_b": 0.3, "cpu_s": 1.0}, {"val/tau_b": 0.5, "cpu_s": 2.0}]
 
 
 def run(
-    what: str,
     backbone: Path,
     card: Path,
     folder: Path,
@@ -28,7 +27,7 @@ def run(
     """The result of a study on a tiny backbone."""
     own = ["--data-dir", str(folder), "--mlruns-dir", str(folder / "mlruns"), "--threads", "1"]
     fixed = ["--dataset", str(card), "--backbone", str(backbone), "--epochs", "1", "--json"]
-    assert main(["reproduce", what, *own, *fixed, *more]) == 0
+    assert main(["reproduce", *own, *fixed, *more]) == 0
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     return result
 
@@ -41,7 +40,7 @@ def test_every_row_sees_as_many_prompts_and_says_what_it_cost(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     card = make_card(generate(300, seed=5)[0])
-    result = run("tables", tiny_bert, card, tmp_path, capsys, "--prompts", "128")
+    result = run(tiny_bert, card, tmp_path, capsys, "--prompts", "128")
     rows = result["methods"]
     assert len({row["objective"] for row in rows}) == 6
     assert {row["encoder_passes"] for row in rows} == {128}
@@ -55,29 +54,6 @@ def test_every_row_sees_as_many_prompts_and_says_what_it_cost(
     result["ceiling"] = math.nan if result["ceiling"] is None else result["ceiling"]
     reproduce._print(result)
     assert "Table II" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_the_papers_protocol_sees_as_many_prompts_and_costs_more(
-    tiny_bert: Path,
-    make_card: Callable[..., Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    card = make_card(generate(900, seed=5)[0])
-    words = ["--prompts", "512", "--seeds", "2"]
-    result = run("cost", tiny_bert, card, tmp_path, capsys, *words)
-    ours, paper = result["rows"]
-    assert ours["encoder_passes"] == paper["encoder_passes"] == 512
-    assert len(set(ours["tau_b_by_seed"])) == 2
-    assert ours["tau_b"] == pytest.approx(sum(ours["tau_b_by_seed"]) / 2)
-    # Of the first seed, where the row holds the mean of both.
-    assert 0 < result["cpu_s_to_paper_tau_b"]["theirs"] < 2 * paper["cpu_s"]
-
-
-def test_only_tables_and_cost_can_be_reproduced(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "figures"]) == 2
-    assert "it takes Literal['tables', 'cost']" in capsys.readouterr().err
 
 
 def test_a_row_is_the_mean_over_its_seeds_with_the_curve_of_the_first(
