@@ -7,13 +7,11 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from importlib.metadata import Distribution, PathDistribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import copy, copytree, ignore_patterns
-from threading import Thread
 
 import numpy as np
 import pytest
@@ -22,6 +20,7 @@ from packaging.utils import canonicalize_name
 from safetensors.numpy import save_file
 
 from lengthwise.bundle import ModelBundle
+from tests.training.commands.data.test_collect import FakeEndpoint, answer, endpoint  # noqa: F401
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
@@ -178,36 +177,12 @@ def test_train_alone_trains(run: Callable[..., subprocess.Popen[str]], backbone:
     assert out.endswith("next: lengthwise serve --bundle run/bundle\n")
 
 
-class Endpoint(BaseHTTPRequestHandler):
-    """Answers every prompt with three tokens."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        body = {
-            "choices": [{"finish_reason": "stop", "message": {"content": "a b c"}, "index": 0}],
-            "usage": {"prompt_tokens": 1, "completion_tokens": 3},
-        }
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *words: object) -> None:
-        pass
-
-
-@pytest.fixture
-def endpoint() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-        server.shutdown()
-        thread.join()
-
-
-def test_collect_alone_collects(run: Callable[..., subprocess.Popen[str]], endpoint: str) -> None:
-    asked = ["--endpoint", endpoint, "--model", "m", "--prompts", "datasets/mine.csv"]
+def test_collect_alone_collects(
+    run: Callable[..., subprocess.Popen[str]],
+    endpoint: FakeEndpoint,  # noqa: F811
+) -> None:
+    endpoint.plan = lambda *_: (200, answer(3))
+    asked = ["--endpoint", endpoint.url, "--model", "m", "--prompts", "datasets/mine.csv"]
     output_of(run("collect", "lengthwise", "collect", *asked, "--out", "lengths/m.jsonl"))
 
 

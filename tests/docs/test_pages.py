@@ -290,22 +290,14 @@ def only_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pages
 @pytest.mark.usefixtures("only_parse")
 def test_command_lines_shown_in_a_page_are_understood(page: Path) -> None:
-    for package, command, arguments in invocations(page.read_text()):
-        if not (words := shlex.split(arguments)):  # only named
-            continue
-        main = importlib.import_module(f"{package}.__main__").main
-        with pytest.raises(Parsed):
-            assert main([command, *words]) == 0, f"python -m {package} {command}{arguments}"
-
-
-@pages
-@pytest.mark.usefixtures("only_parse")
-def test_modules_run_in_a_page_understand_their_arguments(page: Path) -> None:
-    for package, name, arguments in module_invocations(page.read_text()):
-        module = importlib.import_module(f"{package}{name}")
-        if words := shlex.split(arguments):
+    text = page.read_text()
+    shown = [(f"{package}.__main__", command, rest) for package, command, rest in invocations(text)]
+    shown += [(package + name, "", rest) for package, name, rest in module_invocations(text)]
+    for module, command, arguments in shown:
+        if words := shlex.split(arguments):  # else it is only named
+            main = importlib.import_module(module).main
             with pytest.raises(Parsed):
-                assert module.main(words) == 0, f"python -m {package}{name}{arguments}"
+                assert main([*command.split(), *words]) == 0, f"{module} {command}{arguments}"
 
 
 def test_the_commands_for_a_gpu_name_schedulers_that_exist_and_take_their_settings() -> None:

@@ -136,9 +136,9 @@ def test_any_real_number_is_a_key(number):
     ],
 )
 def test_a_policy_that_breaks_a_law_is_named(policy, complaint):
-    with pytest.raises(InvalidDecision, match=complaint) as caught:
-        check_policy(policy)
-    assert "shortest-prompt" in str(caught.value)
+    path = f"{__name__}:{policy.__name__}"
+    with pytest.raises(InvalidDecision, match=rf"'shortest-prompt' \({path}\).*{complaint}"):
+        check_policy(path)
 
 
 class SpendsTooMuch(ShortestPrompt):
@@ -150,15 +150,6 @@ def test_a_policy_with_a_negative_budget_is_named_with_the_step():
     expected = r"'shortest-prompt'.* step \d+: ConfigError: max_tokens is -\d+;.*its step_rule"
     with pytest.raises(InvalidDecision, match=expected):
         check_policy(SpendsTooMuch)
-
-
-@pytest.mark.parametrize(
-    ("policy", "law"), [(Raises, "correct its rank"), (Remembers, "law"), (Writes, "read-only")]
-)
-def test_a_complaint_about_a_policy_of_a_user_says_where_it_is_from(policy, law):
-    path = f"{__name__}:{policy.__name__}"
-    with pytest.raises(InvalidDecision, match=rf"'shortest-prompt' \({path}\).*{law}"):
-        check_policy(path)
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)

@@ -133,14 +133,6 @@ def test_promotions_keep_a_cool_down_apart_and_a_role_lasts_as_long():
     assert placement.leaving == set()
 
 
-def test_a_promoted_instance_stays_while_its_pool_is_short():
-    placement = phasor(cool_down_ticks=1)
-    placement.tick(0.0, pools(50, 0))
-    serving = view(4, "prefill", prefill_tokens=50, used_blocks=1)
-    placement.tick(1.0, pools(50, 0, serving))
-    assert placement.leaving == set()
-
-
 def test_requests_leave_a_recalled_decode_instance():
     placement = phasor(cool_down_ticks=1)
     assert placement.tick(0.0, pools(0, 50)) == [SetRole(instance=4, role="decode")]

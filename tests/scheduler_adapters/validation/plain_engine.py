@@ -1,60 +1,40 @@
-"""An engine in plain Python behind the driver interface: all that another engine has to bring."""
+"""A simulated engine behind the driver interface: all that another engine has to bring."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler_adapters.engines.driver import EngineDriver, EngineLimits, ServedRun, TokenTimes
+from scheduler_adapters.engines.driver import EngineDriver, EngineLimits, ServedRun
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, WallClock
-from scheduler_adapters.planner.ranking import RankedQueue, RankedRequest, Ranker
-from scheduler_adapters.planner.request_annotations import annotations_of
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.latency.models import LatencyModel
+from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.timeline.steps import StepRecord
+from scheduler_adapters.timeline.steps import Chunk, StepRecord
 from scheduler_adapters.workload.requests import Requests
 
 
-class VirtualClock(WallClock):
-    """Time that moves with the engine's steps, in seconds."""
+@dataclass
+class Measured(LatencyModel):
+    """Step times of another model, told to the observers."""
 
-    now_s = 0.0
+    latency: LatencyModel
+    observers: Sequence[EngineObserver]
 
-    def restart(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def wait_until(self, instant_s: float) -> None:
-        self.now_s = max(self.now_s, instant_s)
-
-
-@dataclass(eq=False)
-class Served:
-    """A request inside the engine."""
-
-    lengthwise: RankedRequest
-    output_tokens: int
-    computed: int = 0
-    emitted: int = 0
-
-    @property
-    def left(self) -> int:
-        return self.lengthwise.view.prompt_tokens + self.emitted - self.computed
+    def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
+        seconds = self.latency.step_s(num_decodes, decode_context, prefills)
+        for observer in self.observers:
+            observer.measured(StepRecord.of(num_decodes, decode_context, prefills, seconds))
+        return seconds
 
 
 class PlainEngine(EngineDriver):
-    """Memory for all; decodes first, then prefills in progress, then the queue."""
+    """Serves in virtual time; a run has no tokens."""
 
     def __init__(self, policy: Policy, limits: EngineLimits, latency: LatencyModel) -> None:
-        self._policy, self._limits, self._latency = policy, limits, latency
-
-    @property
-    def limits(self) -> EngineLimits:
-        return self._limits
+        self.policy, self.limits, self.latency = policy, limits, latency
 
     def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
-        return "wall", VirtualClock()
+        return "wall", WallClock()
 
     def serve(
         self,
@@ -65,63 +45,6 @@ class PlainEngine(EngineDriver):
         policy: Policy | None = None,
         observers: Sequence[EngineObserver] = (),
     ) -> ServedRun:
-        assert isinstance(clock, VirtualClock)
-        clock.restart()
-        times = TokenTimes()
-        ranker = Ranker(policy or self._policy, clock, [times, *observers])
-        queue: RankedQueue[Served] = RankedQueue()
-        running: list[Served] = []
-        added = 0
-        while added < len(requests) or running or len(queue):
-            if not (running or len(queue)):
-                clock.wait_until(float(requests.arrival_s[added]))
-            while added < len(requests) and requests.arrival_s[added] <= clock():
-                tracked = ranker.track(
-                    str(requests.request_id[added]),
-                    age_s=clock() - float(requests.arrival_s[added]),
-                    prompt_tokens=int(requests.prompt_tokens[added]),
-                    carried=annotations_of(requests, added),
-                )
-                served = Served(tracked, int(requests.output_tokens[added]))
-                queue.add(served)
-                added += 1
-            ranker.begin_step(queue)
-            self._step(ranker, queue, running, clock)
-        return ServedRun(timeline=times.timeline(requests), token_ids=[])
-
-    def _step(
-        self, ranker: Ranker, queue: RankedQueue[Served], running: list[Served], clock: VirtualClock
-    ) -> None:
-        ran: dict[Served, int] = {}
-        budget, started_s = self._limits.max_tokens, clock()
-        for served in sorted(running, key=lambda served: served.emitted == 0):
-            if size := min(served.left, budget):
-                ran[served] = size
-                budget -= size
-        while budget and len(queue) and len(running) < self._limits.max_num_seqs:
-            served = queue.pop_first()
-            running.append(served)
-            ran[served] = min(served.left, budget)
-            budget -= ran[served]
-            for observer in ranker.observers:
-                observer.admitted(served.lengthwise.view, started_s)
-        decodes = [served for served in ran if served.emitted]
-        prefills = [(served.computed, size) for served, size in ran.items() if not served.emitted]
-        context = sum(served.computed + 1 for served in decodes)
-        seconds = self._latency.step_s(len(decodes), context, prefills)
-        clock.now_s += seconds
-        ranker.end_step(started_s)
-        for served, size in ran.items():
-            served.computed += size
-            if served.left:
-                continue
-            served.emitted += 1
-            for observer in ranker.observers:
-                observer.emitted(served.lengthwise.view, 1, clock())
-            if served.emitted == served.output_tokens:
-                running.remove(served)
-                for observer in ranker.observers:
-                    observer.finished(served.lengthwise.view, clock())
-        for observer in ranker.observers:
-            observer.stepped(clock())
-            observer.measured(StepRecord.of(len(decodes), context, prefills, seconds))
+        instance = self.limits.instance(Measured(self.latency, observers))
+        timeline = simulate(requests, policy or self.policy, instance)
+        return ServedRun(timeline=timeline, token_ids=[])

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from lengthwise.errors import ConfigError, UnsupportedByEngine
-from scheduler_adapters.engines.random_model import make_tiny_model
 from scheduler_adapters.engines.transformers_batching import planner_view as transformers_border
 from scheduler_adapters.engines.transformers_batching.rank_scheduler import require_ours, use_policy
 from scheduler_adapters.planner.request_annotations import AnnotationCounts
@@ -25,17 +24,6 @@ from tests.scheduler_adapters.late_burst import ByRank, late_burst
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 LENGTHS = [40, 5, 30, 10, 50, 3]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    path: Path = make_tiny_model(tmp_path_factory.mktemp("transformers") / "model")
-    torch.set_num_threads(1)
-    # In float32 what a request is answered does not depend on who shares its step.
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
 
 def make_manager(model: Any, scheduler_type: str, *, generation: Any = None, **limits: Any) -> Any:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from lengthwise.errors import ConfigError
 from scheduler_adapters.placement import Placement, load_placement
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import simulate_cluster
@@ -31,11 +30,6 @@ def test_clients_of_one_instance_are_those_of_a_single_engine(clients):
     alone = simulate(requests, FCFS(), INSTANCE, clients=clients)
     assert_equal(run.timeline, alone)
     np.testing.assert_array_equal(run.timeline.requests.arrival_s, alone.requests.arrival_s)
-
-
-def test_no_client_is_refused():
-    with pytest.raises(ConfigError, match="clients is 0"):
-        simulate_cluster(requests_of(5), load_placement("random"), FCFS, [INSTANCE], clients=0)
 
 
 def test_an_instance_that_nothing_touches_is_advanced_for_its_own_requests_only(monkeypatch):

@@ -333,16 +333,6 @@ def test_blocks_stay_reserved_at_the_source_until_the_copy_has_landed():
     assert run.timeline.scheduled_s[2] == 6.0  # the first step after that
 
 
-def test_an_instance_that_can_run_nothing_goes_on_when_held_blocks_come_free():
-    # One request leaves, and the other is too large beside what it still holds.
-    requests = make_requests(
-        prompt_tokens=[150, 200], output_tokens=[4, 1], reasoning_tokens=[2, 0]
-    )
-    fabric = Fabric(kv_bytes_per_token=1, bytes_per_s=50.0)
-    run = simulate_cluster(requests, Follow(), FCFS, [SECONDS] * 2, fabric=fabric)
-    assert run.timeline.scheduled_s[1] == run.migrations[0].end_s == pytest.approx(2 + 160 / 50)
-
-
 def test_settings_that_cannot_be_are_refused():
     requests = make_requests(prompt_tokens=[5], output_tokens=[5], reasoning_tokens=[2])
     with pytest.raises(ConfigError, match="instances is 0; use one or more"):
@@ -468,22 +458,3 @@ def test_who_is_moved_in_the_step_that_ends_its_thinking_is_not_asked_for():
     np.testing.assert_allclose(run.timeline.token_s(0), [1, 2, 3, 4])
     simulate_cluster(requests, Both(), FCFS, [SECONDS] * 2)
     assert asked == ["a"]
-
-
-def test_a_stalled_instance_does_not_start_before_what_it_waited_for_has_left():
-    class FollowsAndMoves(Follow):
-        tick_s = 3.0
-
-        def tick(self, now_s, instances):
-            return [Move(request_id="1", to=1)] if now_s == 3.0 else ()
-
-    # What the first holds until 5.2 s leaves too little for the second, behind which the third is.
-    requests = make_requests(
-        prompt_tokens=[150, 200, 100],
-        output_tokens=[4, 1, 1],
-        reasoning_tokens=[2, 0, 0],
-        arrival_s=[0.0, 0.5, 0.6],
-    )
-    fabric = Fabric(kv_bytes_per_token=1, bytes_per_s=50.0)
-    run = simulate_cluster(requests, FollowsAndMoves(), FCFS, [SECONDS] * 2, fabric=fabric)
-    assert run.timeline.scheduled_s.tolist() == [0.0, 3.0, 3.0]

@@ -7,11 +7,9 @@ import pytest
 
 from lengthwise.errors import ConfigError, InvalidDecision, SchedulingError
 from scheduler_adapters.placement import Move, Placement, SetRole, load_placement
-from scheduler_adapters.placements.splitwise import Splitwise
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.cluster.outages import Outage
-from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
@@ -163,55 +161,6 @@ def test_requests_wait_or_are_served_elsewhere_while_a_whole_pool_is_dead(name, 
     )
     assert np.isfinite(run.timeline.finished_s).all()
     assert run.num_replaced.sum() > 0
-
-
-@pytest.mark.parametrize("age", [None, TelemetryAge(period_s=0.1)])
-def test_splitwise_hands_over_to_an_instance_that_came_after_the_last_arrival(age):
-    run = simulate_cluster(
-        make_requests(
-            prompt_tokens=[64] * 4, output_tokens=[40] * 4, arrival_s=[0.0, 0.001, 0.002, 0.003]
-        ),
-        Splitwise(output_tokens=16),
-        FCFS,
-        [replace(FAST, kv_blocks=24)] * 3,
-        fabric=Fabric(kv_bytes_per_token=1000),
-        roles=["prefill", "decode", "decode"],
-        outages=[
-            Outage(instance=2, at_s=0.0, until_s=0.04),
-            Outage(instance=1, at_s=0.045, until_s=0.5),
-        ],
-        age=age,
-    )
-    assert np.isfinite(run.timeline.finished_s).all()
-
-
-class Ticks(Splitwise):
-    def __init__(self) -> None:
-        super().__init__()
-        self.last_s = 0.0
-
-    def tick(self, now_s, instances):
-        self.last_s = now_s
-        return super().tick(now_s, instances)
-
-
-def test_ticks_and_snapshots_go_on_while_a_prefilled_request_waits_for_an_instance():
-    for age in (None, TelemetryAge(period_s=0.1, max_age_s=0.3)):
-        placement = Ticks()
-        run = simulate_cluster(
-            make_requests(prompt_tokens=[64] * 20, output_tokens=[10] * 20),
-            placement,
-            FCFS,
-            [FAST] * 2,
-            fabric=Fabric(kv_bytes_per_token=1000),
-            roles=["prefill", "decode"],
-            clients=1,
-            outages=[Outage(instance=1, at_s=0.02, until_s=3.0)],
-            age=age,
-        )
-        end_s = run.timeline.finished_s.max()
-        assert end_s - 0.1 <= placement.last_s <= end_s + 0.1
-        assert run.num_fallbacks == 0
 
 
 def test_what_is_placed_late_tells_the_placement_when():

@@ -77,17 +77,6 @@ def test_the_last_stage_comes_when_little_is_left_or_at_the_limit(monkeypatch):
     assert (few.stages, few.downtime_s) == (2, 4.5)
 
 
-def test_blocks_are_reserved_from_the_first_stage_on_and_are_there_on_arrival():
-    placement = MovesAt(Move(request_id="a", to=1, how="live"))
-    run_of(20, placement=placement, bytes_per_s=2.0)
-    # 17 tokens from 2 s to 10.5 s; the pause from 11 s on, with 26 tokens; there from 15.5 s on.
-    ticked = dict(zip(np.arange(0, 30, 1.5).tolist(), placement.used_blocks, strict=False))
-    assert ticked[3.0] == (2, 2)
-    assert ticked[9.0] == (2, 2)
-    assert ticked[12.0] == (2, 2)
-    assert ticked[16.5] == (0, 2)
-
-
 def test_a_request_that_ends_first_stays_and_its_reservation_is_given_back():
     placement = MovesAt(Move(request_id="a", to=1, how="live"))
     run = run_of(3, placement=placement)
@@ -103,21 +92,6 @@ def test_a_destination_without_room_refuses():
     assert not run.migrations
     assert run.num_aborted == 1
     np.testing.assert_array_equal(run.timeline.token_s(0), np.arange(1, 9))
-
-
-def test_what_does_not_decode_is_stopped_and_copied():
-    requests = make_requests(
-        prompt_tokens=[300, 300], output_tokens=[9, 2], request_id=["a", "waits"]
-    )
-    run = simulate_cluster(
-        requests,
-        MovesAt(Move(request_id="waits", to=1, how="live")),
-        FCFS,
-        [SECONDS] * 2,
-        fabric=Fabric(kv_bytes_per_token=1),
-    )
-    (move,) = run.migrations
-    assert (move.request_id, move.kv_blocks, move.stages, move.end_s) == ("waits", 0, 0, 2.0)
 
 
 def test_a_request_that_is_moved_live_is_not_moved_again():

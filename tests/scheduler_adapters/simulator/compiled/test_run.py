@@ -22,7 +22,6 @@ from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
 from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.simulator.any_policy import serve
 from tests.scheduler_adapters.simulator.compiled.test_loop import LATENCY, assert_equal
@@ -34,18 +33,6 @@ INSTANCE = Instance(latency=LATENCY, kv_blocks=60, max_num_seqs=16, max_tokens=5
 class NotCompiled(LatencyModel):
     def step_s(self, num_decodes, decode_context, prefills):
         return 0.01
-
-
-def test_large_runs_take_the_compiled_loop_and_give_the_same_bytes():
-    requests = make_requests(
-        prompt_tokens=np.full(20_000, 30),
-        output_tokens=np.arange(20_000) % 40 + 1,
-        arrival_s=poisson_arrivals_s(20_000, rate_per_s=20, seed=0),
-    )
-    instance = Instance(latency=LATENCY, kv_blocks=200, max_num_seqs=32)
-    assert_equal(
-        simulate(requests, FCFS(), instance), simulate(requests, FCFS(), instance, loop="python")
-    )
 
 
 def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python():

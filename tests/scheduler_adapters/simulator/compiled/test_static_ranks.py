@@ -11,7 +11,6 @@ from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.simulator.compiled.static_ranks import static_policy
-from scheduler_adapters.simulator.engine.simulated_request import request_views
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.workload.requests import make_requests
@@ -65,8 +64,3 @@ def test_a_request_without_a_score_has_the_median_and_one_that_is_rejected_does_
     part = static_policy(requests, pars(None), INSTANCE)
     assert part is not None
     assert part.columns["key"].tolist() == [-np.inf, 1, 8, 8]
-
-
-def test_views_are_those_of_arriving_requests():
-    seen = [(view.number, view.arrival_s, view.score) for view in request_views(REQUESTS)]
-    assert seen == [(0, 0.0, 7.0), (1, 1.0, None), (2, 2.0, 2.0)]

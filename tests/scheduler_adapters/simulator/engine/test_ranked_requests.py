@@ -5,7 +5,6 @@ from math import inf
 import numpy as np
 import pytest
 
-from lengthwise.errors import InvalidDecision
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled.static_ranks import static_policy
@@ -90,19 +89,6 @@ def test_a_known_successor_takes_over_when_a_rank_ends(late_s, order):
     one_seat = Instance(latency=SECONDS.latency, kv_blocks=50, max_num_seqs=1)
     scheduled_s = serve(Engine(Starves(), one_seat), requests).scheduled_s
     assert scheduled_s.argsort().tolist() == order
-
-
-class Ended(Policy):
-    name = "ended"
-
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        return Rank(valid_until_s=load.now_s)
-
-
-def test_a_policy_whose_ranks_have_always_ended_is_refused():
-    requests = make_requests(prompt_tokens=[1], output_tokens=[1])
-    with pytest.raises(InvalidDecision, match="'ended' keeps answering with ranks that have ended"):
-        serve(Engine(Ended(), SECONDS), requests)
 
 
 def test_lanes_are_served_in_ascending_order_whenever_they_are_made():

@@ -203,25 +203,6 @@ def test_observers_are_told_of_a_departure():
     assert told == [("moved", 4)]
 
 
-def test_a_view_counts_requests_by_what_they_do():
-    engine = Engine(FCFS(), replace(SECONDS, max_num_seqs=3, max_tokens=150), instance_id=7)
-    engine.submit(REQUEST)
-    engine.submit(REQUEST._replace(request_id="answering", reasoning_tokens=0))
-    engine.submit(REQUEST._replace(request_id="prefilling", arrival_s=2.0, prompt_tokens=200))
-    engine.submit(REQUEST._replace(request_id="waiting", arrival_s=2.0))
-    engine.submit(REQUEST._replace(request_id="later", arrival_s=80.0))
-    engine.advance(4.0)
-    view = engine.view()
-    assert (view.instance_id, view.num_reasoning, view.num_answering) == (7, 1, 1)
-    assert (view.num_prefilling, view.num_waiting, view.num_requests) == (1, 2, 5)
-    assert view.waiting_prompt_tokens == 80
-    assert view.used_blocks == 3 + 3 + 13
-    assert view.now_s == engine.load.now_s
-    assert view.mean_step_s == pytest.approx(view.now_s / engine.load.step)
-    engine.advance(inf)
-    assert engine.view().num_requests == engine.view().used_blocks == 0
-
-
 def test_a_row_of_requests_is_what_was_made():
     requests = make_requests(
         prompt_tokens=[3],

@@ -112,17 +112,6 @@ def test_a_request_from_the_past_takes_part_in_the_next_step():
     assert engine.timeline(requests).first_token_s.tolist() == [1.0, 2.0]
 
 
-def test_requests_join_in_order_of_arrival_whatever_the_order_of_submission():
-    engine = Engine(FCFS(), replace(SECONDS, max_num_seqs=1))
-    early, late = simulated_requests(
-        make_requests(prompt_tokens=[8, 8], output_tokens=[1, 1], arrival_s=[1.0, 9.0])
-    )
-    engine.submit(late)
-    engine.submit(early)
-    assert engine.advance(0.0) == 1.0
-    assert engine.advance(5.0) == 9.0
-
-
 @pytest.fixture
 def num_filled(monkeypatch) -> list[int]:
     """The number of steps that were filled so far, in a list."""
