@@ -18,6 +18,7 @@ from lengthwise.report_page import ReportSection, save_table, table_of, write_re
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
 from scheduler_adapters.commands.experiment_settings import check_names, check_one_of, load_named
+from scheduler_adapters.planner.score_order import ScoreOrder, past_lower_score_fraction
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
 from scheduler_adapters.reporting.latency_tables import (
     INTERVALS,
@@ -190,7 +191,8 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
             scored = config.scored_for(policy, arriving[rate_per_s])
             loads = [LoadRecorder() for _ in range(config.instances)]
             line = ProgressLine(progress, len(scored))
-            observers = [[load, line] for load in loads]
+            orders = [ScoreOrder() for _ in loads]
+            observers = [[load, line, order] for load, order in zip(loads, orders, strict=True)]
             timeline, _ = clusters[placement].serve(
                 scored,
                 partial(load_named, policy, config.settings),
@@ -199,7 +201,9 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
             )
             progress.step(name)
             curves = [load.curve() for load in loads]
-            yield Outcome(policy, rate_per_s, timeline, curves, summarize(timeline), placement)
+            past = past_lower_score_fraction(orders)
+            summary = summarize(timeline)
+            yield Outcome(policy, rate_per_s, timeline, curves, summary, placement, past)
 
 
 def _rate_text(rate_per_s: float | None) -> str:

@@ -39,6 +39,7 @@ from scheduler_adapters.engines.vllm_v1.middleware import (
     hash_of,
 )
 from scheduler_adapters.planner.capabilities import require_capabilities, require_think_end
+from scheduler_adapters.policies.shortest_predicted import GuardKind
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline import live_log as timeline_log
 from scoring_service.client import ScoringClient
@@ -69,7 +70,10 @@ class ServeConfig(ScoreConfig):
     policy: str = "pars"
     """Name of a policy (fcfs, pars, ...) or import path package.module:callable."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Settings of the policy, e.g. {"starve_after_s": 60}."""
+    """Settings of the policy, e.g. {"times": 3} for the guard overtaking."""
+    guard: GuardKind | None = None
+    """Guard of PARS. overtaking (the default) limits the later arrivals served before a request;
+    waiting ranks requests by arrival once they have waited for 120 s."""
     start_without_scorer: bool = False
     """Start without an answer of the scoring service; until it answers, requests are served in
     order of arrival."""
@@ -134,11 +138,12 @@ class ServeConfig(ScoreConfig):
     @property
     def additional_config(self) -> dict[str, Any]:
         """The settings of the engine process."""
-        return {SETTINGS: {**self.settings, "policy": self.policy}}
+        guard = {} if self.guard is None else {"guard": self.guard}
+        return {SETTINGS: {**guard, **self.settings, "policy": self.policy}}
 
 
 @common_options(
-    *("model", "policy", "settings", "scorer", "deadline_s", "classes", "timeline"),
+    *("model", "policy", "settings", "guard", "scorer", "deadline_s", "classes", "timeline"),
     *("host", "port", "vllm"),
 )
 def run(config: ServeConfig) -> None:

@@ -18,6 +18,7 @@ from lengthwise.errors import ConfigError
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.experiment_settings import Setup, check_one_of, check_place
+from scheduler_adapters.planner.score_order import ScoreOrder, past_lower_score_fraction
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.cluster import ClusterRun
@@ -103,16 +104,17 @@ def run(config: SimulateConfig) -> int:
         config = replace(config, scores="oracle")
     requests = config.scored(requests)
     stopped: Interrupted | None = None
+    orders = [ScoreOrder() for _ in range(config.instances)]
     cluster: ClusterRun | None = None
     with Progress(1) as progress:
         progress.begin(config.policy)
-        observers = [ProgressLine(progress, len(requests))]
+        line = ProgressLine(progress, len(requests))
         try:
             timeline, cluster = config.serve(
                 requests,
                 make_policy,
                 clients=config.clients,
-                observers=lambda number: observers,
+                observers=lambda number: [line, orders[number]],
                 **config.faults,
             )
             progress.step(config.policy)
@@ -124,7 +126,7 @@ def run(config: SimulateConfig) -> int:
             write(timeline, path)
             files.append(path)
     summary = summarize(timeline)
-    _show(config, summary, timeline, cluster)
+    _show(config, summary, timeline, cluster, past_lower_score_fraction(orders))
     if stopped is not None:
         left_out = summary.num_unfinished
         print(f"interrupted: {left_out} requests are left out of E2E", file=sys.stderr)
@@ -134,11 +136,16 @@ def run(config: SimulateConfig) -> int:
 
 
 def _show(
-    config: SimulateConfig, summary: Summary, timeline: Timeline, cluster: ClusterRun | None
+    config: SimulateConfig,
+    summary: Summary,
+    timeline: Timeline,
+    cluster: ClusterRun | None,
+    past_lower_score: float,
 ) -> None:
     reading = reading_figures(timeline)
     if config.json:
         named: dict[str, Any] = {"policy": config.policy, "scores": config.scores}
+        named["past_lower_score_fraction"] = past_lower_score
         if config.placement is not None:
             named |= {"placement": config.placement, "instances": config.instances}
         if cluster is not None:
@@ -146,6 +153,8 @@ def _show(
         print(to_json({**named, **summary.to_dict(), **reading}))
         return
     print(format_summary(config.policy, summary))
+    if past_lower_score > 0:
+        print(f"{past_lower_score:.1%} of requests were admitted while a lower score waited")
     if reading:
         print(format_reading(summary, reading))
     if cluster is not None:

@@ -10,13 +10,14 @@ import os
 import time
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
+from scheduler_adapters.planner.score_order import ScoreOrder
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policy import Policy, PolicyWrapper
 from scheduler_adapters.timeline.live_log import VARIABLE, TimelineLog
@@ -52,6 +53,12 @@ _METRICS: Final[Mapping[str, tuple[type, str, Sequence[str], Mapping[str, Any]]]
         (),
         {},
     ),
+    "admissions_past_lower_score": (
+        Counter,
+        "First admissions while a lower score waited: with PARS, those that its guard decided.",
+        (),
+        {},
+    ),
     "deferrals": (Counter, "Running requests left out of a step, summed over steps.", (), {}),
     "preemptions": (Counter, "Preemptions of finished requests.", _CLASS, {}),
     "resident_requests": (Gauge, "Requests that hold KV blocks.", _PHASE_AND_CLASS, _SUMMED),
@@ -81,7 +88,8 @@ def observers_from_environment(scheduler: Any, *, thinks: bool) -> list[EngineOb
     observers: list[EngineObserver] = []
     if folder := os.environ.get(METRICS_FOLDER):
         tokens = TokenClock(thinks)
-        observers += [tokens, EngineMetrics(scheduler, tokens, Path(folder), number)]
+        metrics = EngineMetrics(scheduler, tokens, Path(folder), number)
+        observers += [tokens, metrics.order, metrics]
     if path := os.environ.get(VARIABLE):
         observers.append(TimelineLog(path, start_s=time.monotonic(), instance=number))
     return observers
@@ -99,6 +107,8 @@ class EngineMetrics(EngineObserver):
     number: int = 0
     """Number of this engine."""
     registry: CollectorRegistry = REGISTRY
+    order: ScoreOrder = field(default_factory=ScoreOrder)
+    """An observer of the same engine."""
 
     def __post_init__(self) -> None:
         self._metrics: dict[str, Any] = {
@@ -122,6 +132,7 @@ class EngineMetrics(EngineObserver):
         scheduler, metrics = self.scheduler, self._metrics
         ranker, planner = scheduler.lengthwise, scheduler._lengthwise_planner
         totals = {"expired_ranks": ranker.num_expired}
+        totals["admissions_past_lower_score"] = self.order.num_past_lower_score
         totals["deferrals"] = planner.num_deferred if planner else 0
         hints = asdict(ranker.annotation_counts)
         counters = {hint: metrics["engine_requests"].labels(hint) for hint in hints} | metrics

@@ -37,15 +37,21 @@ GuardKind = Literal["waiting", "overtaking", "none"]
 
 
 def pars(
-    starve_after_s: float | None = 120.0, guard: GuardKind = "waiting", **limits: float
+    starve_after_s: float | None = 120.0,
+    guard: GuardKind = "waiting",
+    *,
+    times: float | None = None,
+    at_least: float | None = None,
 ) -> Policy:
     """Return PARS: shortest predicted first, with a guard of long requests.
 
     Args:
         starve_after_s: limit of the guard "waiting", which is the paper's; None: no guard.
         guard: "overtaking" limits the later arrivals that are served before a request.
-        limits: `times` and `at_least` of the guard "overtaking".
+        times: of the guard "overtaking", as is `at_least`; None: its own default.
     """
+    given = {"times": times, "at_least": at_least}
+    limits = {name: value for name, value in given.items() if value is not None}
     if guard == "overtaking":
         return OvertakingGuard(**limits)
     require("guard", guard, guard in ("waiting", "none"), "waiting, overtaking or none")

@@ -40,6 +40,8 @@ class Outcome:
     summary: Summary
     placement: str | None = None
     """None: a single instance."""
+    past_lower_score_fraction: float = np.nan
+    """Share of requests admitted while a lower score waited."""
 
     @property
     def system(self) -> str:
@@ -66,6 +68,9 @@ class Outcome:
         if reasons:
             row |= {f"qoe_{name}": getattr(self.summary.qoe, name) for name in ("mean", "p50")}
             row["qoe_violations"] = self.summary.qoe_violations
+        wait_s = self.timeline.scheduled_s - self.timeline.requests.arrival_s
+        row["longest_wait_s"] = float(np.nanmax(wait_s, initial=0.0))
+        row["past_lower_score_fraction"] = self.past_lower_score_fraction
         return row | _tbt_by_class(self.timeline)
 
 
@@ -82,9 +87,12 @@ COLUMNS: Final = {
     "tbt_p99_s": "TBT p99 s",
     "tpot_mean_s": "TPOT mean s",
     "e2e_mean_s": "E2E mean s",
+    "e2e_p50_s": "E2E p50 s",
     "e2e_p99_s": "E2E p99 s",
     "normalized_latency_mean_s": "E2E/token mean s",
     "normalized_latency_p90_s": "E2E/token p90 s",
+    "longest_wait_s": "longest wait s",
+    "past_lower_score_fraction": "past lower score",
     "num_preemptions": "preemptions",
 }
 """Fields of a row in a printed table, and their headings."""

@@ -59,16 +59,14 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_vllm_is_told_policy_settings_address_and_its_own_options(port: int) -> None:
-    settings = json.dumps({"starve_after_s": 60})
-    command = start(
-        "some/model", "--port", str(port), "--settings", settings, "--", "--max-num-seqs", "4"
-    )
+    given = ("--settings", json.dumps({"starve_after_s": 60}), "--guard", "waiting")
+    command = start("some/model", "--port", str(port), *given, "--", "--max-num-seqs", "4")
     assert command[:2] == [sys.executable, "-m"]
     assert "some/model" in command
     assert command[-2:] == ["--max-num-seqs", "4"]
     options = dict(option[2:].split("=", 1) for option in command if "=" in option)
     assert json.loads(options["additional-config"]) == {
-        "lengthwise": {"policy": "pars", "starve_after_s": 60}
+        "lengthwise": {"policy": "pars", "starve_after_s": 60, "guard": "waiting"}
     }
     assert options["scheduler-cls"] == "scheduler_adapters.engines.vllm_v1.scheduler"
     assert options["port"] == str(port)

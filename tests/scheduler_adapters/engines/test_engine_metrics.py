@@ -85,6 +85,12 @@ def test_counters_advance_to_what_was_counted_and_no_further(
     assert value("lengthwise_engine_requests_total", {"hint": "late"}) == 1
     assert value("lengthwise_expired_ranks_total") == 3
     assert value("lengthwise_deferrals_total") == 7
+    for number, score in enumerate((5.0, 2.0)):
+        metrics.order.queued(RequestView("", number, 1.0, 4, score=score), 1.0)
+    metrics.order.admitted(RequestView("", 0, 1.0, 4, score=5.0), 2.0)
+    for _ in range(2):
+        metrics.export()
+        assert value("lengthwise_admissions_past_lower_score_total") == 1
 
 
 def test_kv_memory_is_shown_by_phase_and_class_and_falls_to_zero(
@@ -218,7 +224,7 @@ def test_metrics_are_exported_now_and_then_and_when_the_engine_falls_idle(
 ) -> None:
     monkeypatch.setenv(METRICS_FOLDER, str(tmp_path))
     monkeypatch.setattr(engine_metrics.time, "time", lambda: 0.0)
-    clock, export = observers_from_environment(idle_scheduler, thinks=True)
+    clock, _, export = observers_from_environment(idle_scheduler, thinks=True)
     assert isinstance(clock, TokenClock)
     request = SimpleNamespace(request_id="a", num_computed_tokens=7, num_tokens=8)
 

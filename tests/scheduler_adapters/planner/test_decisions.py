@@ -161,6 +161,7 @@ def test_pascal_evicts_for_blocks_and_never_for_a_seat_alone(blocks: int) -> Non
 POLICIES: dict[str, Callable[[], Policy]] = {
     "fcfs": FCFS,
     "pars": lambda: pars(starve_after_s=0.5),
+    "overtaking": lambda: pars(guard="overtaking", times=0.5, at_least=2),
     **decisions.small_policies(LIMITS["budget"]),
 }
 

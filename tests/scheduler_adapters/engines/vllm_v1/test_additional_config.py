@@ -14,6 +14,7 @@ from scheduler_adapters.engines.vllm_v1.additional_config import (
 def test_the_settings_name_the_policy_and_what_it_takes() -> None:
     config = {"lengthwise": {"policy": "pars", "starve_after_s": 7}, "other": 1}
     assert configured_policy(config).after_s == 7  # type: ignore[attr-defined]
+    assert configured_policy({}, "pars").name == "shortest-predicted+overtaking-guard"
     assert configured_policy({}, "fcfs").name == "fcfs"
     assert configured_policy(None, "fcfs").name == "fcfs"
     thinking = {"lengthwise": {"policy": "fcfs", "think_end": [7, 0]}}

@@ -245,6 +245,7 @@ PRIORITISED: dict[str, Callable[[], Policy]] = {
     "orca": lambda: Orca(max_batch=4),
     "round robin": lambda: RoundRobin(quantum_tokens=20),
     "pars": lambda: pars(starve_after_s=0.5),
+    "overtaking": lambda: pars(guard="overtaking", times=0.5, at_least=2),
 }
 
 

@@ -1,0 +1,71 @@
+"""Admissions that differ from the order of the scores: with PARS, those that its guard decides."""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from math import nan
+
+from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.views import RequestView
+
+
+class ScoreOrder(EngineObserver):
+    """Counts first admissions, and those past a waiting request with a lower score.
+
+    A request without a score counts with the median of the others. Its late score is ignored.
+    """
+
+    def __init__(self) -> None:
+        self.num_admitted = 0
+        self._num_past = 0
+        self._waiting: dict[int, float] = {}
+        """Receive number of each waiting request -> score."""
+        self._heap: list[tuple[float, int]] = []
+        self._step: list[float] = []
+        """Scores admitted at `_step_s`."""
+        self._step_s = 0.0
+
+    def queued(self, request: RequestView, now_s: float) -> None:
+        self._end_step()
+        score = request.median_score if request.score is None else request.score
+        if score is None:
+            return
+        self._waiting[request.number] = score
+        if len(self._heap) > 64 + 2 * len(self._waiting):
+            self._heap = [(value, number) for number, value in self._waiting.items()]
+            heapify(self._heap)
+        else:
+            heappush(self._heap, (score, request.number))
+
+    def admitted(self, request: RequestView, now_s: float) -> None:
+        if now_s != self._step_s:
+            self._end_step()
+            self._step_s = now_s
+        self.num_admitted += not request.preemptions
+        if (score := self._waiting.pop(request.number, None)) is not None:
+            self._step.append(score)
+
+    def withdrawn(self, request: RequestView, now_s: float) -> None:
+        self._waiting.pop(request.number, None)
+
+    @property
+    def num_past_lower_score(self) -> int:
+        """First admissions while a request with a lower score had to wait."""
+        self._end_step()
+        return self._num_past
+
+    def _end_step(self) -> None:
+        """Compare the admissions of the newest step with the requests that it left waiting."""
+        if not self._step:
+            return
+        while self._heap and self._heap[0][1] not in self._waiting:
+            heappop(self._heap)
+        if self._heap:
+            self._num_past += sum(score > self._heap[0][0] for score in self._step)
+        self._step.clear()
+
+
+def past_lower_score_fraction(orders: Sequence[ScoreOrder]) -> float:
+    """Return the share of first admissions past a lower score; NaN without observed admissions."""
+    num_admitted = sum(order.num_admitted for order in orders)
+    num_past = sum(order.num_past_lower_score for order in orders)
+    return num_past / num_admitted if num_admitted else nan
