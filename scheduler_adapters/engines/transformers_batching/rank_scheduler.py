@@ -1,7 +1,7 @@
 """transformers' continuous batching with our policies: the engine that is wherever torch is.
 
-    hints: dict[str, dict[str, float]] = {}
-    config = ContinuousBatchingConfig(scheduler_type=use_policy(pars(guard="overtaking"), hints), ...)
+    policy, hints = load_serving_policy("pars"), {}
+    config = ContinuousBatchingConfig(scheduler_type=use_policy(policy, hints), ...)
     manager = model.init_continuous_batching(continuous_batching_config=config)
     manager.start()
     require_ours(manager)
