@@ -1,4 +1,4 @@
-"""Rank agreement: Kendall's tau-b."""
+"""Rank agreement: Kendall's tau-b, and its text."""
 
 import math
 
@@ -30,6 +30,11 @@ def tau_b(x: ArrayLike, y: ArrayLike) -> float:
     balance = pairs - tied - 2 * _inversions(both % levels_y)
     tau = balance / math.sqrt(pairs - tied_x) / math.sqrt(pairs - tied_y)
     return min(1.0, max(-1.0, tau))
+
+
+def figure_text(value: float | None, form: str = ".3f") -> str:
+    """Return a figure in a format; None and NaN are undefined."""
+    return "undefined" if value is None or math.isnan(value) else format(value, form)
 
 
 def _tied_pairs(ranks: NDArray[np.int64]) -> int:

@@ -14,7 +14,7 @@ from tests.test_architecture import PACKAGES, ROOT, imports_of, sources
 FLOORS: dict[str, tuple[str, ...]] = {
     "lengthwise": (
         "errors strict_json progress child_processes",
-        "agreement bundle calibration mlflow_store openai_client",
+        "agreement bundle calibration mlflow_store addresses",
         "tables",
         "report_page",
         "command_line",

@@ -15,6 +15,7 @@ from argparse import ArgumentError, RawDescriptionHelpFormatter
 from argparse import ArgumentParser as HelpPage
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from inspect import cleandoc
@@ -219,24 +220,42 @@ def _option(word: str, words: deque[str], types: Mapping[str, Any]) -> str:
     elif not equals:
         while words and not words[0].startswith("--"):
             given.append(words.popleft())
-            if not _is_list(hint) or given[0].startswith("["):
+            if not _is_list(hint) or _whole_list(given[0], hint):
                 break
     if not given:
         return f"--{name}"
-    if not _is_list(hint) or given[0].startswith("[") or given == ["null"]:
+    if not _is_list(hint) or (given == ["null"] and type(None) in get_args(hint)):
         return f"--{name}={given[0]}"
-    items = re.split(r"\s*,\s*", given[0]) if len(given) == 1 else given
-    return f"--{name}={_list_of(items, hint)}"
+    if len(given) == 1 and not given[0].startswith("["):
+        given = re.split(r"\s*,\s*", given[0])
+    return f"--{name}={_whole_list(given[0], hint) or _list_of(given, hint)}"
 
 
 def _is_list(hint: Any) -> bool:
     return any(get_origin(part) in (list, tuple) for part in (hint, *get_args(hint)))
 
 
+def _whole_list(word: str, hint: Any) -> str | None:
+    """Return a list in one word: JSON, or YAML where items are not texts. None: it is an item."""
+    if not word.startswith("["):
+        return None
+    with suppress(ValueError):
+        items = json.loads(word)
+        if all(isinstance(item, str) for item in items):
+            return _list_of(items, hint)
+    return None if get_args(_list_type(hint))[0] is str else word
+
+
+def _list_type(hint: Any) -> Any:
+    return hint if get_origin(hint) in (list, tuple) else get_args(hint)[0]
+
+
 def _list_of(items: Sequence[str], hint: Any) -> str:
-    inner = hint if get_origin(hint) in (list, tuple) else get_args(hint)[0]
-    is_number = get_args(inner)[:1] in ((int,), (float,))
-    return f"[{', '.join(items)}]" if is_number else json.dumps(items)
+    if get_args(_list_type(hint))[0] in (int, float):
+        return f"[{', '.join(items)}]"
+    # YAML lacks JSON's pairs of surrogates, and breaks a line at more characters than JSON.
+    quoted = (re.sub(r"[^ !#-[\]-~]", lambda m: f"\\U{ord(m[0]):08x}", item) for item in items)
+    return "[" + ", ".join(f'"{item}"' for item in quoted) + "]"
 
 
 def _in_one_line(message: str, types: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final, TextIO, get_type_hints
 
+from lengthwise.addresses import bypass_proxies
 from lengthwise.command_line.logs import configure_logs, printable
 from lengthwise.command_line.options import HELP, Command, parse
 from lengthwise.errors import ConfigError, LengthwiseError
@@ -186,7 +187,7 @@ def run_command(
 
     The parameters are those of `options.parse`.
     """
-
+    bypass_proxies()
     given = partial(parse, program, command, arguments, defaults, description, reword=as_typed)
     return exit_code_of(lambda: command(**given()))
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from lengthwise.agreement import figure_text
 from lengthwise.bundle import ModelBundle
 from lengthwise.child_processes import started
 from lengthwise.command_line.program import print_banner
@@ -194,7 +195,7 @@ def print_summary(figures: Mapping[str, Any]) -> None:
     """Print a table, then one JSON object on the last line."""
     tau_b, baseline = figures["tau_b"], figures["tau_b_tfidf_ridge"]
     print_banner(figures["banner"])
-    print(f"ranker: tau_b {tau_b:.3f} (TF-IDF + ridge {baseline:.3f})")
+    print(f"ranker: tau_b {figure_text(tau_b)} (TF-IDF + ridge {figure_text(baseline)})")
     rows = [
         (engine, name, *figures[engine][name].values())
         for engine in ("simulator", "vllm")

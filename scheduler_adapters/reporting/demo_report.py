@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from lengthwise.agreement import figure_text
 from lengthwise.bundle import Manifest
 from lengthwise.report_page import (
     ReportSection,
@@ -71,7 +72,7 @@ def write_demo_report(
     banner = f"{manifest.banner}. " if manifest.banner else ""
     lead = (
         f"{banner}A length ranker trained on {manifest.dataset.get('train_prompts')} prompts of "
-        f"{manifest.dataset.get('id')} (tau_b {manifest.metrics.get('tau_b', float('nan')):.3f} on "
+        f"{manifest.dataset.get('id')} (tau_b {figure_text(manifest.metrics.get('tau_b'))} on "
         f"held-out prompts) cuts the mean normalised latency of a burst "
         f"{means['fcfs'] / means['pars']:.1f}-fold."
     )
@@ -135,6 +136,7 @@ def _predictor_section(manifest: Manifest, requests: Requests) -> ReportSection:
         rows.append(("copying the model's own second response", metrics["ceiling"]))
     if (attainable := manifest.dataset.get("attainable_tau_b")) is not None:
         rows.append(("best possible, by construction of the synthetic set", attainable))
+    rows = [(name, "undefined" if value is None else value) for name, value in rows]
     return ReportSection(
         heading="Predicted against real",
         text="Each point is a held-out prompt: the score that the service gave it, and how long "

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import grpc
-
 from lengthwise.child_processes import started
 from scoring_service.bench.load import Ask
 from scoring_service.client import ScoringClient
+from scoring_service.client.channel import PLAINTEXT
 from scoring_service.server.oip import INPUT, MESSAGES
 from scoring_service.server.oip import SERVICE as OIP_SERVICE
 
@@ -34,7 +33,7 @@ class OpenInferencePeer(Peer):
     """A server that speaks the Open Inference Protocol."""
 
     def client(self) -> Ask:
-        call = grpc.insecure_channel(self.target).unary_unary(
+        call = PLAINTEXT.open(self.target).unary_unary(
             f"/{OIP_SERVICE}/ModelInfer",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=MESSAGES["ModelInferResponse"].FromString,

@@ -1,14 +1,14 @@
 """Connections of the clients: plaintext to this machine, TLS and a bearer token elsewhere."""
 
-import ipaddress
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
 import grpc
 
+from lengthwise.addresses import is_loopback
 from lengthwise.errors import ConfigError, ScoringError, ServiceUnavailable, require
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
 from scoring_service.proto.status import from_rpc_error
@@ -62,15 +62,16 @@ class ClientSecurity:
         """Open a channel. Raises ConfigError e.g. for a token without TLS to another machine."""
         if not isinstance(target, str) or not target:
             raise ConfigError(f"target is {target!r}; give HOST:PORT or another gRPC target")
+        options = (*OPTIONS, ("grpc.enable_http_proxy", int(not is_loopback(target))))
         if self.ca_file is None:
             if self.metadata and not is_loopback(target):
                 raise ConfigError(
                     f"the token would reach {target} in the clear; set ca_file for TLS"
                 )
-            return grpc.insecure_channel(target, options=OPTIONS)
+            return grpc.insecure_channel(target, options=options)
         files = (self.ca_file, self.key_file, self.certificate_file)
         pems = (None if path is None else read_pem(path) for path in files)
-        return grpc.secure_channel(target, grpc.ssl_channel_credentials(*pems), options=OPTIONS)
+        return grpc.secure_channel(target, grpc.ssl_channel_credentials(*pems), options=options)
 
 
 PLAINTEXT: Final = ClientSecurity()
@@ -127,14 +128,6 @@ def check_seconds(name: str, seconds: float) -> None:
     """Raise ConfigError for a deadline that gRPC cannot keep."""
     is_kept = 0 < seconds <= MAX_WAIT_S
     require(name, seconds, is_kept, f"more than 0 and at most {MAX_WAIT_S:g}")
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether HOST:PORT or unix:PATH is on this machine."""
-    host = address.rpartition(":")[0].strip("[]")
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost" or address.startswith("unix:")
 
 
 def read_secrets(path: str) -> list[str]:

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from lengthwise import errors
+from lengthwise.addresses import shown
 from lengthwise.errors import ScoringError, ServiceOverloaded
 
 CODE_OF: Final[dict[type[ScoringError], grpc.StatusCode]] = {
@@ -59,16 +60,16 @@ def from_status(status: status_pb2.Status) -> ScoringError:
 
 def from_rpc_error(error: grpc.RpcError, target: str) -> ScoringError:
     """Return the error of a failed call to `target`."""
-    code, message = error.code(), error.details() or ""
+    code, message, place = error.code(), error.details() or "", shown(target)
     if code is grpc.StatusCode.UNAVAILABLE:
         return errors.ServiceUnavailable(
-            f"no scoring service answers at {target} ({message}); "
+            f"no scoring service answers at {place} ({message}); "
             f"start one with `python -m scoring_service serve --address {target} --bundle ...`"
         )
     # The transport refuses a message beyond its limit with the status of an overload.
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in message:
-        return errors.InvalidPrompt(f"{target} refused the request: {message}; send a smaller one")
-    status = status_pb2.Status(code=code.value[0], message=f"{target}: {message}")
+        return errors.InvalidPrompt(f"{place} refused the request: {message}; send a smaller one")
+    status = status_pb2.Status(code=code.value[0], message=f"{place}: {message}")
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY:
             # With a foreign peer's trailer, code and message still describe the failure.

@@ -8,8 +8,9 @@ from typing import Final
 
 import grpc
 
+from lengthwise.addresses import is_loopback
 from lengthwise.errors import AccessDenied, ConfigError
-from scoring_service.client.channel import is_loopback, read_pem, read_secrets
+from scoring_service.client.channel import read_pem, read_secrets
 from scoring_service.service.config import ServerConfig
 
 _NO_TOKEN: Final = "no valid bearer token came with the call; send one"

@@ -13,6 +13,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlparse
 from urllib.request import url2pathname, urlopen
 
+from lengthwise.addresses import shown
 from lengthwise.errors import BundleError, require
 from lengthwise.mlflow_store import find_store
 
@@ -46,7 +47,7 @@ class RegistrySource:
             source = self._query_server() if self._store.is_server else self._read_database()
         except _UNREADABLE as error:
             raise BundleError(
-                f"the registry {self._registry} cannot be read ({error}); check mlruns_dir"
+                f"the registry {shown(self._registry)} cannot be read ({error}); check mlruns_dir"
             ) from error
         if not source:
             raise BundleError(

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from lengthwise.addresses import api_base, api_headers
 from lengthwise.errors import ConfigError, DataError, at_least, require
-from lengthwise.openai_client import api_base, api_headers
 from lengthwise.progress import Progress
 from lengthwise.tables.options import ReadingOptions
 from lengthwise.tables.reading import read_log

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 
 import httpx
 
+from lengthwise.addresses import error_message, shown
 from lengthwise.errors import ConfigError, DataError, ServiceUnavailable
-from lengthwise.openai_client import error_message
 
 Api = Literal["chat", "completions"]
 
@@ -86,7 +86,7 @@ class Endpoint:
                 reason = f"{type(error).__name__}: {error}"
                 if isinstance(error, httpx.ConnectError) and not self.num_answered:
                     raise ConfigError(
-                        f"no server answers at {self.url} ({error}); check --endpoint"
+                        f"no server answers at {shown(self.url)} ({error}); check --endpoint"
                     ) from error
             else:
                 if response.status_code == httpx.codes.OK:
@@ -106,19 +106,20 @@ class Endpoint:
         if self.num_answered > answered_before:
             raise PromptRefused(f"{MAX_ATTEMPTS} attempts, the last: {reason}")
         raise ServiceUnavailable(
-            f"{self.url} failed {MAX_ATTEMPTS} times in a row, the last: {reason}; what was "
+            f"{shown(self.url)} failed {MAX_ATTEMPTS} times in a row, the last: {reason}; what was "
             "collected is kept: run the same command again once it is back"
         )
 
     def _refusal(self, status: int, reason: str) -> Exception:
         if status in _WRONG_ENDPOINT:
             return ConfigError(
-                f"{self.url} refuses to answer ({reason}); check --endpoint, --model and the key"
+                f"{shown(self.url)} refuses to answer ({reason}); check --endpoint, --model and "
+                "the key"
             )
         self.num_refused += 1
         if not self.num_answered and self.num_refused >= _MAX_FIRST_REFUSALS:
             return ConfigError(
-                f"{self.url} refuses every prompt, the last: {reason}; check --model, "
+                f"{shown(self.url)} refuses every prompt, the last: {reason}; check --model, "
                 "--max-tokens and --extra"
             )
         return PromptRefused(reason)
@@ -164,6 +165,7 @@ def _parsed(response: httpx.Response, url: str) -> dict[str, Any]:
         body = None
     if not isinstance(body, dict):
         raise ConfigError(
-            f"{url} answers {response.text[:60]!r}, not JSON; check --endpoint (is /v1 missing?)"
+            f"{shown(url)} answers {response.text[:60]!r}, not JSON; check --endpoint (is /v1 "
+            "missing?)"
         )
     return body

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lengthwise.agreement import tau_b
+from lengthwise.agreement import figure_text, tau_b
 from lengthwise.bundle import ModelBundle
 from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import DataError
@@ -96,10 +96,12 @@ def _print(result: Mapping[str, Any]) -> None:
         if (seen := figures["num_seen_in_training"]) != 0:
             count = "not checked" if seen is None else f"{seen} prompts"
             rows[f"  of {name}"] = f"seen in training: {count}"
-    if result["difference"] is not None:
-        low, high = result["difference_ci"]
-        difference = f"{result['difference']:+.4f} (95% {low:+.4f} to {high:+.4f}), paired"
-        rows["a - b"] = difference
-    print_rows(rows, 15)
+    low, high = (figure_text(value, "+.4f") for value in result["difference_ci"])
     verdict = {"a": "a ranks better", "b": "b ranks better", None: "no difference is proven"}
-    print(verdict[result["better"]])
+    said, rows["a - b"] = verdict[result["better"]], "undefined"
+    if result["difference"] is None:
+        said = "not compared: a tau_b is undefined"
+    else:
+        rows["a - b"] = f"{result['difference']:+.4f} (95% {low} to {high}), paired"
+    print_rows(rows, 15)
+    print(said)

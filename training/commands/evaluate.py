@@ -1,6 +1,7 @@
 """`python -m training evaluate`: figures of a bundle on a table of prompts and observed lengths."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lengthwise.agreement import tau_b
+from lengthwise.agreement import figure_text, tau_b
 from lengthwise.bundle import Manifest
 from lengthwise.errors import DataError
 from lengthwise.strict_json import finite_or_null
@@ -89,7 +90,7 @@ def measure(
         "pair_accuracy_delta": pair_accuracy(scores, lengths, delta=delta),
         "delta": delta,
         "ceiling": top,
-        "tau_b_over_ceiling": value / top,
+        "tau_b_over_ceiling": value / top if top else math.nan,
         "tau_b_geometric_mean": tau_b(scores[repeated], means),
         "tau_b_geometric_mean_ci": tau_b_ci(scores[repeated], means),
         "num_repeated": len(repeated),
@@ -124,9 +125,11 @@ def _baselines(
 
 
 def _print(result: Mapping[str, Any]) -> None:
+    seen = result["num_seen_in_training"]
+    fitted = {} if seen is None else result["baselines"]
     rows = {
         "prompts": result["n"],
-        "seen in training": result["num_seen_in_training"],
+        "seen in training": "not checked" if seen is None else seen,
         "tau_b": result["tau_b"],
         "tau_b, 95% interval": result["tau_b_ci"],
         "tau_b within groups": result["tau_b_within_groups"],
@@ -135,15 +138,14 @@ def _print(result: Mapping[str, Any]) -> None:
         "tau_b, mean of samples": result["tau_b_geometric_mean"],
         "pair accuracy": result["pair_accuracy"],
         f"pair accuracy, delta {result['delta']}": result["pair_accuracy_delta"],
-        **{f"baseline {name}": value for name, value in result["baselines"].items()},
+        "baseline prompt_length": result["baselines"]["prompt_length"],
+        **{f"baseline {name}": value for name, value in fitted.items()},
         **{f"coverage of {q}": share for q, share in (result["coverage"] or {}).items()},
     }
     print_rows({name: _show(value) for name, value in rows.items()}, 29)
 
 
 def _show(value: Any) -> str:
-    if value is None:
-        return "-"
     if isinstance(value, list):
         return " to ".join(map(_show, value))
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return str(value) if isinstance(value, int | str) else figure_text(value)

@@ -14,6 +14,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
+from lengthwise.agreement import figure_text
 from lengthwise.command_line.options import POSITIONAL, common_options
 from lengthwise.command_line.program import run_command
 from lengthwise.errors import ConfigError
@@ -209,20 +210,25 @@ def _without_torn_checkpoints(folder: Path) -> Iterator[None]:
 
 def _print_result(result: dict[str, Any]) -> None:
     def tau_b(name: str, note: str) -> str | None:
-        return None if result.get(name) is None else f"{result[name]:.3f}  ({note})"
+        return f"{figure_text(result[name])}  ({note})" if name in result else None
 
-    low, high = result["tau_b_ci"]
+    low, high = map(figure_text, result["tau_b_ci"])
+    interval = "no interval" if low == "undefined" else f"95% interval {low} to {high}"
+    drop, val_drop = (
+        figure_text(result[f"int8_{part}tau_b_drop"], "+.4f") for part in ("", "val_")
+    )
     # The validation split decides whether INT8 is kept, the test split shows the loss.
-    chosen_by = f"validation {result['int8_val_tau_b_drop']:+.4f}"
-    loss = f"{result['int8_tau_b_drop']:+.4f} tau_b on test  ({chosen_by}: kept)"
+    excess = f"it{'s loss of' if val_drop == 'undefined' else ' loses too much'} tau_b"
+    chosen_by = f"validation {val_drop}"
+    loss = f"{drop} tau_b on test  ({chosen_by}: kept)"
     rows = {
         "test prompts": f"{result['test_prompts']}, ranked by {result['label']}",
-        "tau_b": tau_b("tau_b", f"95% interval {low:.3f} to {high:.3f}"),
+        "tau_b": tau_b("tau_b", interval),
         "tau_b, TF-IDF + ridge": tau_b("tau_b_tfidf_ridge", "same training prompts"),
         "tau_b, second sample": tau_b("ceiling", "the model's own next answer"),
         "encoder passes": f"{result['encoder_passes']} in {result['train_cpu_s']:.1f} CPU-s",
         "INT8 loses": loss if result["has_int8"] else None,
-        "INT8 left out": None if result["has_int8"] else f"it loses too much tau_b  ({chosen_by})",
+        "INT8 left out": None if result["has_int8"] else f"{excess}  ({chosen_by})",
         "bundle": result["bundle"],
         "registry": f"version {result['registry_version']}: {result['verdict']}",
     }

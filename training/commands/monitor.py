@@ -1,6 +1,5 @@
 """`python -m training monitor`: tau_b and coverage of a bundle on logged responses."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -135,8 +134,8 @@ def _log(
             low, high = window.tau_b_ci
             figures = {"tau_b": window.tau_b, "tau_b_low": low, "tau_b_high": high}
             figures |= {f"coverage_{q}": share for q, share in window.coverage.items()}
-            defined = {f"monitor/{k}": v for k, v in figures.items() if not math.isnan(v)}
-            tracker.log_metrics(defined, step=window.end_row)
+            figures = {f"monitor/{name}": value for name, value in figures.items()}
+            tracker.log_metrics(figures, step=window.end_row)
         tracker.set_tags({"verdict": result["reason"]})
         figure = tracker.log_figure(drift(windows, result["gate_tau_b"], title), "drift")
     return tracker.run_id, figure

@@ -4,13 +4,17 @@ Each is fitted on the ranker's own training prompts, and returns one value per p
 longer.
 """
 
+import re
 from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.config import Repeats
 from training.data.labels import LabelledPrompt, targets, texts
+
+_WORD: Final = r"(?u)\b\w+\b"
 
 
 def group_means(
@@ -28,12 +32,21 @@ def group_means(
 def tfidf_ridge(
     train: Sequence[LabelledPrompt], repeats: Repeats, items: Sequence[LabelledPrompt]
 ) -> NDArray[np.float64]:
-    """Return log lengths predicted by ridge regression on TF-IDF of words and word pairs."""
+    """Return log lengths predicted by ridge regression on TF-IDF of words and word pairs.
+
+    If at most half of the words of `items` occur in `train`, as in scripts without spaces, the
+    features also include runs of one to three characters.
+    """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import Ridge
-    from sklearn.pipeline import make_pipeline
+    from sklearn.pipeline import make_pipeline, make_union
 
-    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
-    model = make_pipeline(words, Ridge(alpha=1.0))
+    features: Any = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=_WORD)
+    known = {word for text in texts(train) for word in re.findall(_WORD, text.lower())}
+    tested = [word for text in texts(items) for word in re.findall(_WORD, text.lower())]
+    if 2 * sum(word in known for word in tested) <= len(tested):
+        runs = TfidfVectorizer(ngram_range=(1, 3), sublinear_tf=True, analyzer="char")
+        features = make_union(features, runs) if known else runs
+    model = make_pipeline(features, Ridge(alpha=1.0))
     model.fit(texts(train), np.log(targets(train, repeats)))
     return np.asarray(model.predict(texts(items)), np.float64)

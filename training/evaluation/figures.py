@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from training.evaluation.drift import Window
 
 
-def training_curve(history: Sequence[Mapping[str, float]], baseline: float) -> Figure:
+def training_curve(history: Sequence[Mapping[str, float]], baseline: float | None) -> Figure:
     """tau_b on the validation split over epochs, with the TF-IDF + ridge baseline on test."""
     figure, axes = _axes((6, 3.5), xlabel="epochs", ylabel="tau_b on the validation split")
     axes.plot([p["epoch"] for p in history], [p["val/tau_b"] for p in history], marker="o", ms=3)
-    axes.axhline(baseline, color="grey", ls="--", label="TF-IDF + ridge (test)")
+    label = f"TF-IDF + ridge (test){': undefined' if baseline is None else ''}"
+    axes.axhline(np.nan if baseline is None else baseline, color="grey", ls="--", label=label)
     axes.legend()
     return figure
 

@@ -33,7 +33,7 @@ def ranker_page(
         coverage: quantile -> share of lengths at or below its curve.
         prompts: prompts with their `scores` and observed `lengths`, in tokens.
     """
-    order = [(name, tau_b, *(pair or (None, None))) for name, (tau_b, pair) in rankers.items()]
+    order = [(n, "undefined" if t is None else t, *(ci or "--")) for n, (t, ci) in rankers.items()]
     sections = [
         ReportSection(
             heading="Order of the lengths",
@@ -65,7 +65,8 @@ def ranker_page(
             caption = f"MLflow run {manifest.mlflow_run_id}."
             sections.append(ReportSection(heading="Training", figure=curve, caption=caption))
     (tau_b, interval), *_ = rankers.values()
-    between = "" if interval is None else f" (95% interval {interval[0]:.3f} to {interval[1]:.3f})"
+    low, high = interval or (None, None)
+    between = "" if low is None else f" (95% interval {low:.3f} to {high:.3f})"
     said = "undefined" if tau_b is None else f"{tau_b:.3f}"
     lead = (
         f"On {len(prompts):,} prompts that it was not trained on, this ranker's order agrees with "

@@ -1,5 +1,6 @@
 """The champion of a registered model: a version replaces it only if it is provably better."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ def judge(
     if champion is None:
         low, high = figures.get("tau_b_ci") or (None, None)
         if low is None:
-            return Promotion(False, "its tau_b on the test prompts is not known; promote by hand")
+            return Promotion(False, "its tau_b is not known or undefined; promote by hand")
         interval = f"tau_b {figures['tau_b']:+.4f}, 95% interval {low:+.4f} to {high:+.4f}"
         if low > 0:
             return Promotion(True, f"the first champion: {interval}")
@@ -48,6 +49,8 @@ def judge(
     lengths = observed(test)
     scores, others = (score_prompts(bundle, texts(test)) for bundle in (challenger, champion))
     gain = tau_b(scores, lengths) - tau_b(others, lengths)
+    if math.isnan(gain):
+        return Promotion(False, "not comparable: one tau_b is undefined; promote by hand")
     low, high = tau_b_difference_ci(scores, others, lengths)
     verb = "beats" if low > 0 else "does not beat"
     reason = f"{verb} the champion: tau_b {gain:+.4f}, 95% interval {low:+.4f} to {high:+.4f}"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from lengthwise.agreement import tau_b
+from lengthwise.agreement import figure_text, tau_b
 from lengthwise.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
 from lengthwise.report_page import write_page
 from lengthwise.strict_json import finite_or_null
@@ -68,15 +68,15 @@ def write_bundle(
         )
         names = [name for name in (INT8, FP32) if (models / name).is_file()]
         if INT8 not in names:
-            text = "INT8 left out: it loses %.4f tau_b on the validation split"
-            logger.warning(text, parity["int8_val_tau_b_drop"])
+            text = "INT8 left out: its loss of tau_b on the validation split is %s"
+            logger.warning(text, figure_text(parity["int8_val_tau_b_drop"], ".4f"))
         tokenizer.save(str(models / TOKENIZER))
         scorers = {name: OnnxScorer(models / name) for name in names}
         scores = {name: onnx_scores(scorer, test_ids) for name, scorer in scorers.items()}
         served = scores[names[0]]
         lengths = [len(ids) for ids in test_ids]
         metrics = assess(config, splits, served, scores[FP32], lengths) | {
-            **parity,
+            **finite_or_null(parity),
             "has_int8": INT8 in scores,
             "encoder_passes": trained.num_encoded,
             "train_cpu_s": round(trained.train_cpu_s, 3),
@@ -211,13 +211,13 @@ def log_results(
         save_scorer(Path(work), trained.scorer, trained.tokenizer)
         tracker.log_folder(Path(work), f"{prefix}{CHECKPOINT}")
     low, high = metrics["tau_b_ci"]
-    numbers = {"tau_b_low": low, "tau_b_high": high}
-    numbers |= {k: v for k, v in metrics.items() if isinstance(v, int | float)}
+    numbers = {"tau_b_low": low, "tau_b_high": high, **metrics}
     numbers |= {f"coverage_{q}": share for q, share in metrics.get("coverage", {}).items()}
     tracker.log_metrics({prefix + name: value for name, value in numbers.items()})
     curve = figures.training_curve(trained.history, metrics["tau_b_tfidf_ridge"])
     tracker.log_figure(curve, f"{prefix}training_curve")
-    title = f"{bundle.manifest.name}: {len(splits.test)} test prompts, tau_b {metrics['tau_b']:.3f}"
+    tau = figure_text(metrics["tau_b"])
+    title = f"{bundle.manifest.name}: {len(splits.test)} test prompts, tau_b {tau}"
     scatter = figures.predicted_against_real(scores, observed(splits.test), title)
     tracker.log_figure(scatter, f"{prefix}predicted_against_real")
 

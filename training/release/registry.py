@@ -64,7 +64,9 @@ def tags_of(manifest: Manifest) -> dict[str, str]:
     """Return the figures of a bundle as tags of its run and of its registered version."""
     figures = figures_of(manifest)
     low, high = figures["tau_b_ci"] or (None, None)
+    undefined = ", ".join(key for key, value in manifest.metrics.items() if value is None)
     values = figures | {"tau_b_low": low, "tau_b_high": high, "warning": manifest.banner}
+    values |= {"undefined": undefined or None}
     del values["tau_b_ci"], values["banner"]
     return {key: str(value) for key, value in values.items() if value is not None}
 
@@ -92,9 +94,9 @@ def figures_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def show_tau_b(figures: Mapping[str, Any]) -> str:
-    """Return e.g. `.598 (.582 to .615)`; a dash if it is unknown or undefined."""
+    """Return e.g. `.598 (.582 to .615)` or `undefined`; a dash without a bundle."""
     value, interval = figures["tau_b"], figures["tau_b_ci"]
     if value is None or math.isnan(value):
-        return "-"
+        return "undefined" if figures.get("revision") else "-"
     low, high = interval or (None, None)
     return f"{value:.3f}" + ("" if low is None else f" ({low:.3f} to {high:.3f})")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import math
 import os
 import shutil
 import tempfile
@@ -220,10 +221,14 @@ class Tracker(Store):
         given = [RunTag(key, value) for key, value in tags.items() if value]
         self.client.log_batch(self.run_id, tags=given)
 
-    def log_metrics(self, metrics: Mapping[str, float], *, step: int = 0) -> None:
-        """Log final figures, or those of one point of a curve."""
+    def log_metrics(self, metrics: Mapping[str, Any], *, step: int = 0) -> None:
+        """Log the defined numbers of a result, or of one point of a curve."""
         now_ms = int(time.time() * 1000)
-        points = [Metric(key, value, now_ms, step) for key, value in metrics.items()]
+        points = [
+            Metric(key, value, now_ms, step)
+            for key, value in metrics.items()
+            if isinstance(value, int | float) and not math.isnan(value)
+        ]
         self.client.log_batch(self.run_id, metrics=points)
 
     def log_folder(self, folder: Path, name: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lengthwise.agreement import tau_b
+from lengthwise.agreement import figure_text, tau_b
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import DataError, at_least
 from training.commands.options import OutputOptions, print_result
@@ -200,16 +200,16 @@ def _print(result: Mapping[str, Any], out: Path) -> None:
     learnt, copied = np.array(result["learnt"]), np.array(result["copy"])
     other = ~np.eye(len(learnt), dtype=bool)
     print(f"{len(learnt)} models, {result['num_prompts']} prompts: mean tau_b")
-    print(f"trained on the tested model itself      {np.diag(learnt).mean():.3f}")
-    print(f"trained on another model                {learnt[other].mean():.3f}")
-    print(f"copying another model's true lengths    {copied[other].mean():.3f}")
-    print(f"consensus of all other models           {np.mean(result['consensus']):.3f}")
+    print(f"trained on the tested model itself      {figure_text(np.diag(learnt).mean())}")
+    print(f"trained on another model                {figure_text(learnt[other].mean())}")
+    print(f"copying another model's true lengths    {figure_text(copied[other].mean())}")
+    print(f"consensus of all other models           {figure_text(np.mean(result['consensus']))}")
     if "bundle" in result:
         bundle = result["bundle"]
         print(
             f"the bundle, {bundle['num_unseen_models']} models it never saw, "
             f"{bundle['num_prompts']} prompts it never saw   "
-            f"{bundle['mean_tau_b_unseen_models']:.3f} "
-            f"(consensus there {bundle['mean_consensus_unseen_models']:.3f})"
+            f"{figure_text(bundle['mean_tau_b_unseen_models'])} "
+            f"(consensus there {figure_text(bundle['mean_consensus_unseen_models'])})"
         )
     print(f"table and figure in {out}")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lengthwise.agreement import tau_b
+from lengthwise.agreement import figure_text, tau_b
 from lengthwise.errors import DataError, at_least
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.config import LossConfig, TrainConfig
@@ -217,27 +217,30 @@ def _print(result: Mapping[str, Any]) -> None:
         f"{protocol['epochs']} epochs, {dataset['test_prompts']} test prompts, seeds from "
         f"{protocol['seed']}; the paper: Alpaca answered by {PAPER_MODELS}\n"
         f"CPU seconds to validation tau_b {reach['val_tau_b']:.3f}   "
-        f"all pairs {reach['ours']:.0f}, explicit pairs {reach['theirs']:.0f}"
+        f"all pairs {figure_text(reach['ours'], '.0f')}, "
+        f"explicit pairs {figure_text(reach['theirs'], '.0f')}"
     )
-    print(f"TF-IDF + ridge on the same prompts      {result['tau_b_tfidf_ridge']:.3f}")
-    print(f"all pairs over explicit pairs          {result['gain_of_all_pairs']:+.3f}")
-    print(f"noise ceiling, another sample           {result['ceiling']:.3f}")
+    print(f"TF-IDF + ridge on the same prompts      {figure_text(result['tau_b_tfidf_ridge'])}")
+    print(
+        f"all pairs over explicit pairs          {figure_text(result['gain_of_all_pairs'], '+.3f')}"
+    )
+    print(f"noise ceiling, another sample           {figure_text(result['ceiling'])}")
     if result["gpt4_twice"] is not None:
         print(
-            f"two releases of GPT-4, AlpacaEval       {result['gpt4_twice']:.3f}: the paper's .96 "
-            "is above GPT-4's own agreement with its next answer"
+            f"two releases of GPT-4, AlpacaEval       {figure_text(result['gpt4_twice'])}: "
+            "the paper's .96 is above GPT-4's own agreement with its next answer"
         )
 
 
 def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     print(f"{title}: tau_b\n{'':34}{'ours':>7}  95% interval   passes   CPU-s  paper, by model")
     for row in rows:
-        low, high = row["tau_b_ci"]
+        low, high = map(figure_text, row["tau_b_ci"])
         paper = " ".join(f"{value:.2f}" for value in row["paper"] or ()) or "-"
         print(
-            f"{row['method']:34}{row['tau_b']:7.3f}  {low:.3f} to {high:.3f}"
+            f"{row['method']:34}{figure_text(row['tau_b']):>7}  {low} to {high}"
             f"{row['encoder_passes']:9}{row['cpu_s']:8.0f}  {paper}"
         )
         if len(row["tau_b_by_seed"]) > 1:
-            print(f"{'':34}by seed {' '.join(f'{value:.3f}' for value in row['tau_b_by_seed'])}")
+            print(f"{'':34}by seed {' '.join(map(figure_text, row['tau_b_by_seed']))}")
     print()

@@ -20,8 +20,8 @@ from urllib.parse import urljoin
 import httpx
 import pandas as pd
 
+from lengthwise.addresses import api_base, api_headers, error_message, shown
 from lengthwise.errors import ConfigError, DataError
-from lengthwise.openai_client import api_base, api_headers, error_message
 from lengthwise.progress import Progress
 
 _TIMEOUT_S: Final = 300.0
@@ -127,15 +127,15 @@ class Endpoint:
                 if not response.is_success:
                     said = error_message(response.read().decode(errors="replace"))
                     raise ConfigError(
-                        f"{url} answers HTTP {response.status_code} ({said}); check --endpoint, "
-                        "and the key in $OPENAI_API_KEY"
+                        f"{shown(url)} answers HTTP {response.status_code} ({said}); check "
+                        "--endpoint, and the key in $OPENAI_API_KEY"
                     )
                 # Not iter_lines, which also splits at U+2028 inside an answer.
                 for part in response.iter_bytes():
                     *lines, rest = (rest + part).split(b"\n")
                     yield from lines
         except httpx.HTTPError as error:
-            raise ConfigError(f"no answer from {url} ({error}); check --endpoint") from error
+            raise ConfigError(f"no answer from {shown(url)} ({error}); check --endpoint") from error
         yield rest
 
     def _parsed(self, text: bytes, of: Callable[[Any], Any]) -> Any:
@@ -144,7 +144,7 @@ class Endpoint:
         except (ValueError, TypeError, LookupError) as error:
             said = text[:60].decode(errors="replace")
             raise ConfigError(
-                f"{self.url} answers {said!r}, which is no OpenAI-style API; check "
+                f"{shown(self.url)} answers {said!r}, which is no OpenAI-style API; check "
                 "--endpoint (is /v1 missing?)"
             ) from error
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from lengthwise.agreement import figure_text
 from lengthwise.progress import Progress
 from scheduler_adapters.commands.capacity import is_met
 from scheduler_adapters.policy import load_serving_policy
@@ -48,8 +49,9 @@ class Spread(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        text = f"{self.value:.3g}"
-        return text if self.low == self.high else f"{text} [{self.low:.3g}, {self.high:.3g}]"
+        text = figure_text(self.value, ".3g")
+        is_alone = self.low == self.high or text == "undefined"
+        return text if is_alone else f"{text} [{self.low:.3g}, {self.high:.3g}]"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
