@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,9 +32,9 @@ from lengthwise.tables.options import (
 )
 from lengthwise.tables.prompt_text import prompt_of
 from lengthwise.tables.times import Times
-from lengthwise.tables.token_counts import CACHED_BESIDE, settle
+from lengthwise.tables.token_counts import CACHED_BESIDE, TokenCounts, settle
 from lengthwise.tables.tokenizer import token_counter
-from lengthwise.tables.values import count_of, first_at, unpacked, value_at
+from lengthwise.tables.values import count_of, first_at, shape_of, unpacked, value_at, way_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +48,7 @@ _OPTIONS: Final = {
     "model": MODEL,
 }
 _COUNTS: Final = ("prompt_tokens", "output_tokens", "reasoning_tokens", "answer_tokens")
+_ORIGINS: Final = ("prompt", "output_tokens", "prompt_tokens", "arrival_s")
 _FIELDS: Final = (
     *("prompt", "output_tokens", "prompt_tokens", "reasoning_tokens", "total_tokens"),
     *("cached_tokens", "output_parts", "model", "arrival_s", "request_id", "finish_reason"),
@@ -64,6 +66,19 @@ _MOST_SHAPES: Final = 4096
 _CUT: Final = "litellm_truncated"
 
 log = logging.getLogger(__name__)
+
+
+_Way = tuple[str, tuple[str, ...]]
+"""A path, and its keys in rows of one shape; no keys: `value_at` walks."""
+
+
+class _Plan(NamedTuple):
+    """Ways to what is read in rows of one shape."""
+
+    prompt: tuple[_Way, ...]
+    fields: dict[str, tuple[_Way, ...]]
+    checks: tuple[tuple[_Way, tuple[Any, ...], bool], ...]
+    """Ways, values, and whether an answered row has one of them."""
 
 
 class _LeftOut(str):
@@ -125,6 +140,7 @@ class LogReader:
         self.kept = "prompt" in (*needs, *wants)
         self.prompts: list[str | None] = []
         self.models: list[str] = []
+        self.names: dict[str, str] = {}
         self.further: dict[str, list[Any]] = defaultdict(list)
         self.counts = {name: array("d") for name in _COUNTS}
         self.places, self.numbers = array("q"), array("q")
@@ -132,9 +148,10 @@ class LogReader:
         self.times = Times()
         self.left_out: Counter[str] = Counter()
         self.warned: Counter[str] = Counter()
-        self.sources: dict[str, Counter[str]] = defaultdict(Counter)
+        self.origins: Counter[tuple[str, ...]] = Counter()
         self.seen: set[int] = set()
         self.ids: set[int] = set()
+        self.tokenizer = str(options.tokenizer)
         self.count_tokens = token_counter(options.tokenizer) if options.tokenizer else None
         given = {
             "prompt": options.prompt_column,
@@ -162,7 +179,7 @@ class LogReader:
         if known is TABLE:
             paths |= {name: tuple(names) for name, names in self.extras.items()}
         self.fields = paths
-        self.plans: dict[tuple[str, ...], dict[str, tuple[tuple[str, bool], ...]]] = {}
+        self.plans: dict[tuple[Any, ...], _Plan] = {}
         rows = [row for row in sample if not isinstance(row, BadRow)]
         asked = [name for name in self.given if name in (*self.needs, "model", "arrival_s")]
         if known is TABLE:
@@ -183,6 +200,13 @@ class LogReader:
             advice = f"; give {' '.join(dict.fromkeys(given))}{more}"
             text = no_column(list(missing), _leaves(rows[0]), advice)
             raise DataError(text, path=path)
+        every_path = (*chain(*paths.values()), *known.answered, *known.no_load)
+        self.inner = frozenset(
+            ".".join(keys[start:end])
+            for keys in (path.split(".") for path in every_path)
+            for end in range(1, len(keys))
+            for start in range(end)
+        )
 
     def take(self, rows: Iterable[Row | BadRow]) -> None:
         """Read rows. Raises DataError for a bad one unless bad rows are skipped."""
@@ -200,120 +224,121 @@ class LogReader:
             raise DataError(f"{reason}; {SKIP}", path=path, row=row)
         self.left_out[reason.partition(" (")[0]] += 1
 
-    def _plan(self, row: Mapping[str, Any]) -> dict[str, tuple[tuple[str, bool], ...]]:
-        """Return the paths of each field that may lead into rows with these keys."""
-        shape = tuple(row)
+    def _plan(self, row: Mapping[str, Any]) -> _Plan:
+        """Return the ways to each field in rows of the shape of this one."""
+        shape = shape_of(row, self.inner)
         found = self.plans.get(shape)
         if found is None:
             if len(self.plans) >= _MOST_SHAPES:
                 self.plans.clear()
-            found = self.plans[shape] = {
-                name: tuple((path, path in row) for path in paths if _starts(path, row))
-                for name, paths in self.fields.items()
-            }
+            fields = {name: _ways(row, paths) for name, paths in self.fields.items()}
+            known, checks = self.known, list[tuple[_Way, tuple[Any, ...], bool]]()
+            for values, is_right in ((known.answered, True), (known.no_load, False)):
+                for path, wanted in values.items():
+                    checks += [(way, wanted, is_right) for way in _ways(row, (path,))]
+            prompt = fields.pop("prompt")
+            filled = {name: ways for name, ways in fields.items() if ways}
+            found = self.plans[shape] = _Plan(prompt, filled, tuple(checks))
         return found
 
     def _add(self, row: Mapping[str, Any]) -> str | None:
         known = self.known
         if known.prepare is not None:
             row = known.prepare(row)
-        if (reason := _no_request(row, known)) is not None:
-            return reason
         plan = self._plan(row)
-
-        def first(name: str) -> tuple[Any, str]:
-            for path, is_key in plan[name]:
-                value = row[path] if is_key else value_at(row, path)
-                if value is not None and value != "":
-                    return value, path
-            return None, ""
-
-        model, _ = first("model")
+        if (reason := _no_request(row, known, plan)) is not None:
+            return reason
+        values, paths = _values(row, plan)
+        model = values.get("model")
         if self.options.model is not None and model != self.options.model:
             return _LeftOut(f"a model other than {self.options.model}")
-        prompt, prompt_from = self._prompt(row, plan["prompt"])
-        raw, length_from = first("output_tokens")
-        output, reasoning = count_of(raw), count_of(first("reasoning_tokens")[0])
-        size, size_from = first("prompt_tokens")
-        size, rule = count_of(size), ""
-        if output is None and self.count_tokens is not None:
-            text = raw if isinstance(raw, str) else first("answer")[0]
-            if isinstance(text, str) and text.strip():
-                output, length_from = self.count_tokens(text), str(self.options.tokenizer)
-                if size is None and prompt is not None:
-                    size, size_from = self.count_tokens(prompt), length_from
-        if "output_tokens" not in self.given:
-            found = settle(
-                size,
-                output,
-                reasoning,
-                count_of(first("total_tokens")[0]),
-                count_of(first("cached_tokens")[0]),
-                parts_beside=known.parts_beside,
-                cached_beside=known.parts_beside or size_from.endswith("input_tokens"),
-                details=count_of(first("output_parts")[0]),
-            )
-            if found.doubt:
-                return found.doubt
-            output, reasoning, rule = found.output, found.reasoning, found.rule
-            size = size if "prompt_tokens" in self.given else found.prompt
-        counts = {"prompt_tokens": size, "output_tokens": output, "reasoning_tokens": reasoning}
-        counts["answer_tokens"] = self._answer(row, output, reasoning)
-        if output is None and reasoning is not None and counts["answer_tokens"] is not None:
-            counts["output_tokens"] = output = reasoning + counts["answer_tokens"]
-        if (reason := self._unfit(row, first, prompt, raw, counts)) is not None:
+        prompt, prompt_from = self._prompt(row, plan)
+        found = self._counts(values, paths, prompt)
+        if found.doubt:
+            return found.doubt
+        output, reasoning = found.output, found.reasoning
+        answer = None if output is None or reasoning is None else output - reasoning
+        if known is TABLE and "answer_tokens" in row:
+            answer = count_of(row["answer_tokens"])
+        if output is None and reasoning is not None and answer is not None:
+            output = reasoning + answer
+        counts = dict(zip(_COUNTS, (found.prompt, output, reasoning, answer), strict=True))
+        if (reason := self._unfit(row, values, prompt, counts)) is not None:
             return reason
-        identity, _ = first("request_id")
-        arrival, arrival_from = first("arrival_s")
-        if identity is not None and (reason := self._repeated(identity, prompt, arrival, counts)):
-            return reason
+        arrival = values.get("arrival_s")
+        if "request_id" in values:
+            reason = self._repeated(values["request_id"], prompt, arrival, counts)
+            if reason is not None:
+                return reason
         if (reason := self.times.add(arrival)) is not None:
             if arrival is not None and "arrival_s" in self.needs:
                 return reason
             self.times.skip()
-        self._append(row, prompt, counts, model)
-        is_of_prompt = rule == CACHED_BESIDE
-        self._count_sources(
-            prompt=prompt_from if prompt is not None else "",
-            output_tokens=f"{rule} ({length_from})" if rule and not is_of_prompt else length_from,
-            prompt_tokens=f"{rule} ({size_from})" if is_of_prompt else size_from,
-            arrival_s=arrival_from,
-        )
+        self._append(row, values, prompt, counts)
+        output_from, size_from = paths.get("output_tokens", ""), paths.get("prompt_tokens", "")
+        if found.rule == CACHED_BESIDE:
+            size_from = f"{found.rule} ({size_from})"
+        elif found.rule:
+            output_from = f"{found.rule} ({output_from})"
+        self.origins[
+            prompt_from if prompt is not None else "",
+            output_from,
+            size_from,
+            paths.get("arrival_s", ""),
+        ] += 1
         return None
 
-    def _prompt(
-        self, row: Mapping[str, Any], paths: Iterable[tuple[str, bool]]
-    ) -> tuple[str | None, str]:
-        for path, is_key in paths:
-            text = prompt_of(row[path] if is_key else value_at(row, path))
+    def _counts(
+        self, values: Mapping[str, Any], paths: dict[str, str], prompt: str | None
+    ) -> TokenCounts:
+        """Return the token counts of a row; adds the tokenizer to the paths if it counts."""
+        raw = values.get("output_tokens")
+        output, reasoning = count_of(raw), count_of(values.get("reasoning_tokens"))
+        size = count_of(values.get("prompt_tokens"))
+        if output is None and self.count_tokens is not None:
+            text = raw if isinstance(raw, str) else values.get("answer")
+            if isinstance(text, str) and text.strip():
+                output, paths["output_tokens"] = self.count_tokens(text), self.tokenizer
+                if size is None and prompt is not None:
+                    size, paths["prompt_tokens"] = self.count_tokens(prompt), self.tokenizer
+        if "output_tokens" in self.given:
+            return TokenCounts(size, output, reasoning)
+        beside = self.known.parts_beside
+        found = settle(
+            size,
+            output,
+            reasoning,
+            count_of(values.get("total_tokens")),
+            count_of(values.get("cached_tokens")),
+            parts_beside=beside,
+            cached_beside=beside or paths.get("prompt_tokens", "").endswith("input_tokens"),
+            details=count_of(values.get("output_parts")),
+        )
+        return found._replace(prompt=size) if "prompt_tokens" in self.given else found
+
+    def _prompt(self, row: Mapping[str, Any], plan: _Plan) -> tuple[str | None, str]:
+        for way in plan.prompt:
+            text = prompt_of(_value(row, way))
             if text == REDACTED:
                 self.warned["prompts redacted by LiteLLM (turn_off_message_logging)"] += 1
                 return None, REDACTED
             if text is not None:
-                return text, path
+                return text, way[0]
         return None, ""
-
-    def _answer(
-        self, row: Mapping[str, Any], output: int | None, reasoning: int | None
-    ) -> int | None:
-        if self.known is TABLE and "answer_tokens" in row:
-            return count_of(row["answer_tokens"])
-        return None if output is None or reasoning is None else output - reasoning
 
     def _unfit(
         self,
         row: Mapping[str, Any],
-        first: Callable[[str], tuple[Any, str]],
+        values: Mapping[str, Any],
         prompt: str | None,
-        raw: Any,
         counts: Mapping[str, int | None],
     ) -> str | None:
         """Return why a row is bad or left out; None for a good row."""
         if prompt is not None and not prompt.isascii() and not _is_text(prompt):
             return "its prompt holds half a surrogate pair, which is no text"
-        if (choices := _num_choices(first("choices")[0])) > 1:
-            return _LeftOut(f"several answers in one count (n = {choices})".partition(" (")[0])
-        if (why := self._cut(row, first, prompt, counts["output_tokens"])) is not None:
+        if "choices" in values and _num_choices(values["choices"]) > 1:
+            return _LeftOut("several answers in one count")
+        if (why := _cut(values, prompt, counts["output_tokens"])) is not None:
             if self.options.censored == "leave-out":
                 return _LeftOut(f"censored: {why}")
             self.warned[f"rows kept though censored: {why}"] += 1
@@ -326,18 +351,14 @@ class LogReader:
                 and name not in details
                 and (counts[name] is None or (name == "prompt_tokens" and not counts[name]))
             ):
-                least = "a whole number of tokens"
-                given = (
-                    raw if name == "output_tokens" else first(name)[0] if name in _FIELDS else None
-                )
+                least, given = "a whole number of tokens", values.get(name)
                 return (
                     f"{name} is no whole number of tokens ({str(given)[:40]!r} is no {least})"
                     if given is not None
                     else self._missing(name)
                 )
         if "prompt" in self.needs and prompt is None:
-            is_redacted = self._prompt(row, ((p, p in row) for p in self.fields["prompt"]))[1]
-            if is_redacted == REDACTED:
+            if any(prompt_of(value_at(row, path)) == REDACTED for path in self.fields["prompt"]):
                 return "LiteLLM redacted the prompt (turn_off_message_logging is set)"
             return self._missing("prompt")
         for name in self.options.length_column[1:]:
@@ -349,29 +370,6 @@ class LogReader:
         advice = {"prompt": self.known.without_prompt, "output_tokens": self.known.without_length}
         hint = advice.get(name) if self.known is not TABLE else None
         return f"it has no {name}" + (f" ({hint})" if hint else "")
-
-    def _cut(
-        self,
-        row: Mapping[str, Any],
-        first: Callable[[str], tuple[Any, str]],
-        prompt: str | None,
-        output: int | None,
-    ) -> str | None:
-        """Return why the length of a row is a lower bound only; None if it is not."""
-        if (said := first("censored")[0]) is not None:
-            return str(said)
-        reason, _ = first("finish_reason")
-        if isinstance(reason, list):
-            reason = next((end for end in reason if end in CENSORED_ENDS), None)
-        if isinstance(reason, str) and reason in CENSORED_ENDS:
-            return f"finish_reason is {reason}"
-        if first("broken")[0]:
-            return "its stream broke off"
-        if prompt is not None and _CUT in prompt:
-            return "LiteLLM cut the prompt"
-        limit = count_of(first("limit")[0])
-        is_reached = reason is None and limit is not None and output is not None and output >= limit
-        return "max_tokens reached" if is_reached and output else None
 
     def _repeated(
         self, identity: Any, prompt: str | None, arrival: Any, counts: Mapping[str, int | None]
@@ -388,11 +386,16 @@ class LogReader:
         return None
 
     def _append(
-        self, row: Mapping[str, Any], prompt: str | None, counts: Mapping[str, Any], model: Any
+        self,
+        row: Mapping[str, Any],
+        values: Mapping[str, Any],
+        prompt: str | None,
+        counts: Mapping[str, int | None],
     ) -> None:
         if self.kept:
             self.prompts.append(prompt)
-        self.models.append("" if model is None else str(model))
+        model = str(values.get("model", ""))
+        self.models.append(self.names.setdefault(model, model))
         for name, numbers in self.counts.items():
             count = counts[name]
             numbers.append(np.nan if count is None else count)
@@ -404,17 +407,13 @@ class LogReader:
             for name, names in self.extras.items():
                 self.further[name].append(first_at(row, tuple(names)))
 
-    def _count_sources(self, **sources: str) -> None:
-        for name, source in sources.items():
-            if source:
-                self.sources[name][source] += 1
-
     def finish(self, files: Sequence[Path]) -> Log:
         """Return the columns. Raises DataError if no row is left, or the times are in no unit."""
         import pandas as pd
 
         if not self.numbers:
             raise self._nothing(files)
+        self.sources = self._sources()
         columns: dict[str, Any] = {"prompt": self.prompts} if self.kept else {}
         for name in ("output_tokens", "prompt_tokens", "reasoning_tokens", "answer_tokens"):
             numbers = np.array(self.counts[name])
@@ -455,6 +454,14 @@ class LogReader:
             ),
             sources={name: _shares(found) for name, found in self.sources.items()},
         )
+
+    def _sources(self) -> dict[str, Counter[str]]:
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for origins, rows in self.origins.items():
+            for name, source in zip(_ORIGINS, origins, strict=True):
+                if source:
+                    found[name][source] += rows
+        return found
 
     def _nothing(self, files: Sequence[Path]) -> DataError:
         if not self.num_rows:
@@ -503,24 +510,60 @@ def quantiles(values: ArrayLike) -> str:
     return "p5 {:.6g}, p50 {:.6g}, p95 {:.6g}, most {:.6g}".format(*found)
 
 
-def _no_request(row: Mapping[str, Any], known: LogFormat) -> str | None:
+def _no_request(row: Mapping[str, Any], known: LogFormat, plan: _Plan) -> str | None:
     """Return why a row is no request that a model answered; None for an answered row."""
-    if (said := first_at(row, known.left_out)) is not None:
+    if known.left_out and (said := first_at(row, known.left_out)) is not None:
         return _LeftOut(said)
-    for path, right in known.answered.items():
-        value = value_at(row, path)
-        if value is not None and value not in right:
-            return _LeftOut(f"{path} is {str(value)[:40]!r}" if right else f"it has {path}")
-    for path, wrong in known.no_load.items():
-        value = value_at(row, path)
-        if value is not None and value in wrong:
-            return _LeftOut(f"{path} is {str(value)[:40]!r}")
+    for way, wanted, is_right in plan.checks:
+        value = _value(row, way)
+        if value is not None and (value in wanted) is not is_right:
+            return _LeftOut(f"{way[0]} is {str(value)[:40]!r}" if wanted else f"it has {way[0]}")
     return None
 
 
-def _starts(path: str, row: Mapping[str, Any]) -> bool:
-    keys = path.split(".")
-    return any(".".join(keys[:end]) in row for end in range(1, len(keys) + 1))
+def _ways(row: Mapping[str, Any], paths: Iterable[str]) -> tuple[_Way, ...]:
+    """Return the ways to the paths that may lead to a value."""
+    return tuple((path, way) for path in paths if (way := way_to(row, path)) is not None)
+
+
+def _value(row: Mapping[str, Any], way: _Way) -> Any:
+    path, keys = way
+    if not keys:
+        return value_at(row, path)
+    value: Any = row
+    for key in keys:
+        value = value[key]
+    return value
+
+
+def _values(row: Mapping[str, Any], plan: _Plan) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values of the fields that a row has, and their paths."""
+    values, paths = dict[str, Any](), dict[str, str]()
+    for name, ways in plan.fields.items():
+        for way in ways:
+            value = _value(row, way)
+            if value is not None and value != "":
+                values[name], paths[name] = value, way[0]
+                break
+    return values, paths
+
+
+def _cut(values: Mapping[str, Any], prompt: str | None, output: int | None) -> str | None:
+    """Return why the length of a row is a lower bound only; None if it is not."""
+    if "censored" in values:
+        return str(values["censored"])
+    reason = values.get("finish_reason")
+    if isinstance(reason, list):
+        reason = next((end for end in reason if end in CENSORED_ENDS), None)
+    if isinstance(reason, str) and reason in CENSORED_ENDS:
+        return f"finish_reason is {reason}"
+    if values.get("broken"):
+        return "its stream broke off"
+    if prompt is not None and _CUT in prompt:
+        return "LiteLLM cut the prompt"
+    limit = count_of(values.get("limit"))
+    is_reached = reason is None and limit is not None and output is not None and output >= limit
+    return "max_tokens reached" if is_reached and output else None
 
 
 def _num_choices(value: Any) -> int:

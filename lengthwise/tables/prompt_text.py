@@ -22,6 +22,8 @@ def prompt_of(value: Any) -> str | None:
 
     A cell holds a text, messages, or the body of a request, each also as JSON.
     """
+    if type(value) is str and value[:1].isalnum():
+        return value
     inner = whole = unpacked(value)
     if isinstance(inner, Mapping):
         if inner.get("role") is not None:

@@ -15,7 +15,8 @@ def merged_stream(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     for place in _PLACES:
         top, _, inner = place.partition(".")
-        held = row.get(top)
+        if (held := row.get(top)) is None or (type(held) is dict and not inner):
+            continue
         value = held.get(inner) if inner and isinstance(held, Mapping) else held
         if inner and not isinstance(held, Mapping):
             continue

@@ -29,11 +29,11 @@ class Times:
 
     def add(self, value: Any) -> str | None:
         """Append the time of a row; returns the reason if it is none."""
-        seconds = seconds_of(value)
-        number = seconds if seconds is not None else number_of(value)
-        if number is not None:
-            self.numbers.append(number)
-            self.is_wall.append(seconds is not None)
+        number = number_of(value)  # first, since 20260301 may be a count of milliseconds
+        seconds = seconds_of(value) if number is None else number
+        if seconds is not None:
+            self.numbers.append(seconds)
+            self.is_wall.append(number is None)
             return None
         return (
             "it has no time" if value in (None, "") else f"its time is none ({str(value)[:40]!r})"

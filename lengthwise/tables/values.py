@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 _MOST: Final = 2**31
 """Largest number of tokens of a request."""
+_DIGITS: Final = 10
 
 
 def value_at(row: Any, path: str) -> Any:
@@ -38,6 +39,35 @@ def value_at(row: Any, path: str) -> Any:
     return None
 
 
+def way_to(value: Any, path: str) -> tuple[str, ...] | None:
+    """Return the keys that lead to a path in rows of the same shape; () if a walk must find it.
+
+    None: no value can be there.
+    """
+    if type(value) is not dict:
+        return ()
+    if path in value:
+        return (path,)
+    if "*" in path and "." not in path:
+        return () if any(fnmatchcase(str(name), path) for name in value) else None
+    keys, ways = path.split("."), list[tuple[str, ...]]()
+    for end in range(1, len(keys)):
+        key = ".".join(keys[:end])
+        if key in value and (way := way_to(value[key], ".".join(keys[end:]))) is not None:
+            ways.append((key, *way) if way else ())
+    return None if not ways else ways[0] if len(ways) == 1 else ()
+
+
+def shape_of(row: Mapping[str, Any], inner: Set[str]) -> tuple[Any, ...]:
+    """Return the keys of a row, and those of the objects below the keys `inner`."""
+    return tuple(
+        [
+            (key, shape_of(value, inner)) if type(value) is dict and key in inner else key
+            for key, value in row.items()
+        ]
+    )
+
+
 def first_at(row: Any, paths: Sequence[str]) -> Any:
     """Return the value at the first path that has one; None without any."""
     return next((value for path in paths if (value := value_at(row, path)) is not None), None)
@@ -57,6 +87,10 @@ def unpacked(value: Any) -> Any:
 
 def count_of(value: Any) -> int | None:
     """Return a number of tokens up to 2**31, also of a text; None for any other value."""
+    if value is None:
+        return None
+    if type(value) is str and value.isdecimal() and len(value) < _DIGITS:
+        return int(value)
     if type(value) is not int:
         try:
             whole = not isinstance(value, bool) and int(float(value)) == float(value)
@@ -80,6 +114,8 @@ def seconds_of(value: Any) -> float | None:
 
 def number_of(value: Any) -> float | None:
     """Return a finite number, also of a text; None for any other value."""
+    if value is None:
+        return None
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
