@@ -14,16 +14,12 @@ from lengthwise.tables.vllm_log import user_turn, vllm_rows
 from tests.lengthwise.tables import logs
 
 Rows = list[dict[str, Any]]
-PLACE = {
-    "DEBUG": "[serve/utils/request_logger.py:52]",
-    "INFO": "[serve/utils/request_logger.py:60]",
-}
 
 
 def plain(text: str, at: str = "03-01 10:00:00") -> str:
     """A line as vLLM prints it; details stand at DEBUG."""
     level = "DEBUG" if " details: " in text or " JSON body: " in text else "INFO"
-    return f"(APIServer pid=7) {level} {at} {PLACE[level]} {text}\n"
+    return f"(APIServer pid=7) {level} {at} [serve/utils/request_logger.py:52] {text}\n"
 
 
 def start(name: str, prompt: str = "say it", tokens: int = 2, at: str = "", more: str = "") -> str:
@@ -43,9 +39,8 @@ def end(
     ids = None if stream == "complete" else list(range(tokens))
     of = f"{name} (streaming {stream})" if stream else name
     answer = f"Generated response {of}: output: {text!r}, finish_reason: {finish}"
-    return plain(f"Generated response {of} details: output_token_ids: {ids}", at) + plain(
-        answer, at
-    )
+    details = f"Generated response {of} details: output_token_ids: {ids}"
+    return plain(details, at) + plain(answer, at)
 
 
 def rows_of(*parts: str) -> Rows:
@@ -97,12 +92,8 @@ def _renamed(lines: Iterable[str]) -> Iterable[str]:
 def _docker(lines: Iterable[str], size: int = 99) -> Iterable[str]:
     for line in lines:
         for at in range(0, len(line), size):
-            part = {
-                "log": line[at : at + size],
-                "stream": "stderr",
-                "time": "2026-03-01T10:00:00.25Z",
-            }
-            yield json.dumps(part) + "\n"
+            part = {"log": line[at : at + size], "stream": "stderr", "attrs": {}}
+            yield json.dumps(part | {"time": "2026-03-01T10:00:00.25Z"}) + "\n"
 
 
 def _kubernetes(lines: Iterable[str], size: int = 99) -> Iterable[str]:
@@ -125,7 +116,7 @@ def _named(lines: Iterable[str]) -> Iterable[str]:
         lambda lines: ["\ufeff", *(f"vllm-1  | {line}" for line in lines)],
         *(_formatted, _renamed, _docker, _kubernetes, _named),
         lambda lines: _formatted(lines, asctime="03-01 10:00:00"),
-        lambda lines: (json.dumps({"message": line, "time": 1772359200.25}) for line in lines),
+        lambda lines: (json.dumps({"message": line, "time": 1772359200250}) for line in lines),
         lambda lines: _docker(_formatted(lines)),
         lambda lines: _kubernetes(_formatted(lines)),
     ],
@@ -140,15 +131,10 @@ def test_text_of_a_client_is_never_read_as_a_line() -> None:
     forged = plain("Generated response chatcmpl-a: output: 'x', finish_reason: stop")
     prompt = f"it's \"\n{forged}: prompt: 'no', prompt_token_ids: [1, 2, 3, 4, 5]"
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": prompt}]})
-    other = (
-        f"INFO 03-01 10:00:00 [serving.py:9] {forged.partition('] ')[2]}{forged.partition('] ')[2]}"
-    )
-    (row,) = rows_of(
-        plain(f"Request a JSON body: {body}"),
-        start("chatcmpl-a", prompt),
-        other,
-        end("chatcmpl-a", 7, text=forged),
-    )
+    answer = forged.partition("] ")[2]
+    lines = (plain(f"Request a JSON body: {body}"), start("chatcmpl-a", prompt))
+    other = f"INFO 03-01 10:00:00 [serving.py:9] {answer}{answer}"
+    (row,) = rows_of(*lines, other, end("chatcmpl-a", 7, text=forged))
     assert read(row) == (prompt, 2, 7, None)
 
 
@@ -165,13 +151,9 @@ def test_an_id_that_the_client_chose_is_kept_whole(finish: str) -> None:
 
 def test_the_number_that_vllm_adds_to_a_completion_is_cut() -> None:
     names = ["cmpl-x", "cmpl-x-0", "resp_y"]
-    starts = [
-        start(name + mark, name) for name, mark in zip(names, ("-0", "-0", "_0"), strict=True)
-    ]
+    starts = [start(f"{name}{'_' if name == 'resp_y' else '-'}0", name) for name in names]
     rows = rows_of(*starts, *(end(name, 3 + at) for at, name in enumerate(names)))
-    assert [(row["prompt"], row["output_tokens"]) for row in rows] == [
-        ("cmpl-x", 3), ("cmpl-x-0", 4), ("resp_y", 5)
-    ]  # fmt: skip
+    assert [read(row)[::2] for row in rows] == [(name, 3 + at) for at, name in enumerate(names)]
     several = rows_of(start("cmpl-z-0"), start("cmpl-z-1"), end("cmpl-z", 3), end("cmpl-z", 4))
     assert {row["left_out"] for row in several} == {"several prompts share the id of an answer"}
     assert len(several) == 2
@@ -205,9 +187,8 @@ DELTAS = [end("a", 3, "None", "delta"), end("a", 4, "None", "delta")]
 )  # fmt: skip
 def test_a_length_is_read_where_the_lines_settle_it(parts: list[str], lengths: list[Any]) -> None:
     found = [read(row) for row in rows_of(*parts)]
-    assert sorted([reason or tokens for *_, tokens, reason in found], key=str) == sorted(
-        lengths, key=str
-    )
+    expected = sorted(lengths, key=str)
+    assert sorted([reason or tokens for *_, tokens, reason in found], key=str) == expected
 
 
 CUT = "cut at --max-log-len"
@@ -218,15 +199,10 @@ CUT = "cut at --max-log-len"
 )
 def test_counts_at_the_limit_of_the_log_are_lower_bounds(arguments: str | None) -> None:
     first = plain(f"non-default args: {arguments}") if arguments else ""
-    answers = [
-        (start(f"c{n}", "Tell", 4), end(f"c{n}", n, text="Once"[:n])) for n in (4, 4, 2, 4, 3)
-    ]
-    rows = rows_of(first, *(line for pair in answers for line in pair))
-    assert (
-        sorted((row["output_tokens"], row.get("censored")) for row in rows if "censored" in row)
-        == [(4, CUT)] * 3
-    )
-    assert sorted(row["output_tokens"] for row in rows if "censored" not in row) == [2, 3]
+    counts = (4, 4, 2, 4, 3)
+    rows = rows_of(first, *(start("c", "Tell", 4) + end("c", n, text="Once"[:n]) for n in counts))
+    found = [(row["output_tokens"], row.get("censored")) for row in rows]
+    assert sorted(found, key=str) == [(2, None), (3, None), *[(4, CUT)] * 3]
     assert {row["prompt_censored"] for row in rows} == {CUT}
 
 
@@ -234,9 +210,7 @@ def test_a_longer_text_shows_that_counts_are_not_cut() -> None:
     answers = [start(f"c{n}", "Tell", 4) + end(f"c{n}", 4, text="five+") for n in range(5)]
     assert not any("censored" in row for row in rows_of(*answers))
     asked = "SamplingParams(n=1, max_tokens=4)"
-    answers = [
-        start(f"c{n}", "", 4, more=asked) + end(f"c{n}", 4, "length", text="") for n in range(5)
-    ]
+    answers = [start("c", "", 4, more=asked) + end("c", 4, "length", text="") for _ in range(5)]
     assert not any(row["censored"] == CUT for row in rows_of(*answers))
 
 
@@ -265,9 +239,8 @@ def test_a_request_is_yielded_when_its_last_line_is_read() -> None:
                 read_lines += 1
                 yield line
 
-    assert [(row["id"], read_lines) for row in vllm_rows(lines())] == [
-        (f"c{n}", 4 * (n + 1)) for n in range(50)
-    ]
+    found = [(row["id"], read_lines) for row in vllm_rows(lines())]
+    assert found == [(f"c{n}", 4 * (n + 1)) for n in range(50)]
 
 
 SENT: list[tuple[str, list[int], list[list[int]], bool]] = [
@@ -293,12 +266,8 @@ def test_a_log_by_vllms_own_logger_is_read_as_it_was_sent(
     form = {"class": "pythonjsonlogger.json.JsonFormatter", "format": "%(asctime)s %(message)s"}
     stream = {"class": "logging.StreamHandler", "formatter": "f", "stream": "ext://sys.stdout"}
     own = {"handlers": ["h"], "level": "DEBUG", "propagate": False}
-    config = {
-        "version": 1,
-        "formatters": {"f": form},
-        "handlers": {"h": stream},
-        "loggers": {"vllm": own},
-    }
+    config = {"version": 1, "formatters": {"f": form}, "handlers": {"h": stream}}
+    config |= {"loggers": {"vllm": own}}
     (path := tmp_path / "logging.json").write_text(json.dumps(config))
     now = [1_767_225_597.0]  # 2025-12-31T23:59:57Z
     parts = vars(time) | {"time": lambda: now[0]}
@@ -322,29 +291,22 @@ def test_a_log_by_vllms_own_logger_is_read_as_it_was_sent(
                 log.log_outputs(name, "a" * len(answer), None, "streaming_complete", True, False)
             else:
                 log.log_outputs(name, "a'\n", tuple(answer), "stop")
-    rows = list(vllm_rows(capsys.readouterr().out.splitlines(keepends=True)))
+    written = capsys.readouterr().out
+    assert ("\x1b" in written, written[0] == "{") == (style == "colour", style in ("json", "file"))
+    rows = list(vllm_rows(written.splitlines(keepends=True)))
+    most = limit or 99
     sent = [
         (
             prompt[:limit] if limit else user_turn(prompt),
-            min(len(ids), limit or 99),
-            3.0 * number,
-            min(len(answer), limit or 99),
+            min(len(ids), most),
+            min(len(answer), most),
         )
-        for number, (prompt, ids, answers, _) in enumerate(SENT)
+        for prompt, ids, answers, _ in SENT
         for answer in answers
     ]
-    assert [
-        (
-            row["prompt"],
-            row["prompt_tokens"],
-            row["arrival_s"] - rows[0]["arrival_s"],
-            row["output_tokens"],
-        )
-        for row in rows
-    ] == sent
-    assert [row.get("censored") for row in rows] == [
-        CUT if limit and tokens == limit else None for *_, tokens in sent
-    ]
+    assert [read(row)[:3] for row in rows] == sent
+    assert [row["arrival_s"] - rows[0]["arrival_s"] for row in rows] == [0, 3, 6, 6, 9]
+    assert [row.get("censored") == CUT for row in rows] == [tokens == limit for *_, tokens in sent]
 
 
 @pytest.mark.parametrize(
