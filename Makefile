@@ -93,5 +93,5 @@ bench: setup
 	@$(PY) -m scheduler_adapters bench
 
 clean:
-	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf .venv .venv-gateways site .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find mlruns -mindepth 1 ! -name README.md -delete

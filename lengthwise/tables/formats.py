@@ -6,11 +6,17 @@ Sources, as read in November 2026:
 - Langfuse: langfuse.com/docs/api-and-data-platform/features/blob-storage-export-fields (snake
   case), the public API and the export from the UI (camel case). Langfuse subtracts the details of
   OpenAI's counts from `output`, so the parts are summed again.
+- OpenTelemetry: the registry of gen_ai attributes, its names before 1.28, those of OpenLLMetry and
+  OpenInference, and of Langfuse's SDK. Input includes cached tokens; output includes reasoning.
+- Helicone: HeliconeRequest of docs.helicone.ai/rest/request/post-v1requestquery-clickhouse.
+- Portkey: portkey.ai/docs/product/observability/logs-export.
 - Traces: AzurePublicDataset, HPMLL/BurstGPT, kvcache-ai/Mooncake, and the ShareGPT layout.
 """
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from typing import Any, Final
 
@@ -211,6 +217,138 @@ OPENAI: Final = LogFormat(
 )
 
 
+def with_attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a span of OpenTelemetry with its attributes, `usage` and `messages` as keys."""
+    found: dict[str, Any] = {}
+    events = unpacked(span.get("events"))
+    for part in (*(events if isinstance(events, list) else ()), span):
+        inner = _plain(unpacked(part.get("attributes")))
+        inner = inner if isinstance(inner, Mapping) else {}
+        if part.get("name") == "gen_ai.user.message":  # the conventions before 1.37
+            found["messages"] = [{"role": "user", "content": inner.get("content")}]
+        found |= inner
+    if not any(key.startswith(("gen_ai.", "llm.", "langfuse.observation.")) for key in found):
+        return {**span, "no_call": "a span without a call of a model"}
+    turns: dict[int, dict[str, Any]] = defaultdict(dict)
+    usage: dict[str, Any] = {}
+    for key, value in found.items():
+        if turn := _TURN.fullmatch(key):
+            turns[int(turn[1])][turn[2]] = value
+        elif count := _COUNT.fullmatch(key):
+            usage[count[1]] = value
+    of_langfuse = unpacked(found.get("langfuse.observation.usage_details"))
+    usage |= of_langfuse if isinstance(of_langfuse, Mapping) else {}
+    if not usage.keys() & {"total_tokens", "total"}:  # cached input may be beside only by a total
+        usage = {name: value for name, value in usage.items() if not name.startswith("cache")}
+    messages = {"messages": [turns[number] for number in sorted(turns)]} if turns else {}
+    return {**span, **found, **messages, "usage": usage}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of OTLP's JSON as plain data; plain data as they are."""
+    if isinstance(value, list):
+        pairs = [item for item in value if isinstance(item, Mapping) and "key" in item]
+        return {item["key"]: _plain(item.get("value")) for item in pairs} if pairs else value
+    if isinstance(value, Mapping) and len(value) == 1:
+        (kind, inner) = next(iter(value.items()))
+        if kind in ("arrayValue", "kvlistValue"):
+            values = inner.get("values") or []
+            return [_plain(x) for x in values] if kind == "arrayValue" else _plain(values)
+        return inner if str(kind).endswith("Value") else value
+    return value
+
+
+_TURN: Final = re.compile(r"(?:gen_ai\.prompt|llm\.input_messages)\.(\d+)\.(?:message\.)?(\w+)")
+_COUNT: Final = re.compile(r"(?:gen_ai\.usage|llm\.usage|llm\.token_count)\.(.+)")
+OPENTELEMETRY: Final = LogFormat(
+    name="OpenTelemetry",
+    marks=(
+        ("attributes",),
+        ("startTimeUnixNano", "start_time"),
+        ("spanId", "span_id", "context.span_id"),
+    ),
+    prompt=(
+        *("gen_ai.input.messages", "messages", "gen_ai.prompt", "langfuse.observation.input"),
+        "input.value",
+    ),
+    output_tokens=_under(
+        ("usage",), ("output_tokens", "completion_tokens", "completion", "output")
+    ),
+    prompt_tokens=_under(("usage",), ("input_tokens", "prompt_tokens", "prompt", "input")),
+    reasoning_tokens=_under(
+        ("usage",),
+        (
+            *("reasoning.output_tokens", "output_tokens.reasoning", "reasoning_tokens"),
+            *("completion_details.reasoning", "output_reasoning*"),
+        ),
+    ),
+    total_tokens=("usage.total_tokens", "usage.total"),
+    cached_tokens=("usage.cache_*",),
+    model=(
+        *("gen_ai.request.model", "gen_ai.response.model", "langfuse.observation.model.name"),
+        "llm.model_name",
+    ),
+    arrival_s=("startTimeUnixNano", "start_time"),
+    request_id=("spanId", "span_id", "context.span_id"),
+    finish_reason=("gen_ai.response.finish_reasons", "gen_ai.completion.0.finish_reason"),
+    limit=(
+        "gen_ai.request.max_tokens",
+        *_under(("langfuse.observation.model.parameters", "llm.invocation_parameters"), _LIMITS),
+    ),
+    choices=("gen_ai.response.finish_reasons", "gen_ai.request.choice.count"),
+    left_out=("no_call",),
+    answered={
+        "gen_ai.operation.name": ("chat", "text_completion", "generate_content"),
+        "llm.request.type": ("chat", "completion"),
+        "traceloop.span.kind": (),
+        "openinference.span.kind": ("LLM",),
+        "langfuse.observation.type": ("generation",),
+        "langfuse.observation.level": LANGFUSE.answered["level"],
+        "status.status_code": ("UNSET", "OK"),
+        "status.code": (0, 1, "STATUS_CODE_UNSET", "STATUS_CODE_OK"),
+        "error.type": (),
+    },
+    prepare=with_attributes,
+    without_prompt="let the instrumentation capture the content of messages",
+    without_length="record gen_ai.usage.output_tokens",
+)
+
+
+def _without_cache(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of Helicone, marked if it names another request whose answer was sent again."""
+    is_hit = set(str(row.get("cache_reference_id") or "0")) - {"0", "-"}
+    return {**row, "no_call": "an answer from Helicone's cache"} if is_hit else row
+
+
+HELICONE: Final = replace(
+    OPENAI,
+    name="Helicone",
+    marks=(("request_created_at",), ("response_status", "response_id"), ("request_body",)),
+    output_tokens=(*_under(("response_body",), _USAGE_OUT), "completion_tokens"),
+    prompt_tokens=(*_under(("response_body",), _USAGE_IN), "prompt_tokens"),
+    model=("model", "request_model", "request_body.model"),
+    arrival_s=("request_created_at",),
+    request_id=("request_id", "response_id"),
+    answered={"response_status": (200, "200")},
+    left_out=("no_call",),
+    prepare=_without_cache,
+    without_prompt="export with --include-body",
+)
+PORTKEY: Final = replace(
+    OPENAI,
+    name="Portkey",
+    marks=(("created_at",), ("req_units",), ("res_units",)),
+    output_tokens=(*_under(("response", "response.body"), _USAGE_OUT), "res_units"),
+    prompt_tokens=(*_under(("response", "response.body"), _USAGE_IN), "req_units"),
+    model=("ai_model",),
+    arrival_s=("created_at",),
+    request_id=("id",),
+    answered={"is_success": (1, "1", "true"), "response_status_code": (200, "200")},
+    no_load={**OPENAI.no_load, "cache_status": ("HIT", "SEMANTIC HIT")},
+    without_prompt="export the columns request.body and response.body",
+)
+
+
 def with_turns(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row of the ShareGPT layout with `turns`: a user's first turn and its answer."""
     turns = unpacked(first_at(row, ("conversations", "conversation")))
@@ -283,7 +421,7 @@ TABLE: Final = LogFormat(
     finish_reason=("finish_reason",),
 )
 """Columns of a plain table; `arrived_at` of Vidur's traces is in seconds."""
-FORMATS: Final = (LITELLM, LANGFUSE, *_TRACES, OPENAI)
+FORMATS: Final = (LITELLM, LANGFUSE, OPENTELEMETRY, HELICONE, PORTKEY, *_TRACES, OPENAI)
 
 
 def recognise(row: Mapping[str, Any]) -> LogFormat | None:

@@ -56,16 +56,17 @@ def of_response(body: Mapping[str, Any]) -> str | None:
 def of_messages(messages: Sequence[Any]) -> str | None:
     """Return the start of the user's newest message; None without one.
 
-    Results of tools do not count, which Anthropic's API writes as messages of the user.
+    Results of tools do not count, which Anthropic's API writes as messages of the user. The text
+    of a message is its content, or its parts (Gemini, OpenTelemetry).
     """
     for message in reversed(messages):
         if isinstance(message, Mapping) and message.get("role") == "user":
-            content = message.get("content")
+            content = message.get("content", message.get("parts"))
             if not isinstance(content, list):
                 return start_of(content)
             parts = [part if isinstance(part, Mapping) else {} for part in content]
             if not parts or any(part.get("type") != "tool_result" for part in parts):
-                texts = [part.get("text") for part in parts]
+                texts = [part.get("text", part.get("content")) for part in parts]
                 return start_of("\n".join(text for text in texts if isinstance(text, str)))
     return None
 
