@@ -123,7 +123,7 @@ def _messages(lines: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
         text, time, stream, is_part = line.lstrip("\ufeff"), None, "", False
         entry = unpacked(text) if text.startswith("{") else None
         if isinstance(entry, dict) and isinstance(entry.get("log"), str) and "stream" in entry:
-            text, time, stream = entry["log"], entry.get("time"), entry["stream"]
+            text, time, stream = entry["log"], entry.get("time"), str(entry["stream"])
             is_part = not text.endswith("\n") and entry.keys() <= {"log", "stream", "time", "attrs"}
         elif (cri := _CRI.match(text)) is not None:
             time, stream, tag, text = cri.groups()
