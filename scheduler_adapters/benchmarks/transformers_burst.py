@@ -15,10 +15,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.errors import require
 from lengthwise.report_page import save_table
 from lengthwise.strict_json import to_json
-from lengthwise.tables.reading import read_table
 from scheduler_adapters.commands.experiment_settings import (
     check_folder,
     check_policies,
@@ -33,15 +32,12 @@ from scheduler_adapters.timeline.live_log import TimelineLog
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.validation.recording import StepRecorder
-from scheduler_adapters.workload.data_folder import data_file
-from scheduler_adapters.workload.mixes import draw_lengths
-from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.workload import WorkloadConfig
 
 log = logging.getLogger(__name__)
 
-LENGTHS: Final = "alpaca-vicuna7b/alpaca_vicuna7b_lengths.parquet"
-_TOKENS_PER_WORD: Final = 4 / 3
+_MOST_REQUESTS: Final = 2000
 _CLASS_STREAM: Final = 11
 _TAU_B: Final = 0.6
 """Kendall tau-b of synthetic scores with the true lengths."""
@@ -64,8 +60,8 @@ class BurstConfig(BatchingConfig):
     """Settings of policies by name, e.g. {"slai": {"max_tokens": 256}}. A made-up name has a key
     policy: {"slai-late": {"policy": "slai", "offset": 10.0}}."""
     trace: Path | None = None
-    """.csv, .parquet or .jsonl as in `simulate`, without its arrival times; none: lengths of
-    Vicuna-7B's responses in $LENGTHWISE_DATA, else synthetic."""
+    """.csv, .parquet or .jsonl as in `simulate`, without its arrival times; none: lengths of chats,
+    as in `simulate`."""
     num_requests: int | None = None
     """At most this many requests, drawn at random; none: 2,000 on a GPU, 200 on a CPU."""
     max_context: int = 4096
@@ -92,7 +88,7 @@ class BurstConfig(BatchingConfig):
         """Settings of requests and scores of `simulate`."""
         return WorkloadConfig(
             trace=() if self.trace is None else (str(self.trace),),
-            num_requests=sys.maxsize,
+            num_requests=sys.maxsize if self.trace else self.num_requests or _MOST_REQUESTS,
             scores=self.scores,
             tau_b=_TAU_B,
             seed=self.seed,
@@ -101,7 +97,8 @@ class BurstConfig(BatchingConfig):
     @property
     def most_requests(self) -> int:
         """`num_requests`, or what the device serves in minutes."""
-        return self.num_requests or (2000 if find_device(self.device).startswith("cuda") else 200)
+        is_gpu = find_device(self.device).startswith("cuda")
+        return self.num_requests or (_MOST_REQUESTS if is_gpu else 200)
 
 
 def burst(config: BurstConfig) -> None:
@@ -146,7 +143,7 @@ def burst(config: BurstConfig) -> None:
 
 def load_burst(config: BurstConfig) -> Requests:
     """Return the requests, all at 0 s, with classes; raises as `WorkloadConfig.load`."""
-    requests = _lengths(config)
+    requests = config.setup.load()
     random = np.random.default_rng((config.seed, _CLASS_STREAM))
     if len(requests) > config.most_requests:
         rows = random.permutation(len(requests))[: config.most_requests]
@@ -163,21 +160,6 @@ def load_burst(config: BurstConfig) -> Requests:
         classes = {"user_class": np.where(pays, *_CLASSES), "tbt_s": np.where(pays, *_TARGETS_S)}
         requests = replace(requests, **classes)
     return requests
-
-
-def _lengths(config: BurstConfig) -> Requests:
-    if config.trace is not None:
-        return config.setup.load()
-    try:
-        table = read_table(data_file(LENGTHS), ("prompt", "vicuna_tokens_t0_7"))
-    except (ConfigError, DataError) as error:
-        log.warning("synthetic lengths take the place of measured ones: %s", error)
-        return draw_lengths("chat", config.most_requests, seed=config.seed)
-    words = np.array([len(prompt.split()) for prompt in table["prompt"]])
-    return make_requests(
-        prompt_tokens=np.maximum(1, words * _TOKENS_PER_WORD).astype(np.int64),
-        output_tokens=np.maximum(1, table["vicuna_tokens_t0_7"].to_numpy()),
-    )
 
 
 def serve_burst(requests: Requests, config: BurstConfig) -> Iterator[tuple[str, Timeline]]:

@@ -10,16 +10,17 @@ from itertools import count
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lengthwise.progress import Progress
 from scheduler_adapters.engines.driver import EngineDriver
 from scheduler_adapters.engines.engine_clock import ClockKind
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.simulate import simulate
+from scheduler_adapters.timeline.latency_metrics import tpot_s
+from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.validation.errors import RepeatedError, against_repeats, latencies
-from scheduler_adapters.validation.recording import EngineRecording, record
+from scheduler_adapters.validation.errors import RepeatedError, against_repeats
+from scheduler_adapters.validation.recording import StepRecorder
 from scheduler_adapters.validation.step_fit import StepFit, fit_steps
 from scheduler_adapters.workload.requests import Floats, Requests
 
@@ -54,11 +55,6 @@ class Trial:
     """
     errors: Mapping[str, RepeatedError]
     """Of each of METRICS."""
-    request_id: NDArray[Any]
-    simulated: Mapping[str, Floats]
-    """Seconds of each of METRICS, shape (N,)."""
-    measured: Mapping[str, Floats]
-    """Seconds of each of METRICS, shape (repeats, N)."""
 
 
 def run_trial(
@@ -74,11 +70,14 @@ def run_trial(
     """
     clock, runs, fit = measure(driver, requests, config)
     instance = driver.limits.instance(fit.latency)
-    first = [recording.timeline.requests for recording in runs[0]]
-    simulated = _latencies([simulate(piece, make_policy(), instance) for piece in first])
-    by_run = [_latencies([each.timeline for each in run]) for run in runs]
-    measured = {name: np.stack([run[name] for run in by_run]) for name in METRICS}
-    errors = {name: against_repeats(simulated[name], measured[name]) for name in METRICS}
+    simulated = _latencies(
+        [simulate(served.requests, make_policy(), instance) for served in runs[0]]
+    )
+    measured = [_latencies(run) for run in runs]
+    errors = {
+        name: against_repeats(simulated[name], np.stack([run[name] for run in measured]))
+        for name in METRICS
+    }
     row = {
         "policy": name,
         "clock": clock,
@@ -88,13 +87,12 @@ def run_trial(
         "step_mape": fit.mape_fraction,
         "num_steps_fitted": fit.num_steps,
     }
-    ids = np.concatenate([piece.request_id for piece in first])
-    return Trial(row=row, errors=errors, request_id=ids, simulated=simulated, measured=measured)
+    return Trial(row=row, errors=errors)
 
 
 def measure(
     driver: EngineDriver, requests: Requests, config: TrialConfig
-) -> tuple[ClockKind, list[list[EngineRecording]], StepFit]:
+) -> tuple[ClockKind, list[list[Timeline]], StepFit]:
     """Serve all pieces of the requests in each repeat, and fit step times to every other piece.
 
     Returns the clock, the compared pieces of each repeat in the order of the trace, and the fit.
@@ -106,17 +104,19 @@ def measure(
     ]
     kind, clock = driver.clock(config.clock)
     dice, prompt_seeds = np.random.default_rng(config.seed), count(config.seed)
-    runs: list[list[EngineRecording]] = []
+    runs: list[list[Timeline]] = []
+    steps: list[StepRecord] = []
     with Progress(config.repeats * len(pieces)) as progress:
         for repeat in range(config.repeats):
-            recorded: dict[int, EngineRecording] = {}
+            served: dict[int, tuple[Timeline, list[StepRecord]]] = {}
             for number in order_in_pairs(len(pieces), dice):
-                seed = next(prompt_seeds)
-                recorded[number] = record(driver, pieces[number], clock=clock, seed=seed)
+                recorder, seed = StepRecorder(), next(prompt_seeds)
+                run = driver.serve(pieces[number], clock=clock, seed=seed, observers=[recorder])
+                served[number] = run.timeline, recorder.steps
                 progress.step(f"repeat {repeat + 1}, piece {number + 1}")
-            runs.append([recorded[number] for number in range(len(pieces))])
-    fit = fit_steps([step for run in runs for each in run[::2] for step in each.steps])
-    return kind, [run[1::2] for run in runs], fit
+            runs.append([served[number][0] for number in range(1, len(pieces), 2)])
+            steps += [step for number in range(0, len(pieces), 2) for step in served[number][1]]
+    return kind, runs, fit_steps(steps)
 
 
 def order_in_pairs(num_pieces: int, dice: np.random.Generator) -> list[int]:
@@ -129,5 +129,6 @@ def order_in_pairs(num_pieces: int, dice: np.random.Generator) -> list[int]:
 
 
 def _latencies(timelines: Sequence[Timeline]) -> dict[str, Floats]:
-    pieces = [latencies(timeline) for timeline in timelines]
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in METRICS}
+    """Return each of METRICS per request, seconds; NaN where it is undefined."""
+    measures = {"e2e": Timeline.e2e_s, "tpot": tpot_s, "ttft": Timeline.ttft_s}
+    return {name: np.concatenate([*map(measures[name], timelines)]) for name in METRICS}

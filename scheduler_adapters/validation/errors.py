@@ -4,20 +4,10 @@ The runs are compared by their mean: a latency is a sum of step times, and only 
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from scheduler_adapters.timeline.latency_metrics import tpot_s
-from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Floats
-
-METRICS: Final = ("ttft", "tpot", "e2e")
-
-
-def latencies(timeline: Timeline) -> dict[str, Floats]:
-    """Return each of METRICS per request, seconds; NaN where it is undefined."""
-    return {"ttft": timeline.ttft_s(), "tpot": tpot_s(timeline), "e2e": timeline.e2e_s()}
 
 
 def mape(simulated: Floats, real: Floats) -> float:

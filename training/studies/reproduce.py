@@ -13,10 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from lengthwise.agreement import figure_text, tau_b
-from lengthwise.errors import DataError, at_least
+from lengthwise.errors import at_least
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.config import LossConfig, TrainConfig
-from training.data.cards import load_data
 from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.labels import observed, texts
 from training.evaluation.baselines import tfidf_ridge
@@ -54,8 +53,6 @@ class ReproduceOptions:
     dataset: str = "alpaca-vicuna7b"
     prompts: int = 3000
     """Training prompts per row."""
-    test_prompts: int | None = None
-    """At most so many; default: all."""
     epochs: int = 2
     seeds: int = 1
     """Trainings per row, from seed 0."""
@@ -93,7 +90,7 @@ def _protocol(options: ReproduceOptions) -> TrainConfig:
     return replace(
         base,
         data=replace(base.data, dataset=options.dataset),
-        split=replace(base.split, train_prompts=options.prompts, test_prompts=options.test_prompts),
+        split=replace(base.split, train_prompts=options.prompts),
         encoder=replace(base.encoder, backbone=options.backbone),
         loss=LossConfig(log_length_weight=0),
         epochs=options.epochs,
@@ -121,7 +118,6 @@ def _tables(options: ReproduceOptions, labelled: LabelledSplits, mlruns_dir: str
         "delta": [pairs, ours, *unfiltered],
         "tau_b_tfidf_ridge": tau_b(ridge, observed(test)),
         "ceiling": ceiling([item.lengths[:2] for item in test]),
-        "gpt4_twice": gpt4_twice(options.data_dir),
         "cpu_s_to_pairs_tau_b": cpu_to_reach(ours, pairs),
         "gain_of_all_pairs": ours["tau_b"] - pairs["tau_b"],
     }
@@ -192,21 +188,6 @@ def paper_figures(loss: LossConfig) -> Sequence[float] | None:
     return PAPER_METHODS.get(loss.objective)
 
 
-def gpt4_twice(data_dir: str | None) -> float | None:
-    """Return tau_b between two releases of GPT-4 on AlpacaEval, its noise ceiling."""
-    try:
-        records = load_data("alpaca-eval", data_dir).records
-    except DataError as error:
-        logger.warning("the ceiling of GPT-4 cannot be computed: %s", error)
-        return None
-    first, second = (
-        {record.prompt: record.output_tokens for record in records if record.model == name}
-        for name in ("gpt4", "gpt4_0314")
-    )
-    shared = [prompt for prompt in first if prompt in second]
-    return tau_b([first[p] for p in shared], [second[p] for p in shared]) if shared else None
-
-
 def _print(result: Mapping[str, Any]) -> None:
     _print_rows("Table II: ranking methods", result["methods"])
     _print_rows("Table IV: the delta filter", result["delta"])
@@ -225,11 +206,6 @@ def _print(result: Mapping[str, Any]) -> None:
         f"all pairs over explicit pairs          {figure_text(result['gain_of_all_pairs'], '+.3f')}"
     )
     print(f"noise ceiling, another sample           {figure_text(result['ceiling'])}")
-    if result["gpt4_twice"] is not None:
-        print(
-            f"two releases of GPT-4, AlpacaEval       {figure_text(result['gpt4_twice'])}: "
-            "the paper's .96 is above GPT-4's own agreement with its next answer"
-        )
 
 
 def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -14,7 +14,7 @@ from scheduler_adapters.engines.transformers_batching.in_process import (
 )
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.validation.recording import record
+from scheduler_adapters.validation.recording import StepRecorder
 from scheduler_adapters.workload.requests import make_requests
 
 
@@ -77,10 +77,10 @@ def test_a_recording_holds_arrivals_tokens_and_steps() -> None:
         driver.clock("cpu")
     kind, clock = driver.clock(None)
     assert (kind, type(clock)) == ("wall", WallClock)
-    recording = record(driver, requests, clock=clock, seed=0)
-    assert sum(step.prefill_tokens for step in recording.steps) == 59
-    assert sum(step.num_decodes for step in recording.steps) == 17 - 3
-    timeline = recording.timeline
+    recorder = StepRecorder()
+    timeline = driver.serve(requests, clock=clock, seed=0, observers=[recorder]).timeline
+    assert sum(step.prefill_tokens for step in recorder.steps) == 59
+    assert sum(step.num_decodes for step in recorder.steps) == 17 - 3
     assert [len(timeline.token_s(row)) for row in range(3)] == [5, 9, 3]
     assert timeline.scheduled_s[2] >= 0.3
     assert np.isfinite(timeline.finished_s).all()
