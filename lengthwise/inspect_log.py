@@ -53,6 +53,8 @@ def inspect(options: InspectOptions) -> None:
 def as_json(log: Log, rows: int) -> dict[str, Any]:
     """Return the log as plain data, with its first rows; -1 for all."""
     frame = log.frame if rows < 0 else log.frame.head(rows)
+    if "arrival_s" in frame:
+        frame = frame.assign(arrival_s=(frame.arrival_s - frame.arrival_s.min()).round(6))
     frame = frame.reindex(columns=list(_SAMPLE)).astype(object)
     frame["model"] = frame.model.where(frame.model != "", None)
     return {

@@ -189,25 +189,28 @@ def _standard_input() -> Path:
     return Path(kept.name)
 
 
+def _place(path: Path) -> Path:
+    return _standard_input() if path == STANDARD_INPUT else path
+
+
 def _raw(path: Path) -> IO[bytes]:
     try:
-        return (_standard_input() if path == STANDARD_INPUT else path).open("rb")
+        return _place(path).open("rb")
     except OSError as error:
         raise DataError(f"the file cannot be read ({error})", path=path) from error
 
 
 def opened(path: Path) -> IO[bytes]:
     """Return the decompressed stream of a file. Raises DataError for an absent file."""
-    raw = _raw(path)
-    start = raw.read(4)
-    raw.seek(0)
+    with _raw(path) as raw:
+        start = raw.read(4)
     if start.startswith(_GZIP):
-        return io.BufferedReader(gzip.open(raw), _BLOCK)
+        return gzip.open(_place(path))
     if start.startswith(_ZSTD):
         import pyarrow as pa
 
-        return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), _BLOCK)
-    return raw
+        return io.BufferedReader(pa.input_stream(str(_place(path)), compression="zstd"), _BLOCK)
+    return _raw(path)
 
 
 def _decompressed(path: Path, read: Callable[[], T]) -> T:
@@ -344,14 +347,14 @@ def _spans(value: Any) -> Iterator[Any]:
 
 def _of_line(line: bytes) -> Any:
     try:
-        return _parsed(line.decode().removeprefix("\ufeff"))
+        return _parsed(line.decode())
     except UnicodeDecodeError as error:
         return BadRow(f"it is no UTF-8 ({error})")
 
 
 def _parsed(line: str) -> Any:
     try:
-        return json.loads(line)
+        return json.loads(line.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
         return BadRow(f"it is no JSON ({error})")
 

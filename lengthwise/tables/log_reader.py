@@ -91,7 +91,7 @@ class Log:
 
     frame: pd.DataFrame
     """Known columns of prompt, output_tokens, prompt_tokens, reasoning_tokens, answer_tokens,
-    model, arrival_s (seconds since the first request) and the extras. The index is the number of
+    model, arrival_s (seconds; of a log since its first request) and the extras. The index is the number of
     the row."""
     format: str
     files: tuple[str, ...]

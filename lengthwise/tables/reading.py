@@ -73,7 +73,7 @@ def read_log(
         reader.start(servers[0], VLLM, [])
         reader.take(vllm_rows(line for path in servers for line in lines_of(path)))
     found = reader.finish(files)
-    for line in found.short_form():
+    for line in [] if is_lenient else found.short_form():
         log.info("%s", line)
     return found
 

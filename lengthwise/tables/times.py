@@ -15,10 +15,21 @@ PER_SECOND: Final[dict[str, float]] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9
 TIME_UNIT: Final = "--time-unit"
 _YEARS: Final = (9.46e8, 4.11e9)
 """The years 2000 to 2100, in seconds since 1970: numbers in this range are such instants."""
-_NAMED: Final = re.compile(r"(?:_|(?<=[a-z]))(s|sec|secs|seconds|ms|Ms|millis|us|ns|Nano)$")
-_UNITS: Final = {"M": "ms", "m": "ms", "u": "us", "n": "ns", "N": "ns", "s": "s"}
+_NAMED: Final = re.compile(
+    r"(?:_(?=[a-z])|(?<=[a-z])(?=[A-Z]))(s|secs?|seconds|[mM]s|[mM]illis|[uU]s|ns|Nanos?)$"
+)
+_UNITS: Final = {"m": "ms", "u": "us", "n": "ns", "s": "s"}
 _MOST: Final = 0.9
 """Fraction of instants that makes the other numbers bad rows."""
+
+
+def instant_of(value: Any) -> float | None:
+    """Return the seconds since 1970 of a wall clock or of a number that is such an instant."""
+    number = number_of(value)
+    for per_second in PER_SECOND.values() if number is not None else ():
+        if _YEARS[0] <= number / per_second <= _YEARS[1]:
+            return number / per_second
+    return seconds_of(value)
 
 
 class Times:
@@ -80,7 +91,7 @@ class Times:
         if is_wall[is_known].any():
             raise DataError(f"{name} mixes wall clocks with numbers; give a column of one kind")
         named = _NAMED.search(name)
-        told = known_unit or (_UNITS[named[1][0]] if named else None)
+        told = known_unit or (_UNITS[named[1][0].lower()] if named else None)
         if told is None:
             least, most = np.nanmin(values), np.nanmax(values)
             raise DataError(

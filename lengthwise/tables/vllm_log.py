@@ -18,7 +18,8 @@ from typing import Any, Final
 from lengthwise.tables.files import Row
 from lengthwise.tables.formats import LogFormat
 from lengthwise.tables.prompt_text import prompt_of
-from lengthwise.tables.values import number_of, seconds_of, unpacked
+from lengthwise.tables.times import instant_of
+from lengthwise.tables.values import unpacked
 
 OPTIONS: Final = (
     "start vLLM with VLLM_LOGGING_LEVEL=DEBUG, --enable-log-requests and --enable-log-outputs, and "
@@ -57,7 +58,7 @@ _UNDATED: Final = r"\d\d-\d\d \d\d:\d\d:\d\d"
 _TIME: Final = re.compile(
     rf"\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|{_UNDATED}"
 )
-_DAY_S, _YEAR_5138_S = 86_400, 1e11
+_DAY_S: Final = 86_400
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _PART: Final = re.compile(r"cmpl-.+(?=-\d+$)|.+(?=_\d+$)", re.DOTALL)
 """A request's id before the number of its prompt: -N of /v1/completions, _N elsewhere."""
@@ -196,10 +197,7 @@ class _Log:
         """Return seconds on the log's first clock. A fall by more than a day is a new year."""
         has_year = is_outer or not re.match(_UNDATED, str(time))
         clock = "outer" if is_outer else "dated" if has_year else "undated"
-        seconds = seconds_of(time if has_year else f"2000-{time}")
-        seconds = number_of(time) if seconds is None else seconds
-        while seconds is not None and seconds > _YEAR_5138_S:  # smaller units
-            seconds /= 1000
+        seconds = instant_of(time if has_year else f"2000-{time}")
         self.clock = self.clock or (clock if seconds is not None else "")
         if seconds is None or clock != self.clock or has_year:
             return seconds if clock == self.clock else None
@@ -294,7 +292,6 @@ class _Log:
         if request.deltas and not all("output_tokens" in choice for choice in choices or [{}]):
             if max(request.num_choices or 1, len(choices)) > 1:
                 row.setdefault("left_out", "deltas of several choices cannot be divided")
-            # vLLM logs no delta without a text: the end token and parts of characters are missing.
             elif tokens := sum(request.deltas):
                 choices = [{"output_tokens": tokens, "ids": max(request.deltas)}]
         if "left_out" in row:

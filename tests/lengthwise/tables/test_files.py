@@ -10,11 +10,15 @@ import pytest
 from lengthwise.errors import DataError
 from lengthwise.tables.files import (
     BadRow,
-    content_of,
+    Row,
+    digest_of,
+    files_of,
     is_file_name,
-    json_rows,
     kind_of,
+    lines_of,
     name_of,
+    opened,
+    rows_of,
     write_whole,
 )
 
@@ -31,29 +35,76 @@ def packed(path: Path, content: bytes) -> Path:
     return path
 
 
+def rows(folder: Path, text: str, encoding: str = "utf-8") -> list[Row | BadRow]:
+    (folder / "x.json").write_bytes(text.encode(encoding))
+    return list(rows_of(folder / "x.json", "json"))
+
+
 @pytest.mark.parametrize(
     "text",
     [
         LINES,
         "\ufeff" + LINES + "\n\n",
+        LINES.replace("\n", "\r\n"),
         json.dumps(ROWS),
         json.dumps(ROWS, indent=2),
         "\n".join(json.dumps(row, indent=2) for row in ROWS),
         json.dumps({"data": ROWS, "meta": {"page": 1}}),
+        json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [row]}]} for row in ROWS]}),
     ],
 )
-def test_rows_are_found_in_every_way_to_write_json(text: str) -> None:
-    assert json_rows(text.encode(), Path("x")) == ROWS
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_rows_are_found_in_every_way_to_write_json(
+    tmp_path: Path, text: str, encoding: str
+) -> None:
+    assert rows(tmp_path, text, encoding) == ROWS
 
 
-def test_a_broken_line_is_a_bad_row_and_a_broken_file_an_error() -> None:
-    good, broken, number = json_rows(b'{"a": 1}\n{"a"\n7\n', Path("x"))
+def test_an_array_larger_than_a_block_is_read_in_parts(tmp_path: Path) -> None:
+    long = [{"a": "x" * 700_000}, {"a": "y" * 2_500_000}, {"a": 3}]
+    assert rows(tmp_path, json.dumps(long)) == long
+
+
+def test_a_broken_line_is_a_bad_row_and_a_broken_file_an_error(tmp_path: Path) -> None:
+    good, broken, number = rows(tmp_path, '{"a": 1}\n{"a"\n7\n')
     assert good == {"a": 1}
     assert isinstance(broken, BadRow)
     assert number == BadRow("it is 7, no JSON object")
-    assert isinstance(json_rows(b'{"a"\n{"a": 1}\n{"a": 2}', Path("x"))[0], BadRow)
-    with pytest.raises(DataError, match=r"x: cannot be read as JSON: .*whole file"):
-        json_rows(b'[{"a": 1}, {"a"', Path("x"))
+    assert isinstance(rows(tmp_path, '{"a"\n{"a": 1}\n{"a": 2}')[0], BadRow)
+    for cut in ('[{"a": 1}, {"a"', '[{"a": 1},', '[{"a": 1}'):
+        with pytest.raises(DataError, match=r"x\.json: cannot be read as JSON: .*whole file"):
+            rows(tmp_path, cut)
+
+
+def test_cells_of_a_csv_are_texts_and_their_number_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('a;b\n1;"x\ny"\n2\n;3\n')
+    assert list(rows_of(path, "csv")) == [
+        {"a": "1", "b": "x\ny"},
+        BadRow("it has 1 cells below 2 columns"),
+        {"b": "3"},
+    ]
+    path.write_text("a,a\n1,2\n")
+    with pytest.raises(DataError, match="two columns are named 'a'"):
+        list(rows_of(path, "csv"))
+
+
+def test_pieces_of_a_log_are_read_oldest_first(tmp_path: Path) -> None:
+    names = ["v.log", "v.log.1", "v.log.2.gz", "v.log.10", "v.log-20260301", "part-9", "part-10"]
+    for name in names:
+        packed(tmp_path / name, name.encode())
+    (tmp_path / ".hidden").touch()
+    in_order = ["part-9", "part-10", "v.log.10", "v.log.2.gz", "v.log.1", "v.log-20260301", "v.log"]
+    assert [path.name for path in files_of(tmp_path)] == in_order
+    assert [path.name for path in files_of(f"{tmp_path}/v.log*")] == in_order[2:]
+    shuffled = [tmp_path / name for name in ("v.log", "v.log.2.gz", "part-10", "v.log.1")]
+    assert [p.name for p in files_of(shuffled)] == ["v.log.2.gz", "v.log.1", "v.log", "part-10"]
+    assert digest_of(tmp_path / "v.log.1") != digest_of(shuffled)
+    assert list(lines_of(tmp_path / "v.log.2.gz")) == ["v.log.2.gz"]
+    for nothing in (tmp_path / "empty", f"{tmp_path}/*.none", "absent"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(DataError, match=r"is a folder without files|does not exist"):
+            files_of(nothing)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
@@ -74,14 +125,15 @@ def test_a_suffix_says_what_a_file_holds_or_its_content(
 ) -> None:
     path = packed(tmp_path / f"{name}{suffix}", content)
     assert kind_of(path) == kind
-    assert content_of(path) == content
+    with opened(path) as stream:
+        assert stream.read() == content
 
 
 def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
     for name, start in (("t.jsonl.gz", b"\x1f\x8b"), ("t.jsonl.zst", b"\x28\xb5\x2f\xfd")):
         (tmp_path / name).write_bytes(start + b"nothing of it")
         with pytest.raises(DataError, match="cannot be decompressed"):
-            content_of(tmp_path / name)
+            kind_of(tmp_path / name)
 
 
 def test_names_lose_the_suffixes_of_ours_only(tmp_path: Path) -> None:

@@ -1,80 +1,126 @@
-"""Each format of a gateway is recognised, and its rows come out under our names."""
+"""Each format is recognised, and its paths lead to our columns."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lengthwise.tables.formats import LANGFUSE, LITELLM, OPENAI, recognise, standard_row
-from lengthwise.tables.formats import unanswered as why
+from lengthwise.tables.formats import recognise
+from lengthwise.tables.log_reader import Log
+from lengthwise.tables.options import TraceOptions
+from lengthwise.tables.reading import read_log
 from tests.lengthwise.tables import logs
 
 
-def ours(row: dict[str, Any]) -> dict[str, Any]:
-    known = recognise(row)
-    assert known is not None
-    return standard_row(row, known)
+def read(folder: Path, rows: logs.Rows, **options: Any) -> Log:
+    path = logs.write_lines(folder / "log.jsonl", rows)
+    return read_log(
+        path,
+        TraceOptions(**options),
+        needs=("output_tokens", "arrival_s"),
+        wants=("prompt",),
+        is_lenient=True,
+    )
 
 
-def test_chat_completion_and_responses_are_read_alike() -> None:
-    rows = [ours(row) for row in logs.OPENAI[:4]]
-    assert [row["prompt"] for row in rows] == ["one", "two", "three", "four"]
-    assert [row["output_tokens"] for row in rows] == [10, 20, 30, 40]
-    assert [row["prompt_tokens"] for row in rows] == [9, 9, 4, 5]
-    assert [row["reasoning_tokens"] for row in rows] == [None, None, None, 25]
-    assert rows[1]["arrival_s"] - rows[0]["arrival_s"] == 2.5
-    assert {row["model"] for row in rows} == {"m"}
+def columns(log: Log, *names: str) -> list[tuple[Any, ...]]:
+    return list(log.frame[list(names)].itertuples(index=False, name=None))
+
+
+def test_chat_completion_and_responses_are_read_alike(tmp_path: Path) -> None:
+    log = read(tmp_path, logs.OPENAI)
+    assert columns(
+        log, "prompt", "prompt_tokens", "output_tokens", "reasoning_tokens", "model"
+    ) == [
+        ("one", 9, 10, 0, "m"),
+        ("two", 9, 20, 0, "m"),
+        ("three", 4, 30, 0, "m"),
+        ("four", 5, 40, 25, "m"),
+    ]
+    assert log.frame.arrival_s.tolist() == [0, 2.5, 2.5, 5]
+    assert log.left_out == {"it has response.error": 1}
 
 
 @pytest.mark.parametrize(
     "parts", [("request_body", "response_body"), ("reqPayload", "respPayload")]
 )
-def test_the_parts_of_a_pair_may_have_other_names_and_be_text(parts: tuple[str, str]) -> None:
-    import json
-
-    pair = logs.chat("one", 10)
-    request, response = pair.values()
-    row = {parts[0]: json.dumps(request), parts[1]: json.dumps(response)}
-    assert (ours(row)["prompt"], ours(row)["output_tokens"]) == ("one", 10)
-
-
-def test_one_object_may_hold_request_and_response() -> None:
+def test_the_parts_of_a_pair_may_have_other_names_and_be_text(
+    tmp_path: Path, parts: tuple[str, str]
+) -> None:
     request, response = logs.chat("one", 10).values()
-    assert ours(request | response)["output_tokens"] == 10
-    assert [ours(row)["output_tokens"] for row in logs.BATCH] == [1, 2, 3]
+    row = {parts[0]: json.dumps(request), parts[1]: json.dumps(response)}
+    assert columns(read(tmp_path, [row]), "prompt", "output_tokens") == [("one", 10)]
+    whole = request | response
+    assert columns(read(tmp_path, [whole, whole]), "prompt", "output_tokens") == [("one", 10)]
+    assert columns(read(tmp_path, logs.BATCH), "output_tokens") == [(1,), (2,), (3,)]
 
 
-def test_litellm_keeps_the_prompt_in_one_of_two_places() -> None:
-    first, second, failed = logs.LITELLM
-    assert recognise(first) is LITELLM
-    assert ours(first) | {"arrival_s": 0} == {
-        "prompt": "one",
-        "output_tokens": 12,
-        "prompt_tokens": 7,
-        "reasoning_tokens": None,
-        "model": "m",
-        "arrival_s": 0,
-    }
-    assert (ours(second)["prompt"], ours(second)["reasoning_tokens"]) == ("two", 20)
-    assert ours(second)["arrival_s"] - ours(first)["arrival_s"] == 1.0
-    assert why(failed, LITELLM) == "status is 'failure'"
-    assert why(first, LITELLM) is None
+def test_litellm_keeps_the_prompt_in_one_of_two_places(tmp_path: Path) -> None:
+    log = read(tmp_path, logs.LITELLM)
+    assert log.format == "LiteLLM"
+    assert columns(log, "prompt", "output_tokens", "reasoning_tokens", "arrival_s") == [
+        ("one", 12, 0, 0.0),
+        ("two", 30, 20, 1.0),
+    ]
+    assert log.left_out == {"status is 'failure'": 1}
 
 
-def test_langfuse_takes_details_off_the_output_and_they_are_added_again() -> None:
-    span, second, first = logs.LANGFUSE
-    assert recognise(second) is recognise(first) is LANGFUSE
-    assert (ours(second)["output_tokens"], ours(second)["reasoning_tokens"]) == (30, 24)
-    assert (ours(first)["prompt"], ours(first)["output_tokens"]) == ("one", 11)
-    assert ours(second)["arrival_s"] - ours(first)["arrival_s"] == 1.75
-    assert why(span, LANGFUSE) == "type is 'SPAN'"
+def test_langfuse_takes_details_off_the_output_and_they_are_added_again(tmp_path: Path) -> None:
+    log = read(tmp_path, logs.LANGFUSE)
+    assert log.format == "Langfuse"
+    assert columns(log, "prompt", "output_tokens", "reasoning_tokens", "arrival_s") == [
+        ("one", 11, 0, 0.0),
+        ("two", 30, 24, 1.75),
+    ]
+    assert log.left_out == {"type is 'SPAN'": 1}
 
 
-def test_an_error_is_no_answer() -> None:
-    assert recognise(logs.OPENAI[-1]) is OPENAI
-    assert why(logs.OPENAI[-1], OPENAI) == "it has response.error"
-    assert why(logs.BATCH[0], OPENAI) is None
-    refused = {**logs.BATCH[0], "response": {"status_code": 429, "body": {}}}
-    assert why(refused, OPENAI) == "response.status_code is '429'"
+USAGES: list[tuple[dict[str, Any], tuple[int, int]]] = [
+    ({"usage": {"input_tokens": 5, "cache_read_input_tokens": 90, "output_tokens": 7}}, (95, 7)),
+    (
+        {
+            "usageMetadata": {
+                "promptTokenCount": 9,
+                "candidatesTokenCount": 4,
+                "thoughtsTokenCount": 30,
+                "totalTokenCount": 43,
+            }
+        },
+        (9, 34),
+    ),
+    ({"usage": {"inputTokens": 3, "outputTokens": 8, "totalTokens": 11}}, (3, 8)),
+    ({"usage": {"prompt_tokens": 10, "completion_tokens": 20, "total_tokens": 130}}, (10, 120)),
+]
+
+
+@pytest.mark.parametrize(("response", "counts"), USAGES)
+def test_usage_of_each_provider_is_read(
+    tmp_path: Path, response: dict[str, Any], counts: tuple[int, int]
+) -> None:
+    row = {"request": {"messages": [{"role": "user", "content": "a"}]}, "response": response}
+    assert columns(read(tmp_path, [row]), "prompt_tokens", "output_tokens") == [counts]
+
+
+def test_traces_have_formats_of_their_own(tmp_path: Path) -> None:
+    mooncake = {"timestamp": 3000, "input_length": 6, "output_length": 5, "hash_ids": [1]}
+    log = read(tmp_path, [mooncake | {"timestamp": 0}, mooncake])
+    assert (log.format, log.frame.arrival_s.tolist()) == ("Mooncake", [0, 3])
+    burst = {"Timestamp": 5, "Request tokens": 4, "Response tokens": 3, "Total tokens": 7}
+    log = read(tmp_path, [burst, burst | {"Timestamp": 45}])
+    assert (log.format, log.frame.arrival_s.tolist()) == ("BurstGPT", [0, 40])
+
+
+def test_answers_without_counts_are_counted_by_a_tokenizer(tmp_path: Path, tokenizer: Path) -> None:
+    turns = [
+        {"from": "gpt", "value": "before"},
+        {"from": "human", "value": "now ?"},
+        {"from": "gpt", "value": "this is it"},
+    ]
+    rows = [{"id": "a", "conversations": turns}]
+    log = read(tmp_path, rows, tokenizer=str(tokenizer))
+    assert columns(log, "prompt", "prompt_tokens", "output_tokens") == [("now ?", 2, 3)]
+    assert str(tokenizer) in log.sources["output_tokens"]
 
 
 @pytest.mark.parametrize(

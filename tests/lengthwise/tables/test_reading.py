@@ -1,24 +1,28 @@
-"""One reader of tables and logs: standard columns, nested ones, and what happens to bad rows."""
+"""One path from files to requests: what is kept, left out, refused, and said."""
 
 import json
 import logging
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from lengthwise.errors import DataError
-from lengthwise.tables.reading import LENGTH, PROMPT, read_table, require_columns
+from lengthwise.tables.options import TraceOptions
+from lengthwise.tables.reading import read_log, read_table, require_columns
 from tests.lengthwise.tables import logs
 from tests.lengthwise.tables.logs import write_lines
 
+SKIP = TraceOptions(on_bad_rows="skip")
 
-def test_a_log_comes_under_our_names_in_order_of_arrival(
+
+def test_a_log_has_our_names_in_order_of_arrival(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        frame = read_table(write_lines(tmp_path / "log.jsonl", logs.LANGFUSE))
+        frame = read_log(write_lines(tmp_path / "log.jsonl", logs.LANGFUSE)).frame
     assert frame.to_dict("list") == {
         "prompt": ["one", "two"],
         "output_tokens": [11, 30],
@@ -29,110 +33,112 @@ def test_a_log_comes_under_our_names_in_order_of_arrival(
         "arrival_s": [0, 1.75],
     }
     assert list(frame.index) == [2, 1]  # rows of the file
-    assert "is a log of Langfuse, 3 rows; 1 without an answer: type is 'SPAN'" in caplog.text
+    assert "Langfuse, 2 of 3 rows; left out: 1 type is 'SPAN'" in caplog.text
+    assert len(caplog.messages) == 3
 
 
 def test_a_log_in_a_csv_or_parquet_file_is_read_alike(tmp_path: Path) -> None:
-    expected = read_table(write_lines(tmp_path / "log.jsonl", logs.LITELLM))
+    expected = read_log(write_lines(tmp_path / "log.jsonl", logs.LITELLM)).frame
     rows = [
         {key: json.dumps(v) if isinstance(v, dict | list) else v for key, v in row.items()}
         for row in logs.LITELLM
     ]
     pd.DataFrame(rows).to_csv(tmp_path / "log.csv", index=False)
-    pd.testing.assert_frame_equal(read_table(tmp_path / "log.csv"), expected)
+    pd.testing.assert_frame_equal(read_log(tmp_path / "log.csv").frame, expected)
     pd.DataFrame(logs.OPENAI[:2]).to_parquet(tmp_path / "log")
-    assert read_table(tmp_path / "log").prompt.tolist() == ["one", "two"]
+    assert read_log(tmp_path / "log").frame.prompt.tolist() == ["one", "two"]
 
 
-def test_a_log_of_vllm_is_text(tmp_path: Path) -> None:
-    (tmp_path / "server.log").write_text(logs.VLLM_OLD)
-    frame = read_table(tmp_path / "server.log")
+def test_a_server_log_in_pieces_is_one_log(tmp_path: Path) -> None:
+    lines = logs.VLLM_OLD.splitlines(keepends=True)
+    (tmp_path / "server.log.1").write_text("".join(lines[:3]))
+    (tmp_path / "server.log").write_text("".join(lines[3:]))
+    frame = read_log(tmp_path).frame
     assert frame.prompt.tolist() == ["It's one", "say 'two'"]
     assert frame.arrival_s.tolist() == [0, 3]
-    asked, *_, answered = logs.VLLM_OLD.splitlines()[1:5]
-    bare = asked.replace("prompt: '", "params: '")
-    (tmp_path / "server.log").write_text(f"{bare}\n{answered}\n")
-    with pytest.raises(DataError, match=r"no prompt in this log of vLLM; start vLLM with VLLM_LOG"):
-        read_table(tmp_path / "server.log")
-    (tmp_path / "server.log").write_text("Received request x: params")
-    with pytest.raises(DataError, match="no answered request"):
-        read_table(tmp_path / "server.log")
+    (tmp_path / "server.log").write_text("INFO 03-01 10:00:00 nothing of note")
+    with pytest.raises(DataError, match=r"no request is left|no rows"):
+        read_log(tmp_path / "server.log")
 
 
-def test_a_log_without_prompts_or_lengths_says_what_to_do(tmp_path: Path) -> None:
-    bare = [{key: v for key, v in logs.LITELLM[1].items() if key != "messages"}]
-    with pytest.raises(DataError, match="store_prompts_in_spend_logs"):
-        read_table(write_lines(tmp_path / "log.jsonl", bare))
-    streamed = [{"request": logs.OPENAI[0]["request"], "response": {"choices": []}}]
-    with pytest.raises(DataError, match="include_usage"):
-        read_table(write_lines(tmp_path / "log.jsonl", streamed))
-
-
-def test_paths_lead_into_plain_tables_and_logs(tmp_path: Path) -> None:
-    rows = [{"q": {"text": f"p{n}"}, "n": {"out": n}} for n in range(3)]
-    frame = read_table(write_lines(tmp_path / "t", rows), columns=("q.text", "n.out"))
-    assert frame["q.text"].tolist() == ["p0", "p1", "p2"]
-    assert frame["n.out"].tolist() == [0, 1, 2]
-    pd.DataFrame(rows).to_parquet(tmp_path / "t.parquet")
-    frame = read_table(tmp_path / "t.parquet", columns=("q.text", "n.no", "no.where"))
-    assert frame["q.text"].tolist() == ["p0", "p1", "p2"]
-    assert "no.where" not in frame
-    path = write_lines(tmp_path / "log.jsonl", logs.OPENAI[:2])
-    frame = read_table(path, columns=("prompt", "response.usage.total_tokens"))
-    assert frame["response.usage.total_tokens"].tolist() == [19, 29]
-
-
-def test_a_bad_row_is_an_error_with_its_number_or_left_out_and_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "t.jsonl"
-    path.write_text('{"a": 1}\n{"a": \n[3]\n{"a": 4}\n')
-    with pytest.raises(DataError, match=r"t\.jsonl, row 1: it is no JSON .*--on-bad-rows skip"):
-        read_table(path)
-    frame = read_table(path, on_bad_rows="skip")
-    assert frame.a.tolist() == [1, 4]
-    assert list(frame.index) == [0, 3]
-    assert "2 of 4 rows left out: 1 because it is no JSON, 1 because it is [3]" in caplog.text
-
-
-def test_rows_without_a_time_or_an_output_are_told_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = [*logs.OPENAI[:2], logs.chat("late", 5), logs.chat("none", 0)]
-    with caplog.at_level(logging.INFO):
-        frame = read_table(write_lines(tmp_path / "log.jsonl", rows))
-    assert frame.output_tokens.tolist() == [10, 20, 5]
-    assert "arrival_s" not in frame
-    assert "2 rows have no time" in caplog.text
-    assert "1 rows with an output of 0 tokens left out" in caplog.text
-
-
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "t.json").write_text("[]")
-    with pytest.raises(DataError, match="no rows"):
-        read_table(tmp_path / "t.json")
-
-
-FRAME = pd.DataFrame(
-    {
-        "id": ["x"],
-        "sent": ["2026-03-01T10:00:00"],
-        "question": ["why?"],
-        "meta": [{"stats": {"in": 3, "reply_tokens": 4}}],
-    }
+@pytest.mark.parametrize(
+    ("row", "advice"),
+    [
+        ({k: v for k, v in logs.LITELLM[1].items() if k != "messages"}, "store_prompts_in_spend"),
+        ({"request": logs.OPENAI[0]["request"], "response": {"choices": []}}, "include_usage"),
+        ({"conversations": [{"from": "human", "value": "a"}]}, "--tokenizer"),
+        (
+            logs.LITELLM[1] | {"messages": [{"role": "user", "content": "redacted-by-litellm"}]},
+            "turn_off_message_logging",
+        ),
+    ],
 )
+def test_a_log_without_prompts_or_lengths_says_what_to_do(
+    tmp_path: Path, row: dict[str, Any], advice: str
+) -> None:
+    for options in (None, SKIP):
+        with pytest.raises(DataError, match=rf"log\.jsonl.*{advice}"):
+            read_log(write_lines(tmp_path / "log.jsonl", [row]), options)
 
 
-def test_the_columns_are_listed_with_the_options_to_give() -> None:
-    options = {"prompt": PROMPT, "output_tokens": LENGTH}
+def test_paths_lead_into_tables_and_logs(tmp_path: Path) -> None:
+    rows = [{"q": {"text": f"p{n}"}, "n": {"out": n}} for n in range(1, 4)]
+    named = TraceOptions(prompt_column="q.text", length_column=("n.out",))
+    write_lines(tmp_path / "t", rows)
+    pd.DataFrame(rows).to_parquet(tmp_path / "t.parquet")
+    for name in ("t", "t.parquet"):
+        frame = read_log(tmp_path / name, named).frame
+        assert frame[["prompt", "output_tokens"]].values.tolist() == [
+            ["p1", 1],
+            ["p2", 2],
+            ["p3", 3],
+        ]
+    path = write_lines(tmp_path / "log.jsonl", logs.OPENAI[:2])
+    named = TraceOptions(length_column=("response.usage.total_tokens",))
+    assert read_log(path, named).frame.output_tokens.tolist() == [19, 29]
+
+
+def test_a_missing_column_is_named_beside_the_columns_there_are(tmp_path: Path) -> None:
+    row = {"id": "x", "my question": "why?", "meta": {"stats": {"in": 3, "reply_tokens": 4}}}
+    path = write_lines(tmp_path / "t.jsonl", [row])
     text = (
-        "logs: no column 'prompt', 'output_tokens', 'more'; the columns are: id, sent, question, "
-        "meta.stats.in, meta.stats.reply_tokens; give --prompt-column COLUMN --length-column "
-        "COLUMN, or so"
+        "no column 'prompt', 'output_tokens'; the columns are: id, 'my question', meta.stats.in, "
+        "meta.stats.reply_tokens; give --prompt-column COLUMN --length-column COLUMN"
     )
     with pytest.raises(DataError, match=re.escape(text)):
-        require_columns(FRAME, [*options, "more"], "logs", options, ", or so")
+        read_log(path)
+    with pytest.raises(DataError, match=r"no column 'model'; .*give --model-column COLUMN"):
+        read_log(
+            path, TraceOptions(prompt_column="id", length_column=("meta.stats.in",), model="m")
+        )
 
 
-def test_columns_that_are_there_pass() -> None:
-    require_columns(FRAME, ["id", "meta"], None)
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("logs.parquet", b"", "is empty"),
+        ("logs.csv", b"prompt,output_tokens\n", "no rows"),
+        ("logs.parquet", b"not parquet at all", "cannot be read as parquet"),
+        ("logs.json", b'[{"prompt": "a"', "cannot be read as JSON"),
+        ("logs.xlsx", b"PK\x03\x04", "'.xlsx' is unknown"),
+        ("t.json", b"[]", "no rows"),
+    ],
+)
+def test_a_file_that_holds_no_table_is_refused(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    for read in (read_log, read_table):
+        with pytest.raises(DataError, match=message):
+            read(tmp_path / name)
+
+
+def test_a_plain_table_keeps_its_own_columns(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"b": [1, 2], "a": ["x", None]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    for name in ("t.csv", "t.parquet"):
+        read = read_table(tmp_path / name, ["a"])
+        assert (list(read), read.b.tolist()) == (["b", "a"], [1, 2])
+    with pytest.raises(DataError, match="no column 'c'; the columns are: b, a, or so"):
+        require_columns(frame, ["a", "c"], "logs", ", or so")

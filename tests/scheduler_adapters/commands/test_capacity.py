@@ -222,7 +222,7 @@ def test_the_bound_is_that_of_the_reproduced_paper(tmp_path):
     setting, trace = TileSetting(CHATS), tmp_path / "chats.csv"
     prompts, outputs = CHATS.draw(NUM_REQUESTS, setting.latency.chunk_tokens, 0)
     pd.DataFrame({"prompt_tokens": prompts, "output_tokens": outputs}).to_csv(trace, index=False)
-    config = CapacityConfig(trace=trace, num_requests=NUM_REQUESTS, **TILES)
+    config = CapacityConfig(trace=(str(trace),), num_requests=NUM_REQUESTS, **TILES)
     found = stability_bounds(config, config.load())
     assert found == pytest.approx([1 / setting.mean_work_s] * config.seeds)
 
@@ -251,7 +251,7 @@ def test_rad_comes_near_the_bound_and_not_above_it(own):
 def test_no_policy_works_faster_than_the_bound_says(policy):
     # Whole tiles and few answers, where the bound wastes nothing.
     requests = make_requests(prompt_tokens=[256] * 300, output_tokens=[20] * 300)
-    config = CapacityConfig(trace=Path("tiles.csv"), max_num_seqs=4096, **TILES)
+    config = CapacityConfig(trace=("tiles.csv",), max_num_seqs=4096, **TILES)
     bound = stability_bounds(config, requests)[0]
     timeline, _ = config.serve(requests, partial(load_named, policy, {}))
     assert len(requests) / timeline.finished_s.max() < (1 + config.tolerance) * bound

@@ -90,7 +90,7 @@ def test_both_halves_of_the_settings_are_checked(wrong):
 def test_scores_of_a_ranker_of_invented_data_carry_its_banner(tmp_path, monkeypatch):
     manifest = SimpleNamespace(banner=BANNER)
     monkeypatch.setattr(workload, "read_manifest", lambda folder: manifest)
-    setup = Setup(trace=tmp_path / "t.csv", scores="bundle:run/bundle")
+    setup = Setup(trace=(str(tmp_path / "t.csv"),), scores="bundle:run/bundle")
     assert setup.conditions("all at 0 s", 5).startswith(f"{BANNER}. llama")
     text = page_text(title="t", lead=setup.conditions("", 5), sections=[])
     assert text.count(BANNER) == 1

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import DataError
+from lengthwise.tables.options import TraceOptions
 from scheduler_adapters.workload.traces import read_trace
 from tests.lengthwise.tables import logs
 
@@ -37,13 +38,13 @@ def test_millisecond_arrivals_become_seconds(tmp_path):
     assert read_trace(path).arrival_s.tolist() == [0.0, 1.5]
 
 
-@pytest.mark.parametrize("name", ["timestamp", "sent"])
-def test_times_of_unknown_unit_are_left_out_and_said(tmp_path, name, caplog):
-    path = written(tmp_path, f"{name},prompt_tokens,output_tokens\n0,3,4\n1500,3,4\n")
+def test_a_trace_without_times_says_so_and_one_of_unknown_unit_is_refused(tmp_path, caplog):
+    rows = "prompt_tokens,output_tokens\n0,3,4\n1500,3,4\n"
     with caplog.at_level(logging.INFO):
-        assert not read_trace(path).arrival_s.any()
-    assert f"no arrival times among the columns {name}, prompt_tokens" in caplog.text
-    assert "arrival_s (seconds), timestamp_ms" in caplog.text
+        assert not read_trace(written(tmp_path, f"sent,{rows}")).arrival_s.any()
+    assert "has no arrival times: all requests arrive at 0 s" in caplog.text
+    with pytest.raises(DataError, match="give --time-unit s, ms"):
+        read_trace(written(tmp_path, f"timestamp,{rows}"))
 
 
 def test_a_trace_that_is_cut_says_so(tmp_path, caplog):
@@ -64,8 +65,8 @@ COUNTS = "prompt_tokens,output_tokens\n"
         ("", "trace.csv"),
         ("\n", "trace.csv"),
         (COUNTS, "trace.csv"),
-        (f"{COUNTS}3,4\n3,\n", "trace.csv, row 1: output_tokens is nan"),
-        (f"request_id,{COUNTS}a,3,4\nb,3,4\nb,3,9\n", "row 2: request_id is b; it must be another"),
+        (f"{COUNTS}3,4\n3,\n", "trace.csv, row 1: it has no output_tokens"),
+        (f"request_id,{COUNTS}a,3,4\nb,3,4\nb,3,9\n", "row 2: request_id is repeated"),
         ("prompt,output_tokens\nhello,3\n", "no column 'prompt_tokens'.*--scores bundle:PATH"),
         (
             "prompt,length\nhello,3\n",
@@ -114,15 +115,14 @@ def test_a_log_is_a_trace(tmp_path, rows, output_tokens, arrival_s):
     assert (requests.prompt_tokens > 0).all()
 
 
-def test_columns_may_be_named_and_bad_rows_left_out(tmp_path, caplog):
-    rows = [{"in": {"n": 5 + n}, "out": n, "when": 1.7e9 + n} for n in (2, 3, 0)]
+def test_columns_may_be_named_and_bad_rows_left_out(tmp_path):
+    rows = [{"in": {"n": 5 + n}, "out": n or "x", "when": 1.7e9 + n} for n in (2, 3, 0)]
     path = logs.write_lines(tmp_path / "trace", rows)
-    columns = {"prompt_tokens": "in.n", "output_tokens": "out", "arrival_s": "when"}
-    with pytest.raises(DataError, match=r"row 2: output_tokens is 0"):
-        read_trace(path, columns=columns)
-    requests = read_trace(path, columns=columns, on_bad_rows="skip")
+    names = {"prompt_tokens_column": "in.n", "length_column": ("out",), "arrival_column": "when"}
+    with pytest.raises(DataError, match=r"row 2: output_tokens is no whole number"):
+        read_trace(path, TraceOptions(**names))
+    requests = read_trace(path, TraceOptions(**names, on_bad_rows="skip"))
     assert requests.prompt_tokens.tolist() == [7, 8]
     assert requests.arrival_s.tolist() == [0, 1]
-    assert "1 of 3 rows left out: 1 because out is no whole number" in caplog.text
     with pytest.raises(DataError, match=r"no column 'no'; .* give --length-column COLUMN"):
-        read_trace(path, columns=columns | {"output_tokens": "no"})
+        read_trace(path, TraceOptions(**names | {"length_column": ("no",)}))

@@ -16,9 +16,9 @@ def trace(tmp_path):
 
 
 def test_a_trace_keeps_its_times_unless_a_rate_is_given(trace):
-    own = WorkloadConfig(trace=trace, num_requests=30).load()
+    own = WorkloadConfig(trace=(str(trace),), num_requests=30).load()
     assert own.arrival_s.tolist() == list(range(30))
-    rated = WorkloadConfig(trace=trace, rate_per_s=100.0).load()
+    rated = WorkloadConfig(trace=(str(trace),), rate_per_s=100.0).load()
     assert 0 < rated.arrival_s[-1] < 2
     assert rated.output_tokens.tolist() == list(range(9, 49))
 
@@ -48,20 +48,20 @@ def test_classes_have_their_shares_and_targets_and_repeat_with_the_seed():
 
 
 def test_scores_are_those_asked_for_else_the_trace_s_else_synthetic(trace):
-    config = WorkloadConfig(trace=trace)
+    config = WorkloadConfig(trace=(str(trace),))
     requests = config.load()
     own = requests.with_scores(np.arange(40.0))
     assert (config.score_source(requests), config.score_source(own)) == ("synthetic", "trace")
     assert config.scored(own).score.tolist() == list(range(40))
     assert np.isfinite(config.scored(requests).score).all()
-    constant = WorkloadConfig(trace=trace, scores="constant")
+    constant = WorkloadConfig(trace=(str(trace),), scores="constant")
     assert set(constant.scored(own).score) == {0.0}
     assert constant.scored(own, by_oracle=True).score.tolist() == own.output_tokens.tolist()
 
 
 def test_scores_of_a_trace_without_any_are_refused(trace):
     with pytest.raises(DataError, match="no scores in a column 'score'"):
-        WorkloadConfig(trace=trace, scores="trace").load()
+        WorkloadConfig(trace=(str(trace),), scores="trace").load()
 
 
 def test_a_process_without_a_rate_is_refused():
@@ -92,6 +92,6 @@ def test_lengths_by_name_reason_and_stand_beside_no_trace(trace):
     assert (requests.reasoning_tokens < requests.output_tokens).all()
     assert requests.arrival_s[-1] > 0
     with pytest.raises(ConfigError, match="use one of them"):
-        WorkloadConfig(trace=trace, lengths="arena-hard")
+        WorkloadConfig(trace=(str(trace),), lengths="arena-hard")
     with pytest.raises(ConfigError, match="alpaca-eval"):
         WorkloadConfig(lengths="poems")

@@ -46,7 +46,10 @@ def test_without_json_the_figures_are_a_table(
     [
         (["--length-column", "length"], "no column 'length'"),
         (["--length-column", "tokens", "--target-model", "gpt"], "no calibration for 'gpt'"),
-        (["--length-column", "tokens", "--model-column", "llm", "--model", "x"], "not 'x'"),
+        (
+            ["--length-column", "tokens", "--model-column", "llm", "--model", "x"],
+            "a model other than x",
+        ),
     ],
 )
 def test_evaluate_refuses_what_it_cannot_measure(

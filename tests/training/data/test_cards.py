@@ -1,5 +1,6 @@
 """Cards: the repository's parse, joins and filters hold, a written one replaces no other's."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,7 @@ def test_a_log_needs_no_card(tmp_path: Path) -> None:
 def test_columns_of_a_table_without_a_card_are_named_by_settings(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     rows = [{"chat": [{"role": "user", "content": f"p{n}"}], "n": {"out": n}} for n in (3, 4)]
     rows.append({"chat": [], "n": {"out": 5}})
     path = str(write_lines(tmp_path / "chats", rows))
@@ -111,11 +113,11 @@ def test_columns_of_a_table_without_a_card_are_named_by_settings(
     ):
         load_data(path)
     named = DataConfig(prompt_column="chat", length_column=("n.out",))
-    with pytest.raises(DataError, match=r"row 2: chat is \[\], no text; .*--data\.on-bad-rows"):
+    with pytest.raises(DataError, match=r"row 2: it has no prompt; .*--data\.on-bad-rows"):
         load_data(path, None, named)
     records = load_data(path, None, replace(named, on_bad_rows="skip")).records
     assert [(r.prompt, r.output_tokens) for r in records] == [("p3", 3), ("p4", 4)]
-    assert "1 of 3 rows left out: 1 because chat is no text" in caplog.text
+    assert "2 of 3 rows; left out: 1 it has no prompt" in caplog.text
 
 
 @pytest.mark.parametrize(

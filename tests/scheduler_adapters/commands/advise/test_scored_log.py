@@ -11,8 +11,13 @@ import pytest
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import ConfigError, DataError
+from lengthwise.tables.options import TraceOptions
 from scheduler_adapters.commands.advise import scored_log as evidence
-from scheduler_adapters.commands.advise.scored_log import read_log, train, with_scores
+from scheduler_adapters.commands.advise.scored_log import (
+    requests_and_prompts,
+    train,
+    with_scores,
+)
 
 COUNT = 30
 
@@ -32,18 +37,19 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_requests_come_by_arrival_each_with_its_own_prompt(log: Path) -> None:
-    requests, prompts = read_log(log, {}, needs_prompts=True, on_bad_rows="error")
+    requests, prompts = requests_and_prompts([str(log)], TraceOptions(), needs_prompts=True)
     assert requests.output_tokens.tolist() == list(range(1, COUNT + 1))
     assert requests.arrival_s.tolist() == list(range(COUNT))
     assert prompts.tolist() == [f"Prompt  Number {number}" for number in range(COUNT)]
     assert np.isnan(requests.score).all()
-    assert read_log(log, {}, needs_prompts=False, on_bad_rows="error")[1].tolist() == [""] * COUNT
+    unread = requests_and_prompts([str(log)], TraceOptions(), needs_prompts=False)[1]
+    assert unread.tolist() == [""] * COUNT
 
 
 def test_only_prompts_of_the_test_split_are_scored_however_they_are_written(
     log: Path, tmp_path: Path, tiny_bundle: ModelBundle
 ) -> None:
-    requests, prompts = read_log(log, {}, needs_prompts=True, on_bad_rows="error")
+    requests, prompts = requests_and_prompts([str(log)], TraceOptions(), needs_prompts=True)
     bundle = tmp_path / "run" / "bundle"
     bundle.parent.mkdir()
     bundle.symlink_to(tiny_bundle.path)
@@ -62,7 +68,7 @@ def test_only_prompts_of_the_test_split_are_scored_however_they_are_written(
 def test_training_gets_prompts_and_lengths_and_its_failure_is_told(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests, prompts = read_log(log, {}, needs_prompts=True, on_bad_rows="error")
+    requests, prompts = requests_and_prompts([str(log)], TraceOptions(), needs_prompts=True)
     prompts[0] = " "
     commands: list[list[str]] = []
 

@@ -325,7 +325,7 @@ def test_reasoning_reaches_the_card(collect: Training, endpoint: FakeEndpoint) -
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ('{"prompt": "a"}\n{"prompt": null}\n', "row 1: prompt is nan"),
+        ('{"prompt": "a"}\n{"prompt": null}\n', "row 1: it has no prompt"),
         ('{"text": "a"}\n', "no column 'prompt'"),
     ],
 )

@@ -1,0 +1,16 @@
+"""A tokenizer of words, for answers without counts."""
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    made = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    made.pre_tokenizer = Whitespace()
+    made.save(str(tmp_path / "words.json"))
+    return tmp_path / "words.json"

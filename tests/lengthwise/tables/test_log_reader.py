@@ -1,0 +1,121 @@
+"""One rule for every row: kept, bad, left out as no request, or censored."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lengthwise.errors import DataError
+from lengthwise.tables.log_reader import quantiles
+from lengthwise.tables.options import TraceOptions
+from lengthwise.tables.reading import read_log
+from tests.lengthwise.tables import logs
+from tests.lengthwise.tables.logs import write_lines
+
+SKIP = TraceOptions(on_bad_rows="skip")
+REPLAY = ("output_tokens", "prompt_tokens", "arrival_s")
+
+BAD = [
+    ('{"a": ', "it is no JSON"),
+    ("[3]", "it is [3], no JSON object"),
+    ('{"prompt": "a"}', "it has no output_tokens"),
+    ('{"prompt": "", "output_tokens": 3}', "it has no prompt"),
+    ('{"prompt": "a", "output_tokens": "five"}', "output_tokens is no whole number of tokens"),
+    ('{"prompt": "a", "output_tokens": -5}', "output_tokens is no whole number of tokens"),
+    ('{"prompt": "\\ud83d", "output_tokens": 5}', "its prompt holds half a surrogate pair"),
+    ('{"prompt": "a", "output_tokens": 3, "reasoning_tokens": 5}', "more reasoning than output"),
+    (
+        '{"prompt": "a", "output_tokens": 3, "prompt_tokens": 3, "total_tokens": 4}',
+        "token counts are not the total",
+    ),
+]
+
+
+@pytest.mark.parametrize(("row", "reason"), BAD)
+def test_a_bad_row_is_an_error_with_its_number_or_left_out_and_counted(
+    tmp_path: Path, row: str, reason: str
+) -> None:
+    path, good = tmp_path / "t.jsonl", '{"prompt": "good", "output_tokens": 7}\n'
+    path.write_text(f"{good}{row}\n{good}")
+    with pytest.raises(DataError, match=rf"t\.jsonl, row 1: {re.escape(reason)}.*--on-bad-rows"):
+        read_log(path)
+    found = read_log(path, SKIP)
+    assert list(found.frame.index) == [0, 2]
+    assert list(found.left_out.values()) == [1]
+    assert next(iter(found.left_out)).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"response": {"choices": [{"finish_reason": "length"}]}}, "finish_reason is length"),
+        ({"request": {"max_tokens": 5}}, "max_tokens reached"),
+        ({"response": {"choices": [{"finish_reason": "stop"}] * 2}}, "several answers"),
+        ({"cache_hit": True}, "cache_hit is 'True'"),
+        ({"status_code": 500}, "status_code is '500'"),
+        ({"response": {"usage": {"completion_tokens": 0}}}, "0 tokens"),
+    ],
+)
+def test_rows_that_are_no_length_are_left_out_and_counted(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    row: dict[str, Any] = logs.chat("two", 5)
+    for key, value in change.items():
+        row[key] = {**row[key], **value} if isinstance(value, dict) else value
+    found = read_log(write_lines(tmp_path / "log.jsonl", [logs.chat("one", 5), row]))
+    assert found.frame.prompt.tolist() == ["one"]
+    assert [count for why, count in found.left_out.items() if reason in why] == [1]
+    kept = read_log(tmp_path / "log.jsonl", TraceOptions(censored="keep"))
+    is_censored = any(why.startswith("censored") for why in found.left_out)
+    assert len(kept.frame) == 1 + is_censored
+    assert bool(kept.warnings) == is_censored
+
+
+def test_a_row_without_a_time_is_one_bad_row(tmp_path: Path) -> None:
+    rows = [*logs.OPENAI[:2], logs.chat("late", 5)]
+    path = write_lines(tmp_path / "log.jsonl", rows)
+    with pytest.raises(DataError, match=r"row 2: it has no time; .*--on-bad-rows skip"):
+        read_log(path, needs=REPLAY)
+    found = read_log(path, SKIP, needs=REPLAY)
+    assert found.frame.arrival_s.tolist() == [0, 2.5]
+    assert found.left_out == {"it has no time": 1}
+    assert len(read_log(path).frame) == 3  # without a replay no time is needed
+
+
+def test_copies_of_a_row_are_left_out_and_a_repeated_id_of_a_table_is_bad(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "log.jsonl", [*logs.OPENAI[:2], logs.OPENAI[0]])
+    assert read_log(path).left_out == {"a copy of an earlier row": 1}
+    table = [{"request_id": "a", "prompt": p, "output_tokens": 3} for p in "xy"]
+    with pytest.raises(DataError, match="row 1: request_id is repeated"):
+        read_log(write_lines(tmp_path / "t.jsonl", table))
+
+
+def test_rows_of_one_model_may_be_chosen(tmp_path: Path) -> None:
+    rows = [logs.chat("one", 5), logs.chat("two", 6)]
+    rows[1]["request"]["model"] = "other"
+    found = read_log(write_lines(tmp_path / "log.jsonl", rows), TraceOptions(model="other"))
+    assert found.frame.prompt.tolist() == ["two"]
+    assert found.left_out == {"a model other than other": 1}
+
+
+def test_an_empty_text_is_no_value(tmp_path: Path) -> None:
+    row = logs.LITELLM[0] | {"model_group": "", "model": "vendor/m"}
+    found = read_log(write_lines(tmp_path / "log.jsonl", [row]))
+    assert found.frame.model.tolist() == ["vendor/m"]
+
+
+def test_times_of_no_known_unit_are_refused_only_where_times_are_needed(tmp_path: Path) -> None:
+    rows = [{"timestamp": n, "prompt": "a", "prompt_tokens": 3, "output_tokens": 4} for n in (0, 9)]
+    path = write_lines(tmp_path / "t.jsonl", rows)
+    assert "arrival_s" not in read_log(path).frame
+    with pytest.raises(DataError, match=r"t\.jsonl: timestamp is 0 to 9, .*--time-unit"):
+        read_log(path, needs=REPLAY)
+    in_ms = read_log(path, TraceOptions(time_unit="ms"), needs=REPLAY)
+    assert in_ms.frame.arrival_s.tolist() == [0, 0.009]
+    lenient = read_log(path, needs=REPLAY, is_lenient=True)
+    assert "--time-unit" in lenient.warnings[0]
+
+
+def test_quantiles_are_of_known_values() -> None:
+    assert quantiles([1, 2, float("nan"), 3]) == "p5 1.1, p50 2, p95 2.9, most 3"

@@ -1,0 +1,23 @@
+"""Options of reading are the same in every command that reads a log."""
+
+from dataclasses import fields
+
+import pytest
+
+from lengthwise.inspect_log import InspectOptions
+from lengthwise.tables.options import ReadingOptions, TraceOptions
+from scheduler_adapters.commands.advise.command import AdviseConfig
+from scheduler_adapters.commands.experiment_settings import Setup
+from training.commands.monitor import MonitorOptions
+from training.config import DataConfig
+from training.data.labels import TableOptions
+
+
+@pytest.mark.parametrize("kind", [DataConfig, MonitorOptions, TableOptions])
+def test_commands_of_training_read_prompts_and_lengths(kind: type) -> None:
+    assert {field.name for field in fields(ReadingOptions)} <= {f.name for f in fields(kind)}
+
+
+@pytest.mark.parametrize("kind", [AdviseConfig, Setup, InspectOptions])
+def test_commands_that_replay_read_times_too(kind: type) -> None:
+    assert {field.name for field in fields(TraceOptions)} <= {f.name for f in fields(kind)}

@@ -1,0 +1,65 @@
+"""Units of times are told by magnitude, by a name, or by an option; else they are asked for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lengthwise.errors import DataError
+from lengthwise.tables.times import Times
+
+
+def seconds(values: list[Any], name: str = "t", **units: str | None) -> list[float]:
+    times = Times()
+    for value in values:
+        if times.add(value) is not None:
+            times.skip()
+    found, _ = times.in_seconds(name, units.get("unit"), units.get("known"))
+    return list(np.round(found - np.nanmin(found), 6))
+
+
+START = 1_772_359_200
+
+
+@pytest.mark.parametrize("scale", [1, 1000, 10**6, 10**9])
+def test_the_magnitude_tells_the_unit_of_instants(scale: int) -> None:
+    assert seconds([START * scale, START * scale + scale // 2, (START + 1) * scale])[2] == 1
+    assert seconds([str(START * scale), (START + 2) * scale], "arrival_s") == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("2026-03-01T10:00:00Z", "2026-03-01T11:00:01+01:00"),
+        ("2026-03-01 10:00:00", "2026-03-01 10:00:01 UTC"),
+        ("2026-03-01T10:00:00,250", "2026-03-01T10:00:01.2500000"),
+        ("2026-03-01T10:00:00Z", START + 1),
+        (START, (START + 1) * 1000),
+    ],
+)
+def test_wall_clocks_and_instants_are_of_one_clock(first: Any, second: Any) -> None:
+    assert seconds([first, second]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [("arrival_s", 2), ("timestamp_ms", 2000), ("sentMs", 2000), ("t_us", 2e6), ("unixNano", 2e9)],
+)
+def test_a_name_tells_the_unit_of_small_numbers(name: str, step: float) -> None:
+    assert seconds([0, step, 2 * step], name) == [0, 2, 4]
+
+
+def test_an_option_or_a_known_trace_tells_the_unit() -> None:
+    assert seconds([0, 500], unit="ms") == [0, 0.5]
+    assert seconds([0, 500], known="ms") == [0, 0.5]
+    for name in ("timestamp", "arrival_time", "arms"):
+        with pytest.raises(DataError, match=rf"{name} is 0 to 500, .*--time-unit s, ms"):
+            seconds([0, 500], name)
+
+
+def test_a_number_that_is_no_instant_among_instants_is_a_bad_row() -> None:
+    found = seconds([0, *range(START, START + 20), "noon", None])
+    assert np.isnan(found[0])
+    assert np.isnan(found[-2:]).all()
+    with pytest.raises(DataError, match="mixes wall clocks with numbers"):
+        seconds(["2026-03-01T10:00:00Z", 5, 6])

@@ -1,0 +1,73 @@
+"""What is read from a log is shown before anything is computed."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lengthwise.__main__ import main
+from lengthwise.tables.files import _standard_input
+from tests.lengthwise.tables import logs
+
+
+def inspected(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    assert main(["inspect", *map(str, arguments), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def test_the_result_has_counts_sources_and_the_first_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = logs.write_lines(tmp_path / "log.jsonl", logs.OPENAI)
+    found = inspected(capsys, path, "--rows", 1)
+    assert (found["format"], found["files"], found["rows"]) == ("OpenAI", [str(path)], 4)
+    assert found["left_out"] == {"it has response.error": 1}
+    assert found["sources"]["arrival_s"] == "timestamp of a wall clock"
+    assert found["sample"] == [
+        {
+            "prompt": "one",
+            "prompt_tokens": 9,
+            "output_tokens": 10,
+            "reasoning_tokens": 0,
+            "arrival_s": 0.0,
+            "model": "m",
+        }
+    ]
+    assert len(inspected(capsys, path, "--rows=-1")["sample"]) == 4
+    assert main(["inspect", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "gaps in seconds" in text
+    assert "rows        4 of 5" in text
+
+
+def test_what_other_commands_refuse_is_a_warning_or_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: logs.Rows = [{"timestamp": n, "output_tokens": n} for n in (0, 500, 900)]
+    path = logs.write_lines(tmp_path / "t.jsonl", [*rows, {"output_tokens": "x"}])
+    found = inspected(capsys, path)
+    assert (found["rows"], list(found["left_out"].values())) == (2, [1, 1])
+    assert "--time-unit" in found["warnings"][0]
+    assert found["sample"][0]["arrival_s"] is None
+    in_ms = inspected(capsys, path, "--time-unit", "ms")
+    assert [row["arrival_s"] for row in in_ms["sample"]] == [0.0, 0.4]
+
+
+def test_the_standard_input_is_a_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "".join(json.dumps(row) + "\n" for row in logs.OPENAI)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    _standard_input.cache_clear()
+    assert inspected(capsys, "-")["rows"] == 4
+    _standard_input.cache_clear()
+
+
+def test_wrong_settings_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "absent.jsonl"]) == 2
+    assert main(["inspect", "x", "--rows", "-2"]) == 2
+    assert "does not exist" in capsys.readouterr().err
