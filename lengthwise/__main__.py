@@ -38,7 +38,12 @@ LOGS: Final = Program(
     title="Logs",
     about="Show what is read from a log of requests.",
     examples="inspect gateway.jsonl",
-    commands={"inspect": ("lengthwise.inspect_log:inspect", "what is read from a log or table")},
+    commands={
+        "inspect": (
+            "lengthwise.command_line.inspect_log:inspect",
+            "what is read from a log or table",
+        )
+    },
     extra="simulate",
 )
 SHELLS: Final = ("bash", "zsh", "fish")

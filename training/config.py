@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from lengthwise.errors import ConfigError, require
-from lengthwise.tables.options import ReadingOptions
+from lengthwise.tables.options import RecordOptions
 
 Label = Literal["output_tokens", "reasoning_tokens", "answer_tokens"]
 Repeats = Literal["first", "geometric_mean"]
@@ -32,7 +32,7 @@ def _check(section: str, settings: object, **rules: Rule) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig(ReadingOptions):
+class DataConfig(RecordOptions):
     """Prompts and lengths of a training run."""
 
     dataset: str = "alpaca-vicuna7b"

@@ -91,6 +91,10 @@ _TIMES: Final = (
     *("arrival_s", "timestamp", "time", "ts", "created_at", "createdAt", "request_time"),
     *("requested_at", "requestedAt", "request_created_at", "start_time", "startTime", "@timestamp"),
 )
+_ARRIVALS: Final = (
+    *("arrival_s", "arrival_time", "arrival_time_s", "arrived_at", "timestamp_s"),
+    *("timestamp_ms", "arrival_ms", "arrival_time_ms", "TIMESTAMP", "Timestamp", "timestamp"),
+)
 _LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _FINISH: Final = (
     *("choices.0.finish_reason", "choices.1.finish_reason", "stop_reason"),
@@ -388,7 +392,7 @@ _TRACES: Final = (
         marks=(("ContextTokens",), ("GeneratedTokens",)),
         prompt_tokens=("ContextTokens",),
         output_tokens=("GeneratedTokens",),
-        arrival_s=("TIMESTAMP", "Timestamp", "timestamp", "arrived_at"),
+        arrival_s=_ARRIVALS,
         time_unit="s",
     ),
     LogFormat(
@@ -413,10 +417,7 @@ TABLE: Final = LogFormat(
     ),
     reasoning_tokens=("reasoning_tokens",),
     total_tokens=("total_tokens",),
-    arrival_s=(
-        *("arrival_s", "arrival_time", "arrival_time_s", "arrived_at", "timestamp_s"),
-        *("timestamp_ms", "arrival_ms", "arrival_time_ms", "TIMESTAMP", "Timestamp", "timestamp"),
-    ),
+    arrival_s=_ARRIVALS,
     request_id=("request_id",),
     finish_reason=("finish_reason",),
 )

@@ -28,12 +28,12 @@ from lengthwise.tables.options import (
     PROMPT_TOKENS,
     SKIP,
     ReadingOptions,
+    RecordOptions,
     TraceOptions,
 )
 from lengthwise.tables.prompt_text import prompt_of
 from lengthwise.tables.times import Times
-from lengthwise.tables.token_counts import CACHED_BESIDE, TokenCounts, settle
-from lengthwise.tables.tokenizer import token_counter
+from lengthwise.tables.token_counts import CACHED_BESIDE, TokenCounts, settle, token_counter
 from lengthwise.tables.values import count_of, first_at, shape_of, unpacked, value_at, way_to
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ class Log:
 
     frame: pd.DataFrame
     """Known columns of prompt, output_tokens, prompt_tokens, reasoning_tokens, answer_tokens,
-    model, arrival_s (seconds; of a log since its first request) and the extras. The index is the number of
-    the row."""
+    model, arrival_s (seconds; of a log since its first request) and the extras. The index is the
+    number of the row."""
     format: str
     files: tuple[str, ...]
     num_rows: int
@@ -156,8 +156,10 @@ class LogReader:
         given = {
             "prompt": options.prompt_column,
             "output_tokens": next(iter(options.length_column), None),
-            "model": options.model_column,
         }
+        self.model = None
+        if isinstance(options, RecordOptions):
+            given, self.model = given | {"model": options.model_column}, options.model
         if isinstance(options, TraceOptions):
             given |= {
                 "prompt_tokens": options.prompt_tokens_column,
@@ -185,7 +187,7 @@ class LogReader:
         if known is TABLE:
             every = self.needs if self.is_lenient else (*self.needs, *self.wants)
             asked += [name for name in every if name != "arrival_s"]
-        if self.options.model is not None and known is TABLE:
+        if self.model is not None and known is TABLE:
             asked.append("model")
         paths |= {name: (name,) for name in ("answer_tokens", *self.options.length_column[1:])}
         asked += self.options.length_column[1:]
@@ -250,8 +252,8 @@ class LogReader:
             return reason
         values, paths = _values(row, plan)
         model = values.get("model")
-        if self.options.model is not None and model != self.options.model:
-            return _LeftOut(f"a model other than {self.options.model}")
+        if self.model is not None and model != self.model:
+            return _LeftOut(f"a model other than {self.model}")
         prompt, prompt_from = self._prompt(row, plan)
         found = self._counts(values, paths, prompt)
         if found.doubt:

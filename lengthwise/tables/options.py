@@ -25,10 +25,6 @@ class ReadingOptions:
     length_column: tuple[str, ...] = ()
     """Output tokens, also by path (usage.completion_tokens), or texts with --tokenizer; default:
     the names of known formats, of an evaluation the bundle's label."""
-    model_column: str | None = None
-    """The model that responded; needed if the rows of a table are of several models."""
-    model: str | None = None
-    """Only this model's responses."""
     on_bad_rows: OnBadRows = "error"
     """A row that cannot be understood ends the command, or is left out and counted."""
     censored: Censored = "leave-out"
@@ -36,6 +32,16 @@ class ReadingOptions:
     tokenizer: str | None = None
     """Counts the tokens of answers without a count: a folder or file with tokenizer.json, or the
     name of a tokenizer of the Hugging Face hub."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions(ReadingOptions):
+    """Columns of responses to learn from, of one model."""
+
+    model_column: str | None = None
+    """The model that responded; needed if the rows of a table are of several models."""
+    model: str | None = None
+    """Only this model's responses."""
 
 
 @dataclass(frozen=True, kw_only=True)

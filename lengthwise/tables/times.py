@@ -25,10 +25,9 @@ _MOST: Final = 0.9
 
 def instant_of(value: Any) -> float | None:
     """Return the seconds since 1970 of a wall clock or of a number that is such an instant."""
-    number = number_of(value)
-    for per_second in PER_SECOND.values() if number is not None else ():
-        if _YEARS[0] <= number / per_second <= _YEARS[1]:
-            return number / per_second
+    if (number := number_of(value)) is not None:
+        scaled = [number / per_second for per_second in PER_SECOND.values()]
+        return next((each for each in scaled if _YEARS[0] <= each <= _YEARS[1]), None)
     return seconds_of(value)
 
 
@@ -46,9 +45,9 @@ class Times:
             self.numbers.append(seconds)
             self.is_wall.append(number is None)
             return None
-        return (
-            "it has no time" if value in (None, "") else f"its time is none ({str(value)[:40]!r})"
-        )
+        if value in (None, ""):
+            return "it has no time"
+        return f"its time is no number or wall clock ({str(value)[:40]!r})"
 
     def skip(self) -> None:
         """Append an unknown time."""

@@ -1,10 +1,14 @@
-"""Token counts of a request by the sums of its own row.
+"""Token counts of a request by the sums of its own row, or by a tokenizer.
 
 Providers disagree on what a name includes. Reasoning stands inside the output, beside it, or in the
 total only; cached input stands inside the prompt or beside it. A total decides.
 """
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final, NamedTuple
+
+from lengthwise.errors import ConfigError
 
 INSIDE_TOTAL: Final = "total less prompt"
 CACHED_BESIDE: Final = "cached input beside the prompt"
@@ -73,3 +77,31 @@ def settle(
     if not doubt and output is not None and (reasoning or 0) > output:
         doubt = f"more reasoning than output ({reasoning} of {output} tokens)"
     return TokenCounts(prompt, output, reasoning, rule, doubt)
+
+
+def token_counter(name: str) -> Callable[[str], int]:
+    """Return the count of tokens, without special ones, by a tokenizer.
+
+    Args:
+        name: a folder or file with tokenizer.json, or a name of the Hugging Face hub.
+
+    Raises ConfigError for an unknown tokenizer, or without the library tokenizers.
+    """
+    path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
+    try:
+        from tokenizers import Tokenizer
+
+        made = Tokenizer.from_file(str(path)) if path.exists() else Tokenizer.from_pretrained(name)
+    except ImportError as error:
+        raise ConfigError(
+            "tokenizer needs the library tokenizers: pip install tokenizers"
+        ) from error
+    except Exception as error:  # the library raises no class of its own
+        reason = str(error).splitlines()[0][:200]
+        raise ConfigError(f"tokenizer {name!r} cannot be loaded ({reason})") from error
+    made.no_truncation()
+
+    def count(text: str) -> int:
+        return len(made.encode(text, add_special_tokens=False))
+
+    return count

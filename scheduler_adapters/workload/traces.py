@@ -45,7 +45,7 @@ def read_trace(
         DataError: `read_log` refuses the files, or a value is impossible.
         ScoringError: no prompt has a score.
     """
-    needs = ["output_tokens", "arrival_s"] + ["prompt_tokens"] * (scorer is None)
+    needs = ["prompt_tokens"] * (scorer is None) + ["output_tokens", "arrival_s"]
     wants = [] if scorer is None else ["prompt"]
     found = read_log(names, options, needs=needs, wants=wants, extras=_EXTRAS)
     table, path = found.frame, found.files[0]

@@ -10,7 +10,7 @@ import numpy as np
 from lengthwise.bundle import Manifest, ModelBundle
 from lengthwise.errors import ConfigError, DataError, require
 from lengthwise.tables.files import digest_of
-from lengthwise.tables.options import ReadingOptions
+from lengthwise.tables.options import RecordOptions
 from training.commands.options import BundleOptions, OutputOptions, print_result, print_rows
 from training.data.records import read_records
 from training.evaluation.calibration import target_of
@@ -20,7 +20,7 @@ from training.export.bundle_scores import score_prompts
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonitorOptions(BundleOptions, ReadingOptions):
+class MonitorOptions(BundleOptions, RecordOptions):
     """The bundle, its log and its gate."""
 
     log: tuple[str, ...]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthwise.errors import DataError
-from lengthwise.tables.options import ReadingOptions
+from lengthwise.tables.options import RecordOptions
 from training.config import Label, Repeats
 from training.data.records import PromptResponse, prompt_hash, read_records
 
@@ -156,7 +156,7 @@ def is_held_out(model: str, fraction: float) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions(ReadingOptions):
+class TableOptions(RecordOptions):
     """A table and its columns."""
 
     data: tuple[str, ...]

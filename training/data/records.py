@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from lengthwise.errors import DataError
 from lengthwise.tables.files import Paths
 from lengthwise.tables.log_reader import NO_ANSWER
-from lengthwise.tables.options import ReadingOptions
+from lengthwise.tables.options import RecordOptions
 from lengthwise.tables.prompt_text import normalised, prompt_of
 from lengthwise.tables.reading import read_log, require_columns
 from lengthwise.tables.values import count_of
@@ -134,14 +134,14 @@ def _checked(
     for name, convert in cells.items():
         converted[name] = pd.Series(map(convert, frame[name].tolist()), frame.index, dtype=object)
         for position in converted[name].isna().to_numpy().nonzero()[0][:1]:
-            reason = f"{name} is {frame[name].iloc[position]!r}, {wrong[convert]}"
+            reason = f"{name} is {frame[name].tolist()[position]!r}, {wrong[convert]}"
             raise DataError(f"{reason}; mend the row", path=path, row=frame.index[position])
     return frame.assign(**converted)
 
 
 def read_records(
     names: Paths,
-    options: ReadingOptions,
+    options: RecordOptions,
     label: str = "output_tokens",
     group: str | None = None,
     *,

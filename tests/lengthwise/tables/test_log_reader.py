@@ -8,7 +8,7 @@ import pytest
 
 from lengthwise.errors import DataError
 from lengthwise.tables.log_reader import quantiles
-from lengthwise.tables.options import TraceOptions
+from lengthwise.tables.options import RecordOptions, TraceOptions
 from lengthwise.tables.reading import read_log
 from tests.lengthwise.tables import logs
 from tests.lengthwise.tables.logs import write_lines
@@ -94,7 +94,7 @@ def test_copies_of_a_row_are_left_out_and_a_repeated_id_of_a_table_is_bad(tmp_pa
 def test_rows_of_one_model_may_be_chosen(tmp_path: Path) -> None:
     rows = [logs.chat("one", 5), logs.chat("two", 6)]
     rows[1]["request"]["model"] = "other"
-    found = read_log(write_lines(tmp_path / "log.jsonl", rows), TraceOptions(model="other"))
+    found = read_log(write_lines(tmp_path / "log.jsonl", rows), RecordOptions(model="other"))
     assert found.frame.prompt.tolist() == ["two"]
     assert found.left_out == {"a model other than other": 1}
 

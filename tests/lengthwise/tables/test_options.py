@@ -4,8 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from lengthwise.inspect_log import InspectOptions
-from lengthwise.tables.options import ReadingOptions, TraceOptions
+from lengthwise.command_line.inspect_log import InspectOptions
+from lengthwise.tables.options import RecordOptions, TraceOptions
 from scheduler_adapters.commands.advise.command import AdviseConfig
 from scheduler_adapters.commands.experiment_settings import Setup
 from training.commands.monitor import MonitorOptions
@@ -15,7 +15,7 @@ from training.data.labels import TableOptions
 
 @pytest.mark.parametrize("kind", [DataConfig, MonitorOptions, TableOptions])
 def test_commands_of_training_read_prompts_and_lengths(kind: type) -> None:
-    assert {field.name for field in fields(ReadingOptions)} <= {f.name for f in fields(kind)}
+    assert {field.name for field in fields(RecordOptions)} <= {f.name for f in fields(kind)}
 
 
 @pytest.mark.parametrize("kind", [AdviseConfig, Setup, InspectOptions])

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import DataError
-from lengthwise.tables.options import TraceOptions
+from lengthwise.tables.options import RecordOptions, TraceOptions
 from lengthwise.tables.reading import read_log, read_table, require_columns
 from tests.lengthwise.tables import logs
 from tests.lengthwise.tables.logs import write_lines
@@ -109,7 +109,7 @@ def test_a_missing_column_is_named_beside_the_columns_there_are(tmp_path: Path) 
         read_log(path)
     with pytest.raises(DataError, match=r"no column 'model'; .*give --model-column COLUMN"):
         read_log(
-            path, TraceOptions(prompt_column="id", length_column=("meta.stats.in",), model="m")
+            path, RecordOptions(prompt_column="id", length_column=("meta.stats.in",), model="m")
         )
 
 

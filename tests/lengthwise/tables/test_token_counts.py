@@ -1,10 +1,12 @@
 """Counts of a row add up to its total, or contradict it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lengthwise.tables.token_counts import settle
+from lengthwise.errors import ConfigError
+from lengthwise.tables.token_counts import settle, token_counter
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,15 @@ def test_the_total_decides(given: dict[str, Any], counts: tuple[int | None, ...]
 )
 def test_contradicting_counts_are_doubtful(given: dict[str, Any]) -> None:
     assert settle(**given).doubt
+
+
+def test_a_file_or_its_folder_counts_tokens(tokenizer: Path) -> None:
+    assert token_counter(str(tokenizer))("one two, three") == 4
+    tokenizer.rename(tokenizer.with_name("tokenizer.json"))
+    assert token_counter(str(tokenizer.parent))("") == 0
+
+
+def test_an_unreadable_tokenizer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"tokenizer '.*t\.json' cannot be loaded"):
+        token_counter(str(tmp_path / "t.json"))

