@@ -24,7 +24,7 @@ from functools import cache
 from os import PathLike
 from pathlib import Path
 from shutil import copyfileobj
-from typing import IO, Any, Final, Literal, TypeVar
+from typing import IO, Any, Final, Literal, TypeVar, cast
 
 from lengthwise.errors import DataError
 
@@ -205,7 +205,7 @@ def opened(path: Path) -> IO[bytes]:
     with _raw(path) as raw:
         start = raw.read(4)
     if start.startswith(_GZIP):
-        return gzip.open(_place(path))
+        return cast(IO[bytes], gzip.open(_place(path)))
     if start.startswith(_ZSTD):
         import pyarrow as pa
 
