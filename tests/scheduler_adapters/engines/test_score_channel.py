@@ -189,20 +189,6 @@ def test_an_outcome_that_may_change_is_retried_in_time_and_a_score_sent_with_its
     asyncio.run(main())
 
 
-def test_a_request_that_starts_ends_it() -> None:
-    async def main() -> None:
-        bench = Bench()
-        key = bench.start()
-        assert key is not None
-        await asyncio.sleep(0)
-        bench.late.stop(key)
-        assert await bench.ended() == {"started": 1}
-        bench.late.stop(key)  # no matter how often
-        assert bench.sent == []
-
-    asyncio.run(main())
-
-
 def test_too_many_at_once_stay_without_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score_channel, "MAX_LATE", 2)
 

@@ -1,6 +1,5 @@
 """The planner of an engine of a few lines."""
 
-import random
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,65 +8,14 @@ import pytest
 from lengthwise.errors import InvalidDecision
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.policy import Policy
-from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
+from scheduler_adapters.views import LoadView, StepRule
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.planner.fake_engine import FakeEngine, FakeRequest
 
 
-class Shuffled(Policy):
-    """A new place every few tokens, and a step that never holds everybody."""
-
-    name = "shuffled"
-
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        if request.phase <= Phase.PREFILL:
-            return Rank()
-        dice = random.Random(f"{request.number} {request.generated_tokens}")
-        return Rank(
-            (dice.random(),),
-            lane=dice.randint(0, 1),
-            valid_tokens=dice.randint(1, 40),
-            evict_key=dice.choice([None, (dice.randint(0, 20),)]),
-        )
-
-    def step_rule(self, load: LoadView) -> StepRule:
-        return StepRule(max_decodes=10)
-
-
-def test_the_first_decodes_in_order_run_and_the_worst_resident_is_known() -> None:
-    engine = FakeEngine(Shuffled(), seats=64, budget=64, blocks=1000, block_tokens=1000)
-    dice, residents, plan = random.Random(0), engine.planner.residents, engine.planner.plan
-    sizes = [dice.randint(1, 150) for _ in range(600)]
-    requests = make_requests(prompt_tokens=[1] * 600, output_tokens=sizes)
-
-    def checked_plan() -> Any:
-        decodes, made = list(residents.decoding.values()), plan()
-        assert made is not None
-        by_rank = sorted(
-            (item.lengthwise for item in decodes),
-            key=lambda one: (one.rank.lane, one.rank.key, one.view.number),
-        )
-        left_out = {item.lengthwise.view.number for item in made.left_out}
-        assert left_out == {one.view.number for one in by_rank[10:]}
-        return made
-
-    engine.planner.plan = checked_plan  # type: ignore[method-assign]
-    for step in range(600):
-        for row in range(engine.ranker.load.num_started + len(engine.queue), len(sizes)):
-            if len(engine.queue) >= 2:
-                break
-            engine._submit(requests, row)
-        engine._step()
-        keys = [item.lengthwise.rank.evict_key for item in residents]
-        limit = (dice.randint(0, 20),)
-        assert residents.any_after(limit) == any(key and key > limit for key in keys), step
-    assert len(residents) == 64
-
-
 @pytest.mark.parametrize("answer", [ZeroDivisionError("boom"), None, 512])
 def test_a_rule_that_is_none_stops_the_step_and_names_the_policy(answer: Any) -> None:
-    class Broken(Shuffled):
+    class Broken(FCFS):
         name = "broken"
 
         def step_rule(self, load: LoadView) -> Any:

@@ -68,11 +68,6 @@ def test_a_model_with_other_outputs_or_broken_weights_is_refused(
         RankerModel.load(changed(tiny_bundle, tmp_path, rewrite))
 
 
-def test_a_precision_the_bundle_lacks_is_refused_with_what_it_holds(tiny_bundle):
-    with pytest.raises(BundleError, match=r"no int8 model.*model\.onnx"):
-        RankerModel.load(tiny_bundle, "int8")
-
-
 def test_a_malformed_calibration_is_refused(tiny_bundle, tmp_path):
     with pytest.raises(BundleError, match="calibration of 'llm'"):
         changed(tiny_bundle, tmp_path, lambda work: None, calibration={"llm": {}})

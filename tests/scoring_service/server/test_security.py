@@ -9,7 +9,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lengthwise.errors import AccessDenied, ConfigError, ServiceUnavailable
 from scoring_service.client import Observed, Score, ScoringClient
@@ -118,18 +117,6 @@ def test_mtls_serves_only_clients_with_a_certificate(serve, authority, tmp_path)
     certificate, key = Authority(tmp_path, "stranger").issue("intruder")
     with pytest.raises(ServiceUnavailable):
         score(target, ca_file=str(authority.file), certificate_file=certificate, key_file=key)
-
-
-def test_a_token_is_asked_for_but_not_for_health(serve, tmp_path):
-    (tmp_path / "tokens").write_text("first\nsecond\n")
-    target = serve(token_file=str(tmp_path / "tokens")).target
-    assert score(target, token="first") == score(target, token="second")
-    with pytest.raises(AccessDenied, match="bearer token"):
-        score(target, token="firs")
-    with grpc.insecure_channel(target) as channel:
-        check = health_pb2_grpc.HealthStub(channel).Check
-        status = check(health_pb2.HealthCheckRequest(), timeout=60).status
-    assert status == health_pb2.HealthCheckResponse.SERVING
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_an_observation_that_cannot_be_is_refused_with_its_call(tiny_model, chan
 
 
 def test_a_report_without_a_prompt_does_not_break_retraining(tiny_model, tmp_path):
-    from training.config import ColumnOptions
+    from lengthwise.tables.options import ReadingOptions
     from training.data.records import read_records
 
     log = ReportLog(str(tmp_path / "log.jsonl"), 10_000)
@@ -80,7 +80,7 @@ def test_a_report_without_a_prompt_does_not_break_retraining(tiny_model, tmp_pat
     reported = [seen(1.0, 5), seen(1.0, 6)._replace(prompt="Say hello.\n\0")]
     book.add(reported, "r1", tiny_model.length_curves)
     book.close()
-    records, _ = read_records(tmp_path / "log.jsonl", ColumnOptions(), "output_tokens")
+    records, _ = read_records(tmp_path / "log.jsonl", ReadingOptions(), "output_tokens")
     assert [(record.prompt, record.output_tokens) for record in records] == [("Say hello.\n\0", 6)]
 
 
@@ -120,11 +120,15 @@ def test_calls_stages_cache_and_model_are_in_the_metrics(server, tiny_bundle):
         client.score("yes")
         client.score("yes")
         client.score_batch(["yes", "no"])
-        with pytest.raises(InvalidPrompt):
-            client.score("")
+        client.info()
+        for _ in range(2):
+            with pytest.raises(InvalidPrompt):
+                client.score("")
     expected = {
         'scoring_calls_total{code="OK",method="Score"}': 2,
-        'scoring_calls_total{code="INVALID_ARGUMENT",method="Score"}': 1,
+        'scoring_calls_total{code="OK",method="ScoreBatch"}': 1,
+        'scoring_calls_total{code="OK",method="Info"}': 2,  # a batch looks at the limits first
+        'scoring_calls_total{code="INVALID_ARGUMENT",method="Score"}': 2,
         'scoring_stage_seconds_count{stage="infer"}': 3,
         "scoring_cache_hits_total": 2,
         "scoring_model_runs_total": 2,

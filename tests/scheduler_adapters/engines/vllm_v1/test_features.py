@@ -66,16 +66,14 @@ def marked(test: Callable[..., Any]) -> Callable[..., Any]:
 
 def configuration(**changes: Any) -> Any:
     """The part of a `VllmConfig` that is looked at, with one setting changed."""
-    scheduling = {
-        "max_num_batched_tokens": 2048,
-        "enable_chunked_prefill": True,
-        "long_prefill_token_threshold": 0,
+    scheduling = {"max_num_batched_tokens": 2048, "enable_chunked_prefill": True}
+    scheduling |= {"long_prefill_token_threshold": 0}
+    made: dict[str, Any] = {
+        "scheduler_config": SimpleNamespace(**scheduling),
+        "parallel_config": SimpleNamespace(pipeline_parallel_size=1),
+        "model_config": SimpleNamespace(is_encoder_decoder=False, max_model_len=1024),
+        "speculative_config": None,
     }
-    parallel = {"pipeline_parallel_size": 1}
-    model = {"is_encoder_decoder": False, "max_model_len": 1024}
-    parts = {"scheduler_config": scheduling, "parallel_config": parallel, "model_config": model}
-    made: dict[str, Any] = {name: SimpleNamespace(**part) for name, part in parts.items()}
-    made |= {"speculative_config": None}
     for name, value in changes.items():
         part, _, inner = name.partition("__")
         if inner:
@@ -596,15 +594,13 @@ def test_pooling_requests_end_with_their_prompt(made: Callable[..., Any], policy
     from vllm import PoolingParams
     from vllm.v1.request import Request
 
-    scheduler = made(policy)
-    prompts = [300, 20, 150]
-    served = Served(
-        scheduler,
-        *(
-            Request(str(n), [5] * p, None, PoolingParams(task="embed"), arrival_time=time.time())
-            for n, p in enumerate(prompts)
-        ),
-    )
+    scheduler, prompts = made(policy), [300, 20, 150]
+    embed, at_s = PoolingParams(task="embed"), time.time()
+    pooled = [
+        Request(str(n), [5] * size, None, embed, arrival_time=at_s)
+        for n, size in enumerate(prompts)
+    ]
+    served = Served(scheduler, *pooled)
     steps = served.finish()
     computed = [sum(step.get(str(n), 0) for step in steps) for n in range(3)]
     assert computed == prompts
@@ -615,15 +611,12 @@ def media(name: str, *places: int, length: int = 100) -> list[Any]:
     """Images, or whatever an encoder reads, of `length` tokens at these places of a prompt."""
     from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 
-    return [
-        MultiModalFeatureSpec(
-            data=None,
-            modality="image",
-            identifier=f"{name} {offset}",
-            mm_position=PlaceholderRange(offset=offset, length=length),
-        )
-        for offset in places
-    ]
+    def spec(offset: int) -> Any:
+        place = PlaceholderRange(offset=offset, length=length)
+        of = {"data": None, "modality": "image", "identifier": f"{name} {offset}"}
+        return MultiModalFeatureSpec(mm_position=place, **of)
+
+    return [spec(offset) for offset in places]
 
 
 @marked
@@ -790,22 +783,9 @@ def test_structured_outputs_follow_their_grammar(engine: Any, policy: Policy) ->
 
     scheduler_of(engine).lengthwise_start(policy)
     choices = ["yesno", "longpoem"]
-    made = answers(
-        engine,
-        *(
-            (
-                str(n),
-                [5 + n, 6, 7],
-                {
-                    "max_tokens": 8,
-                    "structured_outputs": StructuredOutputsParams(choice=choices)
-                    if n % 2
-                    else None,
-                },
-            )
-            for n in range(12)
-        ),
-    )
+    follows = [None, StructuredOutputsParams(choice=choices)]
+    asked = [{"max_tokens": 8, "structured_outputs": follows[n % 2]} for n in range(12)]
+    made = answers(engine, *((str(n), [5 + n, 6, 7], more) for n, more in enumerate(asked)))
     assert len(made) == 12
     for name, answer in made.items():
         said = answer.text.replace(" ", "")
@@ -817,18 +797,10 @@ def test_structured_outputs_follow_their_grammar(engine: Any, policy: Policy) ->
 def test_speculative_decoding_keeps_the_order_of_the_queue_and_every_token(engine: Any) -> None:
     speculative = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
                    "prompt_lookup_min": 1}  # fmt: skip
-    requests = [
-        (
-            str(number),
-            [5, 6, 7 + number] * 6,
-            {
-                "max_tokens": 40 - number,
-                "ignore_eos": True,
-                "extra_args": {SCORE: float(40 - number)},
-            },
-        )
-        for number in range(12)
-    ]
+    requests = []
+    for number in range(12):
+        more = {"max_tokens": 40 - number, "extra_args": {SCORE: float(40 - number)}}
+        requests.append((str(number), [5, 6, 7 + number] * 6, more | {"ignore_eos": True}))
     plain = answers(engine, *requests)
     with open_engine(CONFIG, speculative_config=speculative, **ARGUMENTS) as speculating:
         scheduler = scheduler_of(speculating)
@@ -841,9 +813,8 @@ def test_speculative_decoding_keeps_the_order_of_the_queue_and_every_token(engin
         scheduler.update_from_output = watched
         made = answers(speculating, *requests)
         del scheduler.update_from_output
-    assert {n: list(a.token_ids) for n, a in made.items()} == {
-        n: list(a.token_ids) for n, a in plain.items()
-    }
+    ours, theirs = ({n: list(a.token_ids) for n, a in of.items()} for of in (made, plain))
+    assert ours == theirs
     assert max(accepted) > 0
     # Eight seats: the four longest wait for one.
     assert set(list(made)[-4:]) == {"0", "1", "2", "3"}

@@ -87,14 +87,6 @@ def finish(engine: Any) -> list[str]:
     return done
 
 
-def test_requests_with_oracle_scores_finish_in_order_of_length(engine: Any) -> None:
-    lengths = [120, 10, 80, 20, 160, 5]
-    for tokens in lengths:
-        scored(engine, str(tokens), tokens, float(tokens))
-    assert finish(engine) == [str(tokens) for tokens in sorted(lengths)]
-    assert scheduler_of(engine).lengthwise.annotation_counts == AnnotationCounts(scored=6)
-
-
 def test_a_scheduler_made_without_its_constructor_does_what_the_engines_own_does(
     live_engine: Any,
 ) -> None:

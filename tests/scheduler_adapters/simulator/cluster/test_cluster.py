@@ -317,22 +317,6 @@ def test_a_request_answers_where_it_was_moved_after_its_kv_has_been_copied():
     assert [len(load.curve().end_s) for load in loads] == [3, 3]
 
 
-def test_blocks_stay_reserved_at_the_source_until_the_copy_has_landed():
-    # Ten blocks each, of twenty: the third request waits for the copy of the first to land.
-    requests = make_requests(
-        prompt_tokens=[150, 150, 150],
-        output_tokens=[4, 9, 1],
-        reasoning_tokens=[2, 0, 0],
-        arrival_s=[0.0, 0.0, 0.5],
-    )
-    fabric = Fabric(kv_bytes_per_token=1, bytes_per_s=50.0)
-    run = simulate_cluster(requests, Follow(), FCFS, [SECONDS] * 2, fabric=fabric)
-    (move,) = run.migrations
-    assert move.start_s == 2.0
-    assert move.end_s == pytest.approx(2.0 + 160 / 50)
-    assert run.timeline.scheduled_s[2] == 6.0  # the first step after that
-
-
 def test_settings_that_cannot_be_are_refused():
     requests = make_requests(prompt_tokens=[5], output_tokens=[5], reasoning_tokens=[2])
     with pytest.raises(ConfigError, match="instances is 0; use one or more"):
@@ -403,14 +387,6 @@ def test_a_prefilled_request_waits_with_its_blocks_until_it_is_taken_and_is_aske
     np.testing.assert_allclose(run.timeline.first_token_s, [1.0, 2.0])
 
 
-def test_a_request_that_is_never_taken_is_an_invalid_decision():
-    requests = make_requests(prompt_tokens=[16], output_tokens=[3])
-    with pytest.raises(InvalidDecision, match="'pools' left 1 prefilled requests in their"):
-        simulate_cluster(
-            requests, Pools(inf), FCFS, [SECONDS] * 2, fabric=FABRIC, roles=["prefill", "decode"]
-        )
-
-
 @pytest.mark.parametrize("how", ["copy", "recompute"])
 def test_a_tick_moves_a_request_from_the_end_of_its_step(how):
     requests = make_requests(prompt_tokens=[16], output_tokens=[4], request_id=["a"])
@@ -439,22 +415,3 @@ def test_a_tick_sets_roles_and_what_it_cannot_do_is_refused():
             simulate_cluster(requests, MovesAt(wrong), FCFS, [SECONDS] * 2, fabric=FABRIC)
     with pytest.raises(ConfigError, match="roles are 1 for 2 instances"):
         simulate_cluster(requests, MovesAt(), FCFS, [SECONDS] * 2, roles=["both"])
-
-
-def test_who_is_moved_in_the_step_that_ends_its_thinking_is_not_asked_for():
-    asked = []
-
-    class Both(MovesAt):
-        def at_phase_change(self, request, instance, instances):
-            asked.append(request.request_id)
-            return instance
-
-    requests = make_requests(
-        prompt_tokens=[16], output_tokens=[4], reasoning_tokens=[2], request_id=["a"]
-    )
-    move = Move(request_id="a", to=1, how="recompute")
-    run = simulate_cluster(requests, Both(move), FCFS, [SECONDS] * 2, fabric=FABRIC)
-    assert asked == []
-    np.testing.assert_allclose(run.timeline.token_s(0), [1, 2, 3, 4])
-    simulate_cluster(requests, Both(), FCFS, [SECONDS] * 2)
-    assert asked == ["a"]

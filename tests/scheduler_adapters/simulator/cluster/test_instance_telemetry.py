@@ -11,7 +11,6 @@ from scheduler_adapters.simulator.cluster.instance_telemetry import Telemetry, r
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.simulated_request import SimulatedRequest
 from scheduler_adapters.views import StepRule
-from tests.scheduler_adapters.simulator.any_policy import state_of
 from tests.scheduler_adapters.simulator.cluster.test_request_migrations import SECONDS
 
 REQUEST = SimulatedRequest("a", 0.0, prompt_tokens=16, output_tokens=10, reasoning_tokens=3)
@@ -57,14 +56,6 @@ def test_long_reasoning_is_not_counted_and_what_never_answers_leaves():
     assert counts(telemetry(REQUEST._replace(prompt_tokens=41)), 0.0) == (0, 0)
 
 
-def test_a_withdrawn_request_is_no_longer_counted():
-    seen = telemetry(REQUEST, REQUEST._replace(request_id="b", reasoning_tokens=1))
-    assert counts(seen, 2.0) == (1, 1)
-    seen.engine.withdraw(state_of(seen.engine, "a"))
-    seen.engine.withdraw(state_of(seen.engine, "b"))
-    assert counts(seen, 2.0) == (0, 0)
-
-
 @pytest.mark.parametrize("max_decodes", [1, 2])
 def test_a_decode_that_is_left_out_of_steps_may_let_its_reader_wait(max_decodes):
     engine = Engine(FewDecodes(max_decodes), SECONDS)
@@ -87,21 +78,3 @@ def test_when_all_is_read_follows_the_pacer_token_by_token():
         for at_s in token_s:
             read_s = max(at_s, read_s + 0.1)
         assert read_all_s(token_s, 0.1) == pytest.approx(read_s + 0.1)
-
-
-def test_what_is_to_be_prefilled_is_whole_prompts_then_the_rest_of_them():
-    engine = Engine(FCFS(), replace(SECONDS, max_tokens=10, kv_blocks=4))
-    seen = Telemetry(engine, None, watches_prefills=True)
-    for request_id in "ab":
-        engine.submit(REQUEST._replace(request_id=request_id, reasoning_tokens=0))
-        seen.submitted(engine.requests[-1])
-    found = []
-    for at_s in (0.0, 1.0, 2.0, 4.0):
-        engine.advance(at_s)
-        view = seen.view()
-        found.append((view.prefill_tokens, view.prefill_squares))
-    # 16 each, ten tokens a step: 6 of the first are left, then 12 of the second, then none.
-    assert found == [(32, 512), (22, 512 - 100), (12, 256 - 16), (0, 0)]
-    assert sorted(request.request_id for request in seen.view().decodes()) == ["a", "b"]
-    engine.withdraw(state_of(engine, "a"))
-    assert [request.request_id for request in seen.view().decodes()] == ["b"]

@@ -5,13 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lengthwise.errors import ConfigError, InvalidDecision, SchedulingError
-from scheduler_adapters.placement import Move, Placement, SetRole, load_placement
+from lengthwise.errors import ConfigError, InvalidDecision
+from scheduler_adapters.placement import Move, Placement, SetRole
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.cluster.outages import Outage
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.simulator.cluster.test_request_migrations import SECONDS, MovesAt
@@ -76,11 +74,6 @@ def test_requests_wait_for_the_first_instance_that_comes():
     np.testing.assert_array_equal(run.timeline.requests.arrival_s, [0.0, 2.5])
 
 
-def test_requests_for_which_no_instance_comes_stop_the_run():
-    with pytest.raises(SchedulingError, match="2 requests are left without an instance, first 'a'"):
-        run_of(Outage(instance=0, at_s=1.5), count=1)
-
-
 @pytest.mark.parametrize("dies", [0, 1])
 @pytest.mark.parametrize("how", ["copy", "live"])
 def test_a_request_between_two_instances_is_lost_with_either(how, dies):
@@ -91,21 +84,6 @@ def test_a_request_between_two_instances_is_lost_with_either(how, dies):
     # One that still decodes in its source loses nothing with its destination.
     assert run.num_replaced[0] == (how == "copy" or dies == 0)
     assert np.isfinite(run.timeline.finished_s).all()
-
-
-def test_a_request_that_waits_to_be_handed_over_is_lost_with_its_instance():
-    class NeverTakes(First):
-        def at_prefill_end(self, request, instance, instances):
-            return None if instances[0].instance_id == 0 else 1
-
-    run = run_of(Outage(instance=0, at_s=1.5), placement=NeverTakes(), roles=["prefill", "both"])
-    assert run.num_replaced.tolist() == [1, 0]
-    np.testing.assert_array_equal(run.timeline.token_s(0), [1, 2.5, 3.5, 4.5, 5.5])
-
-
-def test_a_client_whose_request_is_placed_again_waits_for_it():
-    run = run_of(Outage(instance=0, at_s=1.5), clients=1)
-    assert run.timeline.requests.arrival_s.tolist() == [0.0, 5.0]
 
 
 @pytest.mark.parametrize("change", [Move(request_id="a", to=1), SetRole(instance=1, role="both")])
@@ -140,27 +118,6 @@ def test_ticks_end_with_the_work_even_if_an_outage_is_far_ahead():
     placement = Counts()
     run_of(Outage(instance=0, at_s=1e6, until_s=2e6), placement=placement)
     assert placement.num_ticks == 6
-
-
-FAST = Instance(latency=AffineLatency(base_s=0.05), kv_blocks=200, watermark_fraction=0.0)
-
-
-@pytest.mark.parametrize("name", ["phasor", "distserve", "memory-aware-pools", "splitwise"])
-@pytest.mark.parametrize("dead", [(2,), (0, 1)], ids=["all that decode", "all that prefill"])
-def test_requests_wait_or_are_served_elsewhere_while_a_whole_pool_is_dead(name, dead):
-    run = simulate_cluster(
-        make_requests(
-            prompt_tokens=[64] * 60, output_tokens=[20] * 60, arrival_s=np.arange(60) * 0.03
-        ),
-        load_placement(name),
-        FCFS,
-        [FAST] * 3,
-        fabric=Fabric(kv_bytes_per_token=1000),
-        roles=["prefill", "prefill", "decode"],
-        outages=[Outage(instance=number, at_s=0.5, until_s=0.8) for number in dead],
-    )
-    assert np.isfinite(run.timeline.finished_s).all()
-    assert run.num_replaced.sum() > 0
 
 
 def test_what_is_placed_late_tells_the_placement_when():

@@ -87,13 +87,6 @@ def test_a_request_that_ends_first_stays_and_its_reservation_is_given_back():
     assert placement.used_blocks[-1] == (0, 0)
 
 
-def test_a_destination_without_room_refuses():
-    run = run_of(8, to=replace(SECONDS, kv_blocks=1))
-    assert not run.migrations
-    assert run.num_aborted == 1
-    np.testing.assert_array_equal(run.timeline.token_s(0), np.arange(1, 9))
-
-
 def test_a_request_that_is_moved_live_is_not_moved_again():
     moves = [Move(request_id="a", to=to, how=how) for how in ("live", "copy") for to in (1, 1)]
     run = run_of(8, placement=MovesAt(*moves))

@@ -80,20 +80,6 @@ def test_two_requests_by_hand():
     np.testing.assert_allclose(timeline.scheduled_s, [0.0, 1.8])
 
 
-def test_an_evicted_request_is_computed_anew_and_keeps_its_tokens():
-    """Two requests grow to 3 blocks each; 4 blocks in all, so the later one has to go."""
-    requests = make_requests(prompt_tokens=[16, 16], output_tokens=[20, 20])
-    instance = Instance(
-        latency=AffineLatency(base_s=1.0), kv_blocks=4, watermark_fraction=0.0, max_tokens=64
-    )
-    timeline = simulate(requests, FCFS(), instance)
-    assert timeline.preemptions.tolist() == [0, 1]
-    assert len(timeline.token_s(1)) == 20
-    assert timeline.first_token_s.tolist() == [1.0, 1.0]
-    # Seventeen tokens side by side; then the first finishes alone, then the second.
-    assert timeline.finished_s.tolist() == [20.0, 23.0]
-
-
 def test_one_seat_and_constant_service_waits_as_pollaczek_and_khinchine_say():
     load, service_s, count = 0.5, 0.01, 100_000
     requests = make_requests(
@@ -122,20 +108,6 @@ def test_an_eviction_loop_is_detected_and_the_policy_named():
     one_fits = Instance(latency=LATENCY, kv_blocks=9, max_tokens=8)
     with pytest.raises(SchedulingError, match="'thrashes' evicts without end"):
         simulate(requests, Thrashes(), one_fits)
-
-
-class Raises(Policy):
-    name = "raises"
-
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        raise KeyError("weights")
-
-
-def test_a_policy_that_raises_is_named_and_the_run_stops():
-    requests = make_requests(prompt_tokens=[1], output_tokens=[1], request_id=["r17"])
-    expected = r"'raises' \(.*:Raises\) failed to rank request 'r17': KeyError.*correct its rank"
-    with pytest.raises(InvalidDecision, match=expected):
-        simulate(requests, Raises(), Instance(latency=LATENCY, kv_blocks=10))
 
 
 @pytest.mark.parametrize(

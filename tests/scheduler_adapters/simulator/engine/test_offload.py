@@ -39,21 +39,6 @@ def engine_at(seconds: float, host: HostLink = HOST) -> Engine:
     return engine
 
 
-def test_what_is_evicted_is_on_the_host_and_waits():
-    engine = engine_at(19.0)
-    live = engine.requests[1]
-    assert live.is_waiting
-    assert live.stored_blocks == engine.memory.stored.used_host_blocks == 2
-    assert (engine.ranked.num_waiting, engine.memory.num_returning) == (1, 0)
-
-
-def test_a_host_without_room_lets_blocks_be_computed_anew():
-    engine = engine_at(19.0, replace(HOST, max_blocks=1))
-    assert engine.requests[1].stored_blocks == engine.memory.stored.used_host_blocks == 0
-    engine.advance(np.inf)
-    assert engine.record.preemptions == [0, 1]
-
-
 def test_a_withdrawn_request_gives_its_place_on_the_host_back():
     engine = engine_at(19.0)
     carried = engine.withdraw(state_of(engine, "1"))
