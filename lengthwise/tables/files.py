@@ -52,10 +52,11 @@ _JSON_START: Final = re.compile(r"\s*(?:\{|\[\s*(?:\{|\]))")
 _BETWEEN: Final = re.compile(r"[\s,\[\]]*")
 _VLLM_LINE: Final = re.compile(
     r"(?:INFO|DEBUG|WARNING)\S* \d\d-\d\d \d\d:\d\d:\d\d"
-    r"|(?:^|\s)(?:Received request|Generated response|Request) \S+.*: "
+    r"|(?:^|[\s\"])(?:Received request|Generated response|Request) \S+.*: "
 )
 _MESSAGES: Final = ("message", "msg", "log")
 """Keys of a line in JSON that hold a line of a server's log."""
+_DOCKER: Final = {"log", "stream", "time"}
 _WRAPPERS: Final = ("data", "logs", "rows", "observations", "items")
 """Keys under which an export holds its list of rows."""
 _NESTED: Final = ("resourceSpans", "scopeSpans", "spans")
@@ -170,9 +171,12 @@ def kind_of(path: Path) -> Kind:
 
 def _is_server_line(line: str) -> bool:
     entry = _parsed(line)
-    texts = [entry.get(key) for key in _MESSAGES] if isinstance(entry, dict) else []
-    is_vllm = isinstance(entry, dict) and str(entry.get("name", "")).startswith("vllm.")
-    return is_vllm or any(isinstance(x, str) and _VLLM_LINE.search(x) is not None for x in texts)
+    if not isinstance(entry, dict):
+        return False
+    is_server = str(entry.get("name", "")).startswith("vllm.") or entry.keys() == _DOCKER
+    return is_server or any(
+        isinstance(x, str) and _VLLM_LINE.search(x) is not None for x in map(entry.get, _MESSAGES)
+    )
 
 
 def encoding_of(start: bytes) -> str:
