@@ -420,6 +420,7 @@ TABLE: Final = LogFormat(
     arrival_s=_ARRIVALS,
     request_id=("request_id",),
     finish_reason=("finish_reason",),
+    no_load={"cache_hit": _HIT},
 )
 """Columns of a plain table; `arrived_at` of Vidur's traces is in seconds."""
 FORMATS: Final = (LITELLM, LANGFUSE, OPENTELEMETRY, HELICONE, PORTKEY, *_TRACES, OPENAI)

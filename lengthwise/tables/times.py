@@ -1,4 +1,4 @@
-"""Arrival times: wall clocks, and numbers whose unit the magnitude, a name or an option tells."""
+"""Arrival times: wall clocks, and numbers whose unit the magnitude, a name or an option states."""
 
 import re
 from array import array

@@ -27,6 +27,7 @@ OPTIONS: Final = (
 )
 VLLM: Final = LogFormat(
     name="vLLM",
+    request_id=("answer",),
     left_out=("left_out",),
     censored=("censored",),
     without_prompt=OPTIONS,
@@ -297,9 +298,9 @@ class _Log:
         if "left_out" in row:
             self.ready.append(row)
             return
-        for choice in choices or [{}]:
+        for number, choice in enumerate(choices or [{}]):
             ids = choice.pop("ids", 0)
-            row = request.row | choice
+            row = request.row | choice | {"answer": f"{name}#{number}"}
             is_end = row.get("output_tokens", -1) == request.max_tokens
             finish = row.get("finish_reason", "length" if is_end else None)
             if finish in ("abort", "error") or (finish == "length" and not _BENCH.fullmatch(name)):

@@ -220,7 +220,7 @@ def invocations(text: str) -> list[tuple[str, str, str]]:
 @pages
 def test_commands_of_lengthwise_named_in_a_page_exist(page: Path) -> None:
     named = re.findall(r"(?<=[`\n])lengthwise ([a-z][a-z-]*)", page.read_text())
-    assert set(named) <= {*by_name(PROGRAMS), "completion"}
+    assert set(named) <= {*by_name(PROGRAMS), "completion", "inspect"}
 
 
 def module_invocations(text: str) -> list[tuple[str, str, str]]:

@@ -72,7 +72,7 @@ def test_what_no_line_says_is_missing() -> None:
         plain("Received request chatcmpl-x: params: SamplingParams()"),
         plain("Generated response chatcmpl-x: output: 'a', finish_reason: None"),
     )
-    assert row.keys() == {"id", "arrival_s"}
+    assert row.keys() == {"id", "arrival_s", "answer"}
 
 
 LINES = (start("chatcmpl-é 1", tokens=3) + end("chatcmpl-é 1", 5)).splitlines(keepends=True)
