@@ -35,7 +35,7 @@ def shown(address: str) -> str:
     if name is None or not host or is_loopback(address) or proxy_bypass(host):
         return address
     without_password = re.sub(r"^(\w+://)?.*@", r"\1", os.environ[name])
-    return f"{address} (through {name}={without_password})"
+    return f"{address} through {name}={without_password}"
 
 
 def bypass_proxies() -> None:

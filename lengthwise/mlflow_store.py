@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from lengthwise.addresses import shown
 from lengthwise.errors import ConfigError
 
 DEFAULT: Final = "mlruns"
@@ -124,7 +125,7 @@ class MlflowStore:
         """Return the error of a store that does not work, with MLflow's reason."""
         reason = str(error).splitlines()[0]
         return ConfigError(
-            f"MLflow store {self} cannot be used: {reason}; choose another --mlruns-dir"
+            f"MLflow store {shown(str(self))} cannot be used: {reason}; choose another --mlruns-dir"
         )
 
 

@@ -54,13 +54,13 @@ def test_which_addresses_stay_on_this_machine() -> None:
 
 
 def test_an_address_behind_a_proxy_is_shown_with_its_variable(proxy: pytest.MonkeyPatch) -> None:
-    note = f" (through http_proxy={DEAD})"
+    note = f" through http_proxy={DEAD}"
     assert shown("scorer.invalid:1") == f"scorer.invalid:1{note}"
     assert shown("http://llm.invalid/v1") == f"http://llm.invalid/v1{note}"
     assert shown("https://llm.invalid") == "https://llm.invalid"
     assert [shown(address) for address in LOCAL] == [*LOCAL]
     proxy.setenv("HTTPS_PROXY", "proxy:1")
-    assert shown("https://llm.invalid") == "https://llm.invalid (through HTTPS_PROXY=proxy:1)"
+    assert shown("https://llm.invalid") == "https://llm.invalid through HTTPS_PROXY=proxy:1"
     proxy.setenv("no_proxy", "other, invalid")
     assert shown("scorer.invalid:1") == "scorer.invalid:1"
 

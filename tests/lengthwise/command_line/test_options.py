@@ -1,10 +1,13 @@
 """Options from dataclasses, short and whole help, and errors of one line."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from lengthwise.command_line.options import POSITIONAL, common_options, parse
 from lengthwise.command_line.program import run_command
@@ -59,8 +62,8 @@ def read(*arguments: str) -> Options:
 
 
 def test_hyphens_underscores_dots_and_equals_signs_are_understood():
-    for given in ("--batch-size 3 --loss.max-gap=7", "--batch_size=3 --loss.max_gap 7"):
-        options = read("demo", *given.split())
+    for words in ("--batch-size 3 --loss.max-gap=7", "--batch_size=3 --loss.max_gap 7"):
+        options = read("demo", *words.split())
         assert (options.batch_size, options.loss) == (3, Loss(max_gap=7))
 
 
@@ -99,6 +102,27 @@ def test_positional_arguments_stand_anywhere(words):
 def test_one_prompt_is_a_prompt_and_not_a_list():
     for prompt in ("[hello", "a, b", "[1, 2]", "null", '"'):
         assert read("demo", prompt).prompts == [prompt]
+
+
+TEXTS = st.lists(
+    st.sampled_from(["null", "[a, b]", '["a", 1]', "1", "yes", "a: b", "- x", "#c", "\\", "\x85"])
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    min_size=2,
+)
+
+
+@given(TEXTS)
+@example(["hello 😀", "\u2028\n\t"])
+def test_any_text_reaches_a_list_as_typed(texts):
+    assert read("demo", "--", *texts).prompts == texts
+    assert read("demo", f"--columns={json.dumps(texts)}").columns == tuple(texts)
+    words = [f"x{text}" for text in texts]
+    assert read("demo", "--columns", *words).columns == tuple(words)
+
+
+@pytest.mark.parametrize("text", ["[a, b]", "[1, 2]", "null", "1", "😀", "\u2028", "\\", "a\nb"])
+def test_a_single_text_of_a_list_is_not_parsed(text):
+    assert read("demo", "--columns", text).columns == (text,)
 
 
 def test_a_dash_before_a_value_is_a_sign():

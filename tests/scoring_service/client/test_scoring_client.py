@@ -37,6 +37,17 @@ def test_one_string_is_no_batch_of_its_characters(client):
         client.score_batch("Write a poem.")
 
 
+def test_loopback_needs_no_proxy_and_another_host_names_its_variable(server, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with ScoringClient(server.target, timeout_s=60.0) as direct:
+        assert direct.score("yes").value < direct.score("long essay").value
+    with (
+        ScoringClient("scorer.invalid:50051", timeout_s=60.0) as proxied,
+        pytest.raises(ServiceUnavailable, match=r"50051 through http_proxy=http://127\.0\.0\.1:9 "),
+    ):
+        proxied.score("yes")
+
+
 @pytest.mark.parametrize("target", ["", None, 50051])
 def test_a_client_without_a_target_is_refused(target):
     for client in (ScoringClient, AsyncScoringClient, FailOpenScorer):

@@ -78,6 +78,30 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
 
 
 @pytest.mark.slow
+def test_prompts_that_the_tokenizer_does_not_know_have_undefined_figures(
+    fit: Fit, tmp_path: Path, capsys: Capture
+) -> None:
+    table = tmp_path / "emoji.jsonl"
+    rows = ({"prompt": chr(0x1F300 + n), "output_tokens": n % 50 + 1} for n in range(600))
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert fit(str(table), "--epochs", "1") == 0
+    shown = capsys.readouterr().out
+    assert "tau_b                   undefined  (no interval)" in shown
+    assert "tau_b, TF-IDF + ridge   undefined" in shown
+    assert "registry                version 1: its tau_b is not known or undefined" in shown
+    metrics = ModelBundle.load(tmp_path / "out" / "bundle").manifest.metrics
+    assert metrics["tau_b"] is metrics["tau_b_tfidf_ridge"] is metrics["tau_b_ci"][0] is None
+    assert ">undefined</td>" in (tmp_path / "out" / "ranker.html").read_text()
+    assert main(["list", "--mlruns-dir", str(tmp_path / "mlruns")]) == 0
+    assert capsys.readouterr().out.count("undefined") == 3
+    bundle, data = str(tmp_path / "out" / "bundle"), ["--data", str(tmp_path / "out/test.parquet")]
+    assert main(["compare", bundle, bundle, *data]) == 0
+    assert "not compared: a tau_b is undefined" in capsys.readouterr().out
+    assert main(["evaluate", "--bundle", bundle, *data]) == 0
+    assert "tau_b                        undefined" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_a_bundle_is_made_again_from_its_checkpoint_to_the_last_bit(
     fit: Fit, make_card: MakeCard, tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,6 +22,37 @@ def test_a_fitted_baseline_ranks_unseen_synthetic_prompts(baseline) -> None:  # 
     assert tau_b(baseline(TRAIN, "first", TEST), observed(TEST)) > 0.35
 
 
+SCRIPTS = {"写雨短": 10, "اكتب": 20, "लिखो": 40, "😀🇩🇪": 80, "x+=": 160}
+"""Text -> length of the answers to prompts that hold it beside a word of their own."""
+
+
+def test_prompts_whose_words_never_repeat_are_ranked_by_their_characters() -> None:
+    items = [
+        LabelledPrompt(prompt=f"{n * 7919:x}{text}{n:x}", model="", lengths=(tokens,), group="")
+        for n in range(60)
+        for text, tokens in SCRIPTS.items()
+    ]
+    assert tau_b(tfidf_ridge(items[:200], "first", items[200:]), observed(items[200:])) > 0.8
+
+
+def test_prompts_without_any_word_are_ranked() -> None:
+    items = [
+        LabelledPrompt(prompt="😀" * (n % 9 + 1) + "🙃", model="", lengths=(n % 9 + 1,), group="")
+        for n in range(90)
+    ]
+    assert tau_b(tfidf_ridge(items[:60], "first", items[60:]), observed(items[60:])) > 0.5
+
+
+def test_characters_count_only_where_at_most_half_of_the_words_are_known() -> None:
+    def item(prompt: str) -> LabelledPrompt:
+        return LabelledPrompt(prompt=prompt, model="", lengths=(len(prompt),), group="")
+
+    train = [item("ab ab"), item("cd cd cd cd")]
+    for tested, is_ignored in (["ab cd cdx", "ab cd abx"], True), (["ab cdx", "ab abx"], False):
+        first, second = tfidf_ridge(train, "first", list(map(item, tested)))
+        assert (first == second) == is_ignored
+
+
 def test_group_means_are_of_logs_and_an_unknown_group_gets_the_mean_of_all() -> None:
     def item(group: str, *lengths: int) -> LabelledPrompt:
         return LabelledPrompt(prompt=group, model="", lengths=lengths, group=group)

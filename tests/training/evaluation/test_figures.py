@@ -21,6 +21,8 @@ def test_the_training_curve_shows_every_validation_and_the_baseline() -> None:
     curve, baseline = axes.lines
     assert np.asarray(curve.get_xydata()).tolist() == [[0.5, 0.2], [1.0, 0.4]]
     assert set(np.asarray(baseline.get_ydata())) == {0.3}
+    (axes,) = drawn(figures.training_curve(history, None)).axes
+    assert axes.get_legend_handles_labels()[1] == ["TF-IDF + ridge (test): undefined"]
 
 
 def test_every_test_prompt_is_a_point() -> None:

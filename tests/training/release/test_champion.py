@@ -91,6 +91,13 @@ def test_a_champion_of_other_splits_or_lengths_is_not_compared(changes: dict[str
     assert "not comparable" in verdict.reason
 
 
+def test_an_undefined_tau_b_is_not_compared() -> None:
+    same = [replace(item, lengths=(7,)) for item in TEST]
+    verdict = judge(bundle(10), bundle(90), same)
+    assert not verdict.promoted
+    assert "one tau_b is undefined" in verdict.reason
+
+
 def test_a_gain_that_may_be_chance_does_not_serve() -> None:
     verdict = judge(bundle(60), bundle(61), TEST)
     assert verdict.difference_ci is not None

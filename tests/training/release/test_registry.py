@@ -40,3 +40,5 @@ def test_a_version_is_looked_up_in_the_store(reference: str, tmp_path: Path) -> 
 )
 def test_tau_b_is_told_with_its_interval(tau_b: object, interval: object, words: str) -> None:
     assert show_tau_b({"tau_b": tau_b, "tau_b_ci": interval}) == words
+    with_bundle = {"tau_b": tau_b, "tau_b_ci": interval, "revision": "3f9c"}
+    assert show_tau_b(with_bundle) == words.replace("-", "undefined")
