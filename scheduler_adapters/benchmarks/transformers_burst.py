@@ -31,11 +31,9 @@ from scheduler_adapters.timeline.latency_metrics import statistic, summarize, to
 from scheduler_adapters.timeline.live_log import TimelineLog
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.validation.recording import StepRecorder
+from scheduler_adapters.validation.engine_trial import StepRecorder
 from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.workload import WorkloadConfig
-
-log = logging.getLogger(__name__)
 
 _MOST_REQUESTS: Final = 2000
 _CLASS_STREAM: Final = 11

@@ -38,7 +38,6 @@ _PHASE_REQUESTS: Final = 300
 PHASE_LENGTHS: Final = tuple(range(128, 2049, 128))
 PHASE_RATE: Final = 4.0
 """Requests per second of the figures; the paper does not give its own."""
-PHASE_RATES: Final = (2.0, 4.0, 8.0, 16.0)
 
 FCFS, RR, PASCAL = "fcfs", "round-robin", "pascal"
 
@@ -195,25 +194,6 @@ class PascalExperiment(Experiment):
                     for tokens in sorted(set.intersection(*map(set, tails)))
                 ]
         return {"points": points}
-
-    def violation_lines(self) -> dict[str, Any]:
-        """Return violations in percent by mix, system and rate."""
-        points = [
-            (mix, one, rate, 100 * self.mean("qoe_violations", one, mix=mix, rate=rate))
-            for mix in CHATS
-            for one in (FCFS, RR, PASCAL)
-            for rate in (self.rate(mix, load) for load in LOADS)
-        ]
-        return {"points": points}
-
-    def phase_figures(self) -> dict[str, Any]:
-        """Return slowdowns by length, and the share of answers within the SLO by rate."""
-        points = [
-            ("", policy, length, values.average)
-            for policy in (FCFS, RR)
-            for length, values in self.phase.slowdowns(policy).items()
-        ]
-        return {"points": points, "rows": [[r, *self.phase.attainments(r)] for r in PHASE_RATES]}
 
 
 def blocked_fraction(recorders: list[LoadRecorder], until_s: float) -> float:

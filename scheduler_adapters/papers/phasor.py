@@ -203,16 +203,6 @@ class PhasorExperiment(Experiment):
         holds = own[1] >= 900 / 116 * own[0] and own[3] < own[2] and own[4] >= 2
         return {"holds": holds, "own": own}
 
-    def fragment_lines(self) -> dict[str, Any]:
-        """Return the fragmentation over time in percent, by system and size of the burst."""
-        points = [
-            (f"requests that are to fit: {burst}", name, 0.5 * i, share)
-            for burst in BURSTS
-            for name in SHOCKED
-            for i, share in enumerate(100 * self.fragments(name, burst, 0))
-        ]
-        return {"points": points}
-
     def attainment_lines(self, systems: Sequence[str], rates: Mapping[str, Any]) -> dict[str, Any]:
         """Return the share of requests within the targets, by workload, system and rate."""
         each = [(load, one, rate) for load in rates for one in systems for rate in rates[load]]

@@ -17,10 +17,10 @@ from scheduler_adapters.engines.engine_clock import ClockKind
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import tpot_s
+from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.validation.errors import RepeatedError, against_repeats
-from scheduler_adapters.validation.recording import StepRecorder
 from scheduler_adapters.validation.step_fit import StepFit, fit_steps
 from scheduler_adapters.workload.requests import Floats, Requests
 
@@ -55,6 +55,16 @@ class Trial:
     """
     errors: Mapping[str, RepeatedError]
     """Of each of METRICS."""
+
+
+class StepRecorder(EngineObserver):
+    """Collects the steps of an engine."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepRecord] = []
+
+    def measured(self, step: StepRecord) -> None:
+        self.steps.append(step)
 
 
 def run_trial(

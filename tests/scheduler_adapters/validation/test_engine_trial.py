@@ -10,8 +10,11 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.latency.models import AffineLatency
+from scheduler_adapters.timeline.observer import EngineObserver, measuring
+from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.validation.engine_trial import (
     METRICS,
+    StepRecorder,
     Trial,
     TrialConfig,
     measure,
@@ -82,3 +85,10 @@ def test_what_is_compared_is_served_right_after_what_is_fitted(num_pieces: int) 
         for compared in range(1, num_pieces, 2):
             assert order.index(compared) == order.index(compared - 1) + 1
     assert num_pieces == 2 or len(set(map(tuple, orders))) > 1
+
+
+def test_steps_are_kept_in_order_and_cost_only_those_who_want_them() -> None:
+    recorder, deaf, step = StepRecorder(), EngineObserver(), StepRecord(1, 5, 0, 0, 0.0, 0.01)
+    assert measuring([deaf, recorder]) == [recorder]
+    recorder.measured(step)
+    assert recorder.steps == [step]

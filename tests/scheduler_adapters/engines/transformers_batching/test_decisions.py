@@ -16,7 +16,7 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
-from scheduler_adapters.validation.recording import StepRecorder
+from scheduler_adapters.validation.engine_trial import StepRecorder
 from scheduler_adapters.workload.requests import Requests
 from tests.scheduler_adapters.engines import decisions
 from tests.scheduler_adapters.engines.decisions import (

@@ -14,7 +14,7 @@ from scheduler_adapters.engines.transformers_batching.in_process import (
 )
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.validation.recording import StepRecorder
+from scheduler_adapters.validation.engine_trial import StepRecorder
 from scheduler_adapters.workload.requests import make_requests
 
 

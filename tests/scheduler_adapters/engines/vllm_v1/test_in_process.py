@@ -19,7 +19,7 @@ from scheduler_adapters.engines.vllm_v1.in_process import (
     set_environment,
 )
 from scheduler_adapters.timeline.steps import StepRecord
-from scheduler_adapters.validation.recording import StepRecorder
+from scheduler_adapters.validation.engine_trial import StepRecorder
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.planner.request_annotations import AnnotationCounts
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.validation.recording import StepRecorder
+from scheduler_adapters.validation.engine_trial import StepRecorder
 from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.engines.decisions import Clock
