@@ -19,18 +19,18 @@ import re
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from os import PathLike
 from pathlib import Path
 from shutil import copyfileobj
-from typing import IO, Any, Final, Literal, TypeVar, cast
+from typing import IO, Any, Final, Literal, cast
 
 from lengthwise.errors import DataError
 
 Kind = Literal["parquet", "csv", "json", "text"]
 Row = dict[str, Any]
-T = TypeVar("T")
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 SUFFIXES: Final[dict[str, Kind]] = {
@@ -148,8 +148,7 @@ def kind_of(path: Path) -> Kind:
     Raises:
         DataError: an empty or damaged file, or an unknown format.
     """
-    with opened(path) as stream:
-        start = _decompressed(path, lambda: stream.read(_BLOCK))
+    start = _start_of(path, _BLOCK)
     if not start.strip():
         raise DataError("the file is empty; give a table or a log", path=path)
     named, suffix = SUFFIXES.get(suffix_of(path), "text"), suffix_of(path)
@@ -217,63 +216,55 @@ def opened(path: Path) -> IO[bytes]:
     return _raw(path)
 
 
-def _decompressed(path: Path, read: Callable[[], T]) -> T:
+@contextmanager
+def _undamaged(path: Path) -> Iterator[None]:
+    """Turn an error of decompression into a DataError."""
     try:
-        return read()
+        yield
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot be decompressed ({error}); copy it again", path=path) from error
+
+
+def _start_of(path: Path, size: int = 4) -> bytes:
+    with _undamaged(path), opened(path) as stream:
+        return stream.read(size)
 
 
 def lines_of(path: Path) -> Iterator[str]:
     """Yield the lines of a text file. Raises DataError if it is damaged."""
-    with opened(path) as stream:
-        start = _decompressed(path, lambda: stream.read(4))
-    with io.TextIOWrapper(opened(path), encoding_of(start), "replace", newline="\n") as text:
-        yield from _whole(path, text)
+    encoding = encoding_of(_start_of(path))
+    with (
+        _undamaged(path),
+        io.TextIOWrapper(opened(path), encoding, "replace", newline="\n") as text,
+    ):
+        yield from text
 
 
-def _whole(path: Path, items: Iterable[T]) -> Iterator[T]:
-    """Yield the items of a stream; damage of its compression is a DataError."""
-    try:
-        yield from items
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"cannot be decompressed ({error}); copy it again", path=path) from error
-
-
-def rows_of(path: Path, kind: Kind, columns: Sequence[str] | None = None) -> Iterator[Row | BadRow]:
-    """Yield the rows of JSON, CSV or Parquet; `columns` limits those of Parquet.
+def rows_of(path: Path, kind: Kind) -> Iterator[Row | BadRow]:
+    """Yield the rows of JSON, CSV or Parquet.
 
     One object with a list of rows (under `data` or `logs`, as in a page of an API) stands for that
     list. A row that is no object becomes a `BadRow`.
 
     Raises DataError for a damaged file.
     """
-    read = {"parquet": partial_columns(columns), "csv": _csv_rows, "json": _json_rows}[kind]
-    return _whole(path, read(path))
+    with _undamaged(path):
+        yield from {"parquet": _parquet_rows, "csv": _csv_rows, "json": _json_rows}[kind](path)
 
 
-def partial_columns(columns: Sequence[str] | None) -> Callable[[Path], Iterator[Row | BadRow]]:
-    """Return the reader of these columns of a Parquet file; None: of all."""
+def _parquet_rows(path: Path) -> Iterator[Row | BadRow]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def rows(path: Path) -> Iterator[Row | BadRow]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            with opened(path) as stream:
-                table = pq.ParquetFile(
-                    stream if stream.seekable() else pa.BufferReader(stream.read())
-                )
-                there = table.schema_arrow.names
-                kept = None if columns is None else [name for name in there if name in columns]
-                for batch in table.iter_batches(4096, columns=kept):
-                    yield from map(_filled, batch.to_pylist(maps_as_pydicts="lossy"))
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            text = f"cannot be read as parquet ({reason}); give a whole file of that format"
-            raise DataError(text, path=path) from error
-
-    return rows
+    try:
+        with opened(path) as stream:
+            source = stream if stream.seekable() else pa.BufferReader(stream.read())
+            for batch in pq.ParquetFile(source).iter_batches(4096):
+                yield from map(_filled, batch.to_pylist(maps_as_pydicts="lossy"))
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        text = f"cannot be read as parquet ({reason}); give a whole file of that format"
+        raise DataError(text, path=path) from error
 
 
 def _filled(row: Row) -> Row:
@@ -287,8 +278,7 @@ def _filled(row: Row) -> Row:
 
 def _csv_rows(path: Path) -> Iterator[Row | BadRow]:
     csv.field_size_limit(sys.maxsize)
-    with opened(path) as stream:
-        encoding = encoding_of(stream.read(4))
+    encoding = encoding_of(_start_of(path))
     with io.TextIOWrapper(opened(path), encoding, "surrogateescape", newline="") as text:
         first = next((line for line in text if line.strip()), "")
         by = max(",;\t|", key=first.count)
@@ -304,8 +294,7 @@ def _csv_rows(path: Path) -> Iterator[Row | BadRow]:
 
 
 def _json_rows(path: Path) -> Iterator[Row | BadRow]:
-    with opened(path) as stream:
-        start = stream.read(_BLOCK)
+    start = _start_of(path, _BLOCK)
     encoding = encoding_of(start)
     sample = [line for line in start.decode(encoding, "replace").split("\n") if line.strip()][:20]
     good = [isinstance(_parsed(line), dict) for line in sample]

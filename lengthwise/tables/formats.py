@@ -66,6 +66,8 @@ class LogFormat:
     """Reason that a row states for itself, of no request to learn from or to replay."""
     censored: Paths = ()
     """Reason that a row states for a length that is a lower bound."""
+    prompt_cut: Paths = ()
+    """Mark of a prompt that the logger cut."""
     prepare: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     """Rewrites a row before its paths are read."""
     without_prompt: str = "let the gateway log the requests"

@@ -52,7 +52,7 @@ _ORIGINS: Final = ("prompt", "output_tokens", "prompt_tokens", "arrival_s")
 _FIELDS: Final = (
     *("prompt", "output_tokens", "prompt_tokens", "reasoning_tokens", "total_tokens"),
     *("cached_tokens", "output_parts", "model", "arrival_s", "request_id", "finish_reason"),
-    *("limit", "choices", "broken", "answer", "censored"),
+    *("limit", "choices", "broken", "answer", "censored", "prompt_cut"),
 )
 _MORE: Final = {
     "prompt": " (of fit: --data.prompt-column)",
@@ -338,6 +338,8 @@ class LogReader:
         """Return why a row is bad or left out; None for a good row."""
         if prompt is not None and not prompt.isascii() and not _is_text(prompt):
             return "its prompt holds half a surrogate pair, which is no text"
+        if "prompt_cut" in values:
+            self.warned["prompts and their token counts cut by the logger"] += 1
         if "choices" in values and _num_choices(values["choices"]) > 1:
             return _LeftOut("several answers in one count")
         if (why := _cut(values, prompt, counts["output_tokens"])) is not None:

@@ -30,6 +30,7 @@ VLLM: Final = LogFormat(
     request_id=("answer",),
     left_out=("left_out",),
     censored=("censored",),
+    prompt_cut=("prompt_censored",),
     without_prompt=OPTIONS,
     without_length=OPTIONS,
 )

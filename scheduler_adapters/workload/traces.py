@@ -34,18 +34,20 @@ def read_trace(
     *,
     limit: int | None = None,
     scorer: PromptScorer | None = None,
+    has_times: bool = True,
 ) -> Requests:
     """Return the requests of a table with both token columns, or of a log.
 
     Args:
         limit: number of rows to keep, from the first; a cut is logged.
         scorer: ranker of the column `prompt`; it also counts missing prompt tokens.
+        has_times: False if arrivals are drawn, so that those of the trace need no unit.
 
     Raises:
         DataError: `read_log` refuses the files, or a value is impossible.
         ScoringError: no prompt has a score.
     """
-    needs = ["prompt_tokens"] * (scorer is None) + ["output_tokens", "arrival_s"]
+    needs = ["prompt_tokens"] * (scorer is None) + ["output_tokens"] + ["arrival_s"] * has_times
     wants = [] if scorer is None else ["prompt"]
     found = read_log(names, options, needs=needs, wants=wants, extras=_EXTRAS)
     table, path = found.frame, found.files[0]
@@ -56,7 +58,7 @@ def read_trace(
         table = table.iloc[:limit]
     if scorer is not None:
         table = _scored(table, scorer, path)
-    if "arrival_s" not in table:
+    if "arrival_s" not in table and has_times:
         log.info("%s has no arrival times: all requests arrive at 0 s without a rate", path)
     ours = ("prompt_tokens", "output_tokens", "arrival_s", "reasoning_tokens", *_EXTRAS)
     return make_requests(

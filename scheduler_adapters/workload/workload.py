@@ -97,7 +97,13 @@ class WorkloadConfig(TraceOptions):
             requests = draw_lengths(self.lengths, self.num_requests, seed=self.seed)
         else:
             scorer = open_prompt_scorer(str(self.scores)) if self.scores_prompts else None
-            requests = read_trace(self.trace, self, limit=self.num_requests, scorer=scorer)
+            requests = read_trace(
+                self.trace,
+                self,
+                limit=self.num_requests,
+                scorer=scorer,
+                has_times=self.rate_per_s is None,
+            )
             if self.scores == "trace" and np.isnan(requests.score).all():
                 raise DataError(
                     "has no scores in a column 'score'; use other --scores", path=self.trace[0]
