@@ -21,7 +21,7 @@ from itertools import pairwise, product
 from typing import Any, Final
 
 from lengthwise.tables.streams import merged_stream
-from lengthwise.tables.values import first_at, unpacked
+from lengthwise.tables.values import first_at, unpacked, value_at
 
 Paths = tuple[str, ...]
 
@@ -83,11 +83,11 @@ def _under(prefixes: Paths, paths: Paths) -> Paths:
 
 _REQUEST: Final = (
     *("request.body", "request", "request_body", "body", "req", "reqPayload", "kwargs"),
-    *("providerRequest.json", ""),
+    *("providerRequest.json", "input.inputBodyJson", ""),
 )
 _RESPONSE: Final = (
     *("response.body", "response", "response_body", "resp", "respPayload"),
-    *("providerResponse.json", "completion", "output", ""),
+    *("providerResponse.json", "output.outputBodyJson", "completion", "output", ""),
 )
 _TIMES: Final = (
     *("arrival_s", "timestamp", "time", "ts", "created_at", "createdAt", "request_time"),
@@ -97,9 +97,12 @@ _ARRIVALS: Final = (
     *("arrival_s", "arrival_time", "arrival_time_s", "arrived_at", "timestamp_s"),
     *("timestamp_ms", "arrival_ms", "arrival_time_ms", "TIMESTAMP", "Timestamp", "timestamp"),
 )
-_LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_LIMITS: Final = (
+    *("max_completion_tokens", "max_tokens", "max_output_tokens"),
+    *("generationConfig.maxOutputTokens", "inferenceConfig.maxTokens"),
+)
 _FINISH: Final = (
-    *("choices.0.finish_reason", "choices.1.finish_reason", "stop_reason"),
+    *("choices.0.finish_reason", "choices.1.finish_reason", "stop_reason", "stopReason"),
     *("incomplete_details.reason", "candidates.0.finishReason"),
 )
 CENSORED: Final = frozenset(("length", "max_tokens", "max_output_tokens", "MAX_TOKENS", "LENGTH"))
@@ -120,7 +123,10 @@ _USAGE_REASONING: Final = (
     *("usage.reasoning_tokens", "usageMetadata.thoughtsTokenCount"),
 )
 _USAGE_TOTAL: Final = ("usage.total_tokens", "usage.totalTokens", "usageMetadata.totalTokenCount")
-_USAGE_CACHED: Final = ("usage.cache_*_input_tokens", "usage.cache*InputTokens")
+_USAGE_CACHED: Final = (
+    *("usage.cache_*_input_tokens", "usage.cache*InputTokens"),
+    "usageMetadata.toolUsePromptTokenCount",
+)
 
 LITELLM: Final = LogFormat(
     name="LiteLLM",
@@ -191,15 +197,15 @@ OPENAI: Final = LogFormat(
     name="OpenAI",
     marks=(
         _under(_REQUEST, ("messages", "prompt", "input", "contents")),
-        _under(_RESPONSE, ("usage", "usageMetadata", "error", "choices")),
+        _under(_RESPONSE, ("usage", "usageMetadata", "error", "choices", "outputTokenCount")),
     ),
     prompt=_under(_REQUEST, ("messages", "prompt", "input", "contents")),
-    output_tokens=_under(_RESPONSE, _USAGE_OUT),
-    prompt_tokens=_under(_RESPONSE, _USAGE_IN),
+    output_tokens=(*_under(_RESPONSE, _USAGE_OUT), "output.outputTokenCount"),
+    prompt_tokens=(*_under(_RESPONSE, _USAGE_IN), "input.inputTokenCount"),
     reasoning_tokens=_under(_RESPONSE, _USAGE_REASONING),
     total_tokens=_under(_RESPONSE, _USAGE_TOTAL),
     cached_tokens=_under(_RESPONSE, _USAGE_CACHED),
-    model=_under((*_REQUEST, *_RESPONSE), ("model",)),
+    model=_under((*_REQUEST, *_RESPONSE), ("model", "modelId", "modelVersion")),
     arrival_s=(
         *_TIMES,
         *_under(_REQUEST, _TIMES),
@@ -212,7 +218,7 @@ OPENAI: Final = LogFormat(
     broken=_under(_RESPONSE, ("broken",)),
     answered={
         **dict.fromkeys(("status_code", "response.status_code", "statusCode"), (200, "200")),
-        **dict.fromkeys(("error", "response.error", "response.body.error"), ()),
+        **dict.fromkeys(("error", "response.error", "response.body.error", "errorCode"), ()),
     },
     no_load={
         **dict.fromkeys(("cache_hit", "cacheStatus", "cache_status"), _HIT),
@@ -228,88 +234,69 @@ def with_attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     events = unpacked(span.get("events"))
     for part in (*(events if isinstance(events, list) else ()), span):
-        inner = _plain(unpacked(part.get("attributes")))
-        inner = inner if isinstance(inner, Mapping) else {}
-        if part.get("name") == "gen_ai.user.message":  # the conventions before 1.37
+        inner = _mapping(_plain(unpacked(value_at(part, "attributes"))))
+        if value_at(part, "name") == "gen_ai.user.message":  # the conventions before 1.37
             found["messages"] = [{"role": "user", "content": inner.get("content")}]
         found |= inner
-    if not any(key.startswith(("gen_ai.", "llm.", "langfuse.observation.")) for key in found):
+    if not any(key.startswith(("gen_ai.", "llm.", _LANGFUSE)) for key in found):
         return {**span, "no_call": "a span without a call of a model"}
     turns: dict[int, dict[str, Any]] = defaultdict(dict)
-    usage: dict[str, Any] = {}
+    details = _mapping(found.get(f"{_LANGFUSE}usage_details"))
+    counts = {f"gen_ai.usage.{k}": n for k, n in details.items()} if details else found
+    usage = {count[1]: n for key, n in counts.items() if (count := _COUNT.fullmatch(key))}
     for key, value in found.items():
         if turn := _TURN.fullmatch(key):
             turns[int(turn[1])][turn[2]] = value
-        elif count := _COUNT.fullmatch(key):
-            usage[count[1]] = value
-    of_langfuse = unpacked(found.get("langfuse.observation.usage_details"))
-    usage |= of_langfuse if isinstance(of_langfuse, Mapping) else {}
-    if not usage.keys() & {"total_tokens", "total"}:  # cached input may be beside only by a total
-        usage = {name: value for name, value in usage.items() if not name.startswith("cache")}
-    messages = {"messages": [turns[number] for number in sorted(turns)]} if turns else {}
-    return {**span, **found, **messages, "usage": usage}
+    if turns:
+        found["messages"] = [turns[number] for number in sorted(turns)]
+    return {**span, **found, "usage": usage}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    value = unpacked(value)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of OTLP's JSON as plain data; plain data as they are."""
+    """Return a value, or a list of attributes, of OTLP's JSON as plain data."""
     if isinstance(value, list):
         pairs = [item for item in value if isinstance(item, Mapping) and "key" in item]
-        return {item["key"]: _plain(item.get("value")) for item in pairs} if pairs else value
+        return {item["key"]: _plain(item.get("value")) for item in pairs}
     if isinstance(value, Mapping) and len(value) == 1:
-        (kind, inner) = next(iter(value.items()))
+        ((kind, inner),) = value.items()
         if kind in ("arrayValue", "kvlistValue"):
-            values = inner.get("values") or []
-            return [_plain(x) for x in values] if kind == "arrayValue" else _plain(values)
-        return inner if str(kind).endswith("Value") else value
+            inner = value_at(inner, "values") or []
+            return list(map(_plain, inner)) if kind == "arrayValue" else _plain(inner)
+        return inner if kind.endswith("Value") else value
     return value
 
 
+_LANGFUSE: Final = "langfuse.observation."
 _TURN: Final = re.compile(r"(?:gen_ai\.prompt|llm\.input_messages)\.(\d+)\.(?:message\.)?(\w+)")
-_COUNT: Final = re.compile(r"(?:gen_ai\.usage|llm\.usage|llm\.token_count)\.(.+)")
+_COUNT: Final = re.compile(r"(?:(?:gen_ai|llm)\.(?:usage|token_count)\.)(.+?)(?:_tokens)?")
+_SPAN_ID: Final = ("spanId", "span_id", "context.span_id")
 OPENTELEMETRY: Final = LogFormat(
     name="OpenTelemetry",
-    marks=(
-        ("attributes",),
-        ("startTimeUnixNano", "start_time"),
-        ("spanId", "span_id", "context.span_id"),
-    ),
-    prompt=(
-        *("gen_ai.input.messages", "messages", "gen_ai.prompt", "langfuse.observation.input"),
-        "input.value",
-    ),
-    output_tokens=_under(
-        ("usage",), ("output_tokens", "completion_tokens", "completion", "output")
-    ),
-    prompt_tokens=_under(("usage",), ("input_tokens", "prompt_tokens", "prompt", "input")),
-    reasoning_tokens=_under(
-        ("usage",),
-        (
-            *("reasoning.output_tokens", "output_tokens.reasoning", "reasoning_tokens"),
-            *("completion_details.reasoning", "output_reasoning*"),
-        ),
-    ),
-    total_tokens=("usage.total_tokens", "usage.total"),
-    cached_tokens=("usage.cache_*",),
-    model=(
-        *("gen_ai.request.model", "gen_ai.response.model", "langfuse.observation.model.name"),
-        "llm.model_name",
-    ),
+    marks=(("attributes",), ("startTimeUnixNano", "start_time"), _SPAN_ID),
+    prompt=("gen_ai.input.messages", "messages", "gen_ai.prompt", f"{_LANGFUSE}input"),
+    output_tokens=("usage.output", "usage.completion"),
+    prompt_tokens=("usage.input", "usage.prompt"),
+    reasoning_tokens=("usage.*reasoning*",),
+    total_tokens=("usage.total",),
+    cached_tokens=("usage.*cache*",),
+    model=_under(("gen_ai.request", "gen_ai.response", _LANGFUSE[:-1]), ("model", "model.name")),
     arrival_s=("startTimeUnixNano", "start_time"),
-    request_id=("spanId", "span_id", "context.span_id"),
+    request_id=_SPAN_ID,
     finish_reason=("gen_ai.response.finish_reasons", "gen_ai.completion.0.finish_reason"),
-    limit=(
-        "gen_ai.request.max_tokens",
-        *_under(("langfuse.observation.model.parameters", "llm.invocation_parameters"), _LIMITS),
-    ),
+    limit=_under(("gen_ai.request", f"{_LANGFUSE}model.parameters"), _LIMITS),
     choices=("gen_ai.response.finish_reasons", "gen_ai.request.choice.count"),
     left_out=("no_call",),
     answered={
         "gen_ai.operation.name": ("chat", "text_completion", "generate_content"),
         "llm.request.type": ("chat", "completion"),
-        "traceloop.span.kind": (),
         "openinference.span.kind": ("LLM",),
-        "langfuse.observation.type": ("generation",),
-        "langfuse.observation.level": LANGFUSE.answered["level"],
+        f"{_LANGFUSE}type": ("generation",),
+        f"{_LANGFUSE}level": LANGFUSE.answered["level"],
         "status.status_code": ("UNSET", "OK"),
         "status.code": (0, 1, "STATUS_CODE_UNSET", "STATUS_CODE_OK"),
         "error.type": (),
@@ -330,8 +317,8 @@ HELICONE: Final = replace(
     OPENAI,
     name="Helicone",
     marks=(("request_created_at",), ("response_status", "response_id"), ("request_body",)),
-    output_tokens=(*_under(("response_body",), _USAGE_OUT), "completion_tokens"),
-    prompt_tokens=(*_under(("response_body",), _USAGE_IN), "prompt_tokens"),
+    output_tokens=(*OPENAI.output_tokens, "completion_tokens"),
+    prompt_tokens=(*OPENAI.prompt_tokens, "prompt_tokens"),
     model=("model", "request_model", "request_body.model"),
     arrival_s=("request_created_at",),
     request_id=("request_id", "response_id"),
@@ -344,8 +331,8 @@ PORTKEY: Final = replace(
     OPENAI,
     name="Portkey",
     marks=(("created_at",), ("req_units",), ("res_units",)),
-    output_tokens=(*_under(("response", "response.body"), _USAGE_OUT), "res_units"),
-    prompt_tokens=(*_under(("response", "response.body"), _USAGE_IN), "req_units"),
+    output_tokens=(*OPENAI.output_tokens, "res_units"),
+    prompt_tokens=(*OPENAI.prompt_tokens, "req_units"),
     model=("ai_model",),
     arrival_s=("created_at",),
     request_id=("id",),

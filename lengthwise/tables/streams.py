@@ -4,7 +4,14 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-_PLACES: Final = ("response.body", "response", "response_body", "resp", "respPayload", "output")
+_PLACES: Final = (
+    *("response.body", "response", "response_body", "resp", "respPayload"),
+    *("output.outputBodyJson", "output"),
+)
+_KEPT: Final = (
+    *("id", "model", "modelVersion", "created", "error", "incomplete_details", "stop_reason"),
+    "usageMetadata",
+)
 BROKEN: Final = "its stream broke off"
 
 
@@ -40,7 +47,8 @@ def _events(value: Any) -> list[Any] | None:
     if not isinstance(value, list) or not value:
         return None
     events = [_parsed(item) for item in value]
-    is_stream = any(isinstance(e, Mapping) and ("object" in e or "type" in e) for e in events)
+    marks = {"object", "type", "usageMetadata"}
+    is_stream = any(isinstance(event, Mapping) and marks & event.keys() for event in events)
     return events if is_stream else None
 
 
@@ -69,8 +77,7 @@ def _merged(events: list[Any]) -> dict[str, Any]:
             told = part.get("usage")
             told = told if isinstance(told, Mapping) else {}
             usage |= {name: count for name, count in told.items() if count is not None}
-            names = ("id", "model", "created", "error", "incomplete_details", "stop_reason")
-            merged |= {name: part[name] for name in names if part.get(name) is not None}
+            merged |= {name: part[name] for name in _KEPT if part.get(name) is not None}
         delta = event.get("delta")
         if isinstance(delta, Mapping) and delta.get("stop_reason"):
             merged["stop_reason"] = delta["stop_reason"]
@@ -79,9 +86,11 @@ def _merged(events: list[Any]) -> dict[str, Any]:
             "response.incomplete",
             "message_stop",
         )
-        for choice in event.get("choices") or []:
-            number = choice.get("index", 0)
-            finished[number] = choice.get("finish_reason") or finished.get(number)
+        for choice in event.get("choices") or event.get("candidates") or []:
+            number, why = choice.get("index", 0), choice.get("finish_reason")
+            finished[number] = why or choice.get("finishReason") or finished.get(number)
+        # Only the last chunk has usage and no choice; some servers repeat it in every chunk.
+        is_whole |= event.get("choices") == [] and bool(event.get("usage"))
     merged["choices"] = [{"index": n, "finish_reason": why} for n, why in finished.items()]
-    is_whole |= bool(usage) or any(finished.values())
+    is_whole |= any(finished.values())
     return merged | {"usage": usage or None, "broken": None if is_whole else True}
