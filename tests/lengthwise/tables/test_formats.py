@@ -102,6 +102,84 @@ def test_usage_of_each_provider_is_read(
     assert columns(read(tmp_path, [row]), "prompt_tokens", "output_tokens") == [counts]
 
 
+TIME = "2026-03-01T10:00:00.250Z"
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
+ANSWER = {
+    "choices": [{"finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 9, "completion_tokens": 30, "total_tokens": 39},
+}
+HELICONE = {"request_created_at": TIME, "response_status": 200, "request_id": "1", "model": "m"}
+HELICONE |= {"request_body": CHAT, "prompt_tokens": 9, "completion_tokens": 30}
+PORTKEY = {"created_at": TIME, "request.body": CHAT, "ai_model": "m", "is_success": 1}
+PORTKEY |= {"req_units": 9, "res_units": 30, "cache_status": "MISS"}
+BEDROCK = {"timestamp": TIME, "modelId": "m", "schemaType": "ModelInvocationLog"}
+INVOKED = {"inputBodyJson": CHAT, "inputTokenCount": 9}
+CONVERSE = {"messages": [{"role": "user", "content": [{"text": "a"}]}]}
+CONVERSED = {"stopReason": "end_turn", "usage": {"inputTokens": 9, "outputTokens": 30}}
+GEMINI = {
+    "timestamp": TIME,
+    "request": {"contents": [{"role": "user", "parts": [{"text": "a"}]}]},
+}
+PART = {"usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 2, "totalTokenCount": 11}}
+COUNTS = {"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 10}
+COUNTS |= {"thoughtsTokenCount": 20, "totalTokenCount": 39}
+END = {"candidates": [{"finishReason": "STOP"}], "modelVersion": "m", "usageMetadata": COUNTS}
+SPAN = {"start_time": TIME, "context": {"span_id": "1"}}
+USED = {"gen_ai.usage.input_tokens": 9, "gen_ai.usage.output_tokens": 30}
+ASKED = {"name": "gen_ai.user.message", "attributes": {"content": "a"}}
+LLM = {"llm.input_messages.0.message.role": "user", "llm.input_messages.0.message.content": "a"}
+LLM |= {"llm.token_count.prompt": 9, "llm.token_count.completion": 30}
+UI = {"traceId": "t", "startTime": TIME, "input": "a", "model": "m", "id": "1"}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("Helicone", HELICONE),
+    ("Helicone", HELICONE | {"completion_tokens": None, "response_body": ANSWER}),
+    ("Helicone: an answer from Helicone's cache", HELICONE | {"cache_reference_id": "4c1e-0"}),
+    ("Helicone: response_status is '429'", HELICONE | {"response_status": 429}),
+    ("Portkey", PORTKEY),
+    ("Portkey", PORTKEY | {"response.body": ANSWER, "res_units": 0}),
+    ("Portkey: cache_status is 'SEMANTIC HIT'", PORTKEY | {"cache_status": "SEMANTIC HIT"}),
+    ("Portkey: is_success is '0'", PORTKEY | {"is_success": 0}),
+    ("OpenAI", BEDROCK | {"input": INVOKED, "output": {"outputTokenCount": 30}}),
+    (
+        "OpenAI",
+        BEDROCK | {"input": {"inputBodyJson": CONVERSE}, "output": {"outputBodyJson": CONVERSED}},
+    ),
+    ("OpenAI", GEMINI | {"response": END}),
+    ("OpenAI", GEMINI | {"response": [PART, END]}),
+    ("OpenAI: censored: its stream broke off", GEMINI | {"response": [PART, PART]}),
+    ("OpenTelemetry", SPAN | {"attributes": USED, "events": [ASKED]}),
+    ("OpenTelemetry", SPAN | {"attributes": LLM}),
+    (
+        "OpenTelemetry",
+        SPAN
+        | {
+            "events": [ASKED],
+            "attributes": USED
+            | {"gen_ai.usage.input_tokens": 4, "gen_ai.usage.cache_read.input_tokens": 5}
+            | {"gen_ai.usage.total_tokens": 39},
+        },
+    ),
+    ("OpenTelemetry: a span without a call of a model", SPAN | {"attributes": {"http.url": "x"}}),
+    ("Langfuse", UI | {"usageDetails": '{"input": 9, "output": 25, "output_x": 5}'}),
+    ("Langfuse", UI | {"inputUsage": "9", "outputUsage": "30", "totalUsage": "39"}),
+]
+
+
+@pytest.mark.parametrize(("right", "row"), CASES)
+def test_exports_of_gateways_hold_the_same_call(
+    tmp_path: Path, right: str, row: dict[str, Any]
+) -> None:
+    name, _, reason = right.partition(": ")
+    # One more call, as a log without any request is refused.
+    other = logs.write_lines(tmp_path / "other.jsonl", [logs.chat("b", 1, timestamp=TIME)])
+    path = logs.write_lines(tmp_path / "log.jsonl", [row])
+    log = read_log([path, other], TraceOptions(), needs=("prompt", "output_tokens", "arrival_s"))
+    assert name in log.format
+    assert log.left_out == ({reason: 1} if reason else {})
+    got = columns(log, "prompt", "prompt_tokens", "output_tokens", "arrival_s")
+    assert got == [("a", 9, 30, 0), ("b", 9, 1, 0)][bool(reason) :]
+
+
 def test_traces_have_formats_of_their_own(tmp_path: Path) -> None:
     mooncake = {"timestamp": 3000, "input_length": 6, "output_length": 5, "hash_ids": [1]}
     log = read(tmp_path, [mooncake | {"timestamp": 0}, mooncake])

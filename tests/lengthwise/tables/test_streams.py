@@ -39,7 +39,10 @@ def test_typed_events_of_other_interfaces_are_merged() -> None:
     ]
     found = merged_stream({"response": {"body": events}})["response"]["body"]
     assert found["usage"] == {"input_tokens": 5, "output_tokens": 9}
-    assert found["stop_reason"] == "max_tokens"
+    assert (found["stop_reason"], found["broken"]) == ("max_tokens", None)
+    # Counts of the first event are of no whole answer; some servers repeat them in every chunk.
+    for part in (events[:1], [chunk(usage=USAGE)]):
+        assert merged_stream({"response": part})["response"]["broken"]
 
 
 def test_a_stream_without_its_end_is_broken_and_other_rows_stay() -> None:

@@ -8,37 +8,19 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-REASONING = 7
+Rows = SimpleQueue[dict[str, str]]
 
 
-def prompt_tokens(prompt: str) -> int:
-    """Tokens of a prompt, as the server counts them."""
-    return len(prompt) + 3
-
-
-def output_tokens(prompt: str) -> int:
-    """Tokens of an answer that no limit cuts."""
-    return 2 * len(prompt) + REASONING
-
-
-def usage_of(body: dict[str, Any]) -> dict[str, Any]:
-    """The `usage` of a response."""
-    prompt = body["messages"][-1]["content"]
-    size = prompt_tokens(prompt)
-    each = min(output_tokens(prompt), body.get("max_tokens", 10**6))
-    output = each * body.get("n", 1)
-    details = {"reasoning_tokens": REASONING if prompt.startswith("think") else 0}
-    return {
-        **{"prompt_tokens": size, "completion_tokens": output, "total_tokens": size + output},
-        "completion_tokens_details": details,
-    }
+def counts_of(prompt: str) -> tuple[int, int, int]:
+    """Tokens of a prompt, of an answer that no limit cuts, and of the reasoning in it."""
+    return len(prompt) + 3, 2 * len(prompt) + 7, 7 * prompt.startswith("think")
 
 
 class Upstream(BaseHTTPRequestHandler):
     """One request: a chat, an embedding, or rows of a log."""
 
     protocol_version = "HTTP/1.1"
-    logged: SimpleQueue[dict[str, str]]
+    logged: Rows
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -52,40 +34,39 @@ class Upstream(BaseHTTPRequestHandler):
             data = [{"object": "embedding", "index": 0, "embedding": [0.5]}]
             usage = {"prompt_tokens": 4, "total_tokens": 4}
             return self.send({"object": "list", "model": "m", "data": data, "usage": usage})
-        if body["messages"][-1]["content"] == "fail":
+        prompt, end = body["messages"][-1]["content"], "length" if "max_tokens" in body else "stop"
+        if prompt == "fail":
             return self.send({"error": {"message": "down", "code": 500}}, 500)
-        end = "length" if "max_tokens" in body else "stop"
-        head = {"id": "chatcmpl-1", "created": 1, "model": "m", "usage": usage_of(body)}
-        if body.get("stream"):
-            return self.stream({**head, "object": "chat.completion.chunk"}, end)
-        message = {"role": "assistant", "content": "word"}
-        choice = {"message": message, "finish_reason": end}
-        choices = [{**choice, "index": number} for number in range(body.get("n", 1))]
-        return self.send({**head, "object": "chat.completion", "choices": choices})
+        size, output, reasoning = counts_of(prompt)
+        output = min(output, body.get("max_tokens", output)) * body.get("n", 1)
+        usage = {"prompt_tokens": size, "completion_tokens": output, "total_tokens": size + output}
+        usage |= {"completion_tokens_details": {"reasoning_tokens": reasoning}}  # type: ignore[dict-item]
+        head = {"id": "chatcmpl-1", "created": 1, "model": "m", "usage": usage}
+        said = {"role": "assistant", "content": "word"}
+        if not body.get("stream"):
+            choice = {"message": said, "finish_reason": end}
+            choices = [{**choice, "index": number} for number in range(body.get("n", 1))]
+            return self.send({**head, "object": "chat.completion", "choices": choices})
+        parts = [{"delta": said, "finish_reason": None}, {"delta": {}, "finish_reason": end}]
+        chunks = [{"usage": None, "choices": [{"index": 0, **part}]} for part in parts]
+        kind = {"object": "chat.completion.chunk"}
+        lines = [json.dumps({**head, **kind, **chunk}) for chunk in (*chunks, {"choices": []})]
+        return self.send("".join(f"data: {line}\n\n" for line in (*lines, "[DONE]")))
 
-    def stream(self, last: dict[str, Any], end: str) -> None:
-        deltas = [({"role": "assistant", "content": "word"}, None), ({"content": " "}, None)]
-        chunks = [
-            {**last, "usage": None, "choices": [{"index": 0, "delta": delta, "finish_reason": why}]}
-            for delta, why in (*deltas, ({}, end))
-        ]
-        lines = [json.dumps(chunk) for chunk in (*chunks, {**last, "choices": []})]
-        text = "".join(f"data: {line}\n\n" for line in (*lines, "[DONE]"))
-        self.send(text, kind="text/event-stream")
-
-    def send(self, answer: Any, status: int = 200, kind: str = "application/json") -> None:
-        content = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+    def send(self, answer: Any, status: int = 200) -> None:
+        is_stream = isinstance(answer, str)
+        content = (answer if is_stream else json.dumps(answer)).encode()
         self.send_response(status)
-        self.send_header("content-type", kind)
+        self.send_header("content-type", "text/event-stream" if is_stream else "application/json")
         self.send_header("content-length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
 
 
 @contextmanager
-def fake_upstream() -> Iterator[tuple[str, SimpleQueue[dict[str, str]]]]:
+def fake_upstream() -> Iterator[tuple[str, Rows]]:
     """Serve; yield the address and the queue of rows posted to /sink."""
-    logged: SimpleQueue[dict[str, str]] = SimpleQueue()
+    logged: Rows = SimpleQueue()
     handler = type("Handler", (Upstream,), {"logged": logged})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()

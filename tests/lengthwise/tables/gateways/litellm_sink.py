@@ -16,22 +16,17 @@ from litellm.proxy.spend_tracking.spend_tracking_utils import get_logging_payloa
 class Sink(CustomLogger):
     """Posts both rows of an ended call."""
 
-    async def async_log_success_event(
-        self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any
-    ) -> None:
-        standard = kwargs["standard_logging_object"]
-        call = kwargs, response_obj, start_time, end_time
-        rows = {"standard": standard, "spend": get_logging_payload(*call)}
+    async def async_log_success_event(self, **call: Any) -> None:
+        standard = call["kwargs"]["standard_logging_object"]
+        rows = {"standard": standard, "spend": get_logging_payload(**call)}
         text = {name: json.dumps(row, default=str) for name, row in rows.items()}
         urlopen(os.environ["LENGTHWISE_SINK"], json.dumps(text).encode()).close()
 
-    async def async_log_failure_event(
-        self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any
-    ) -> None:
+    async def async_log_failure_event(self, **call: Any) -> None:
         # What the proxy's own hook fills in before it makes the row of the table.
-        kwargs |= {"completion_start_time": end_time}
-        kwargs["litellm_params"]["metadata"]["status"] = "failure"
-        await self.async_log_success_event(kwargs, response_obj, start_time, end_time)
+        call["kwargs"]["completion_start_time"] = call["end_time"]
+        call["kwargs"]["litellm_params"]["metadata"]["status"] = "failure"
+        await self.async_log_success_event(**call)
 
 
 sink = Sink()
