@@ -21,7 +21,7 @@ from lengthwise.tables.reading import read_table
 from scheduler_adapters.engines.driver import longest_context
 from scheduler_adapters.engines.engine_clock import ClockKind
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_driver
-from scheduler_adapters.policy import load_serving_policy
+from scheduler_adapters.policy import load_policy
 from scheduler_adapters.reporting.demo_report import Bursts, write_demo_report
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.instance import Instance
@@ -116,7 +116,7 @@ def _simulate(requests: Requests) -> Bursts:
     instance = Instance.preset(_PROFILE, max_num_seqs=_SIMULATOR_SEATS)
     return Bursts(
         timelines={
-            name: simulate(_for_scheduler(requests, name), load_serving_policy(name), instance)
+            name: simulate(_for_scheduler(requests, name), load_policy(name), instance)
             for name in SCHEDULERS
         },
         conditions=f"{len(requests)} requests at t = 0, {_PROFILE}, "
@@ -138,9 +138,7 @@ def _serve(requests: Requests, config: DemoConfig) -> Bursts:
             for name in SCHEDULERS[:: -1 if number % 2 else 1]:
                 log.info("serving a burst of %d with vLLM under %s", len(burst), name)
                 scored = _for_scheduler(requests.take(burst), name)
-                run = driver.serve(
-                    scored, clock=clock, seed=config.seed, policy=load_serving_policy(name)
-                )
+                run = driver.serve(scored, clock=clock, seed=config.seed, policy=load_policy(name))
                 served[name].append(run.timeline)
     return Bursts(
         timelines={

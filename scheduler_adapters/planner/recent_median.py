@@ -1,6 +1,5 @@
 """Recent scores: their median, for a request without a score, and the place of a new score."""
 
-from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import Final
 
@@ -28,12 +27,10 @@ class RecentMedian:
         self._until_next = 1
 
     def arrived(self, view: RequestView) -> None:
-        """Place and count a score that arrives, or set the median score of a view without one."""
+        """Count the score of a view and show it the earlier ones, or set its median score."""
         view.median_score = self.value if view.score is None else None
         if view.score is not None:
-            if ordered := self._ordered:  # equal scores share the middle of their places
-                places = bisect_left(ordered, view.score) + bisect_right(ordered, view.score)
-                view.score_share = places / (2 * len(ordered))
+            view.recent_scores = self._ordered
             self.add(view.score)
 
     def add(self, score: float) -> None:

@@ -169,7 +169,7 @@ def run(requests, state, limits, latency):
     ticks = [0.0][:0]
     margins = [0.0][:0]  # SLAI's offset by tick, in seconds
     state.common_tick, state.soonest = -2, NO_LIMIT
-    coming, starving, mean_s = 0, 0, 0.0
+    coming, starving, num_waiting, mean_s = 0, 0, 0, 0.0
     while True:
         if len(waiting) + len(prefilling) + len(decoding) == 0:
             while coming < len(requests) and requests[coming].rejected:
@@ -177,14 +177,11 @@ def run(requests, state, limits, latency):
             if coming == len(requests):
                 return True, np.array(ticks), _sorted_runs(runs, len(requests))
             state.now_s = max(state.now_s, requests[coming].arrival_s)
-        num_waiting, last = len(waiting), coming
-        while (
-            kind == OVERTAKING
-            and last < len(requests)
-            and (requests[last].arrival_s <= state.now_s)
-        ):
-            num_waiting += not requests[last].rejected
-            last += 1
+        if kind == OVERTAKING:
+            num_waiting, last = len(waiting), coming
+            while last < len(requests) and requests[last].arrival_s <= state.now_s:
+                num_waiting += not requests[last].rejected
+                last += 1
         while coming < len(requests) and requests[coming].arrival_s <= state.now_s:
             if not requests[coming].rejected:
                 if kind == OVERTAKING:

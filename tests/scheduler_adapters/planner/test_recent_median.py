@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from scheduler_adapters.planner.recent_median import WINDOW, RecentMedian
 from scheduler_adapters.views import RequestView
-from tests.scheduler_adapters.simulator.reference import median_of
+from tests.scheduler_adapters.simulator.reference import median_of, newest_of
 
 
 @given(st.lists(st.integers(-50, 50), max_size=3 * WINDOW))
@@ -37,3 +37,19 @@ def test_an_arrival_is_counted_or_gets_the_median_and_not_both() -> None:
         median.arrived(view)
     assert [view.median_score for view in views] == [None, None, 4.0, None]
     assert median.value == 4.0
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=2 * WINDOW), st.integers(-6, 6))
+def test_a_score_has_its_share_among_the_recent_ones_and_an_equal_one_counts_half(
+    scores, score
+) -> None:
+    median, view = RecentMedian(), RequestView("", 0, 0.0, 5, score=score)
+    for one in scores:
+        median.add(one)
+    median.arrived(view)
+    recent = newest_of(scores)
+    below = sum((one < score) + 0.5 * (one == score) for one in recent)
+    assert view.score_share == below / len(recent)
+    assert (
+        RequestView("", 0, 0.0, 5).score_share == RequestView("", 0, 0.0, 5, 3.0).score_share == 0.5
+    )

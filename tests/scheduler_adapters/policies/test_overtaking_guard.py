@@ -63,9 +63,9 @@ def test_constant_scores_none_and_no_yielding_are_fcfs(count, seed, score):
 
 def test_a_long_request_yields_to_its_limit_and_an_evicted_one_to_none():
     guard, load = OvertakingGuard(times=2, at_least=10), LoadView(num_waiting=5)
-    long = RequestView("a", 7, 0.0, 3, score=9.0, score_share=1.0)
+    long = RequestView("a", 7, 0.0, 3, score=9.0, recent_scores=(1.0, 5.0))
     assert guard.rank(long, load) == Rank((27.0,))
-    assert guard.rank(replace(long, score_share=0.5), load).key[0] == pytest.approx(8)
+    assert guard.rank(replace(long, score=3.0), load).key[0] == pytest.approx(8)
     assert guard.rank(replace(long, preemptions=1), load) == Rank((7.0,))
     assert guard.rank(replace(long, phase=Phase.ANSWERING), load) == Rank()
 

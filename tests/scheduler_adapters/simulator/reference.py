@@ -135,13 +135,6 @@ def median_of(scores: list[float]) -> float | None:
     return newest[(len(newest) - 1) // 2] if newest else None
 
 
-def share_of(score: float, scores: list[float]) -> float:
-    """The share of them below a score; equal ones count half."""
-    newest = newest_of(scores)
-    below = sum((one < score) + (one <= score) for one in newest)
-    return below / (2 * len(newest)) if newest else 0.5
-
-
 class ReferenceEngine:
     """Runs requests under a policy on one instance; one object per run."""
 
@@ -190,7 +183,7 @@ class ReferenceEngine:
                 if live.view.score is None:
                     live.view.median_score = median_of(self.scores)
                 else:
-                    live.view.score_share = share_of(live.view.score, self.scores)
+                    live.view.recent_scores = newest_of(self.scores)
                     self.scores.append(live.view.score)
                 self._ask(live)
             self._expire()
@@ -237,7 +230,7 @@ class ReferenceEngine:
     def _take_late(self, live: _Live) -> None:
         if live.late_score is not None:
             live.view.score = live.late_score
-            live.view.score_share = share_of(live.late_score, self.scores)
+            live.view.recent_scores = newest_of(self.scores)
             self.scores.append(live.late_score)
             live.late_score = None
 
