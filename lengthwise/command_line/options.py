@@ -236,14 +236,17 @@ def _is_list(hint: Any) -> bool:
 
 
 def _whole_list(word: str, hint: Any) -> str | None:
-    """Return a list in one word: JSON, or YAML where items are not texts. None: it is an item."""
+    """Return a list in one word: JSON, or names such as `[a, b]`. None: the word is an item."""
     if not word.startswith("["):
         return None
     with suppress(ValueError):
         items = json.loads(word)
         if all(isinstance(item, str) for item in items):
             return _list_of(items, hint)
-    return None if get_args(_list_type(hint))[0] is str else word
+    if get_args(_list_type(hint))[0] is not str:
+        return word
+    names = re.fullmatch(r"\[\s*([\w.:/-]+(?:\s*,\s*[\w.:/-]+)*)\s*\]", word)
+    return names and _list_of(re.split(r"\s*,\s*", names[1]), hint)
 
 
 def _list_type(hint: Any) -> Any:

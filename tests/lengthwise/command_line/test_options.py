@@ -120,7 +120,12 @@ def test_any_text_reaches_a_list_as_typed(texts):
     assert read("demo", "--columns", *words).columns == tuple(words)
 
 
-@pytest.mark.parametrize("text", ["[a, b]", "[1, 2]", "null", "1", "😀", "\u2028", "\\", "a\nb"])
+def test_names_in_brackets_are_a_list_of_an_option_and_a_text_of_a_positional():
+    assert read("demo", "[a, b]", "--columns", "[a, b]", "c").columns == ("a", "b")
+    assert read("demo", "[a, b]").prompts == ["[a, b]"]
+
+
+@pytest.mark.parametrize("text", ["[a b", "[a b, c]", "null", "1", "😀", "\u2028", "\\", "a\nb"])
 def test_a_single_text_of_a_list_is_not_parsed(text):
     assert read("demo", "--columns", text).columns == (text,)
 
