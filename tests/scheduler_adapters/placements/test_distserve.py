@@ -12,11 +12,7 @@ REQUEST = RequestView("a", 0, 0.0, 79, generated_tokens=1)
 
 
 def test_a_prompt_goes_to_the_prefill_instance_with_the_fewest_requests():
-    views = [
-        view(0, "prefill", num_waiting=2),
-        view(1, "prefill", num_waiting=1),
-        view(2, "decode"),
-    ]
+    views = [*(view(i, "prefill", num_waiting=2 - i) for i in (0, 1)), view(2, "decode")]
     assert DistServe().place(REQUEST, views) == 1
 
 

@@ -1,5 +1,7 @@
 """PASCAL's placement, by cases worked by hand from its Algorithms 1 and 2."""
 
+from math import inf
+
 import pytest
 
 from lengthwise.errors import ConfigError
@@ -46,31 +48,22 @@ def test_a_new_request_goes_where_the_least_kv_is_and_readers_have_tokens(views,
 
 
 @pytest.mark.parametrize(
-    ("views", "chosen"),
+    ("counts", "chosen"),
     [
-        ([view(0, num_thinking=3), view(1, num_thinking=2)], 1),
-        ([view(0, num_thinking=2), view(1, num_thinking=2)], 0),
-        ([view(0, num_thinking=2, num_fresh_answering=9), view(1, num_thinking=3)], 0),
-        ([view(0, num_thinking=1, paced_until_s=9.0), view(1, num_thinking=2)], 1),
+        ([(3, 0, inf), (2, 0, inf)], 1),
+        ([(2, 0, inf), (2, 0, inf)], 0),
+        ([(2, 9, inf), (3, 0, inf)], 0),
+        ([(1, 0, 9.0), (2, 0, inf)], 1),
         # Nowhere do readers have tokens: fresh answers count, but not the request's own.
-        (
-            [
-                view(0, num_thinking=1, num_fresh_answering=3, paced_until_s=9.0),
-                view(1, num_thinking=2, num_fresh_answering=1, paced_until_s=9.0),
-            ],
-            0,
-        ),
-        (
-            [
-                view(0, num_thinking=1, num_fresh_answering=3, paced_until_s=9.0),
-                view(1, num_thinking=2, num_fresh_answering=0, paced_until_s=9.0),
-            ],
-            1,
-        ),
+        ([(1, 3, 9.0), (2, 1, 9.0)], 0),  # three each: a tie, for the lowest id
+        ([(1, 3, 9.0), (2, 0, 9.0)], 1),
     ],
 )
-def test_an_answer_goes_where_the_fewest_think(views, chosen):
-    # In the fifth case both have three: a tie, for the lowest id.
+def test_an_answer_goes_where_the_fewest_think(counts, chosen):
+    views = [
+        view(i, num_thinking=thinking, num_fresh_answering=fresh, paced_until_s=until_s)
+        for i, (thinking, fresh, until_s) in enumerate(counts)
+    ]
     assert PascalPlacement().at_phase_change(CHANGE, 0, views) == chosen
 
 

@@ -35,9 +35,3 @@ def test_an_open_inference_peer_asks_for_the_model_by_the_protocol(server, monke
     monkeypatch.setattr("scoring_service.bench.peers.MODEL_NAME", name)
     OpenInferencePeer("peer", 1, server.target).client()("essay")
     assert asked == [["essay"]]
-
-
-def test_another_server_is_started_by_its_command():
-    code = "print('peer on 127.0.0.1:5, process 42', flush=True); import time; time.sleep(999)"
-    with other(shlex.join([sys.executable, "-c", code])) as peer:
-        assert (peer.target, peer.pid) == ("127.0.0.1:5", 42)

@@ -5,8 +5,6 @@ import os
 import re
 import signal
 
-import pytest
-
 from scoring_service.__main__ import main
 
 
@@ -35,9 +33,3 @@ def test_an_interrupted_load_test_tells_what_it_sent(server, capsys, monkeypatch
     assert re.search(
         rf"^sent +{len(asked)} .*^answered +{len(asked)} +p50", output.out, re.M | re.S
     )
-
-
-@pytest.mark.parametrize("option", ["--rate=0", "--seconds=-1"])
-def test_a_wrong_load_test_is_one_clear_line(capsys, option):
-    assert main(["loadtest", option]) == 2
-    assert capsys.readouterr().err.count("\n") == 1

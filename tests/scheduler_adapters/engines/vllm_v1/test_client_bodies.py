@@ -43,6 +43,13 @@ def test_every_endpoint_of_vllm_that_generates_is_known() -> None:
     assert unknown == (SCORED.keys() | UNSCORED) - {"/cohere/v2/chat"}
 
 
+PARTS = [
+    {"role": "user", "content": [{"type": "text", "text": "what is this?"}]},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "1"}]},
+    {"role": "user", "content": [{"type": "tool_result", "content": "42"}]},
+]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "prompt"),
     [
@@ -52,17 +59,7 @@ def test_every_endpoint_of_vllm_that_generates_is_known() -> None:
         ("/v1/responses", {"input": [{"role": "user", "content": "hi"}]}, "hi"),
         *(("/v1/responses", {"input": given}, None) for given in (None, 5, [], ["text"])),
         ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}]}, "hi"),
-        (
-            "/v1/messages",
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "text", "text": "what is this?"}]},
-                    {"role": "assistant", "content": [{"type": "tool_use", "id": "1"}]},
-                    {"role": "user", "content": [{"type": "tool_result", "content": "42"}]},
-                ]
-            },
-            "what is this?",
-        ),
+        ("/v1/messages", {"messages": PARTS}, "what is this?"),
         ("/v1/chat/completions/batch", {"messages": [[{"role": "user", "content": "a"}]]}, "a"),
         ("/v1/chat/completions/batch", {"messages": []}, None),
         ("/v1/chat/completions/batch", {"messages": [{"role": "user", "content": "a"}]}, None),

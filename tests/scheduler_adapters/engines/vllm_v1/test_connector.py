@@ -104,6 +104,14 @@ def loads() -> Iterator[Any]:
     delayed_loads.hesitates = 0
 
 
+def compute(engine: Any, **sizes: tuple[int, int]) -> None:
+    """Serve requests of these prompts and answers, so that their KV can be loaded."""
+    cold = Served(engine, FCFS())
+    for name, (prompt, tokens) in sizes.items():
+        cold.add(name, prompt, tokens)
+    cold.all()
+
+
 def fill(served: Served) -> None:
     dice = random.Random(0)
     for number in range(14):
@@ -131,9 +139,7 @@ def test_requests_whose_kv_is_loaded_get_the_tokens_that_they_would_have_compute
 def test_a_request_whose_kv_was_loaded_runs_beside_others_that_have_long_to_go(
     engine: Any, loads: Any, name: str
 ) -> None:
-    cold = Served(engine, FCFS())
-    cold.add("loaded", 100, 25)
-    cold.all()
+    compute(engine, loaded=(100, 25))
     served = Served(engine, POLICIES[name]())
     for number in range(3):
         served.add(f"tight {number}", 40, 200)
@@ -153,10 +159,7 @@ def test_of_two_requests_whose_kv_was_loaded_the_better_rank_gets_the_seat(
 ) -> None:
     from scheduler_adapters.engines.vllm_v1.versions import layout_of
 
-    cold = Served(engine, FCFS())
-    cold.add("long", 140, 9)
-    cold.add("short", 70, 9)
-    cold.all()
+    compute(engine, long=(140, 9), short=(70, 9))
     served = Served(engine, make())
     served.add("long", 140, 9, score=9.0)
     served.step()
@@ -174,9 +177,7 @@ def test_of_two_requests_whose_kv_was_loaded_the_better_rank_gets_the_seat(
 def test_what_a_loaded_request_has_left_keeps_to_the_budget_of_the_policy(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cold = Served(engine, FCFS())
-    cold.add("loaded", 140, 9)
-    cold.all()
+    compute(engine, loaded=(140, 9))
     served = Served(engine, Sarathi(max_tokens=8))
     for number in range(5):
         served.add(str(number), 20, 60)
@@ -199,9 +200,7 @@ def test_what_a_loaded_request_has_left_keeps_to_the_budget_of_the_policy(
 def test_nothing_is_kept_free_for_a_request_of_which_the_connector_does_not_know_yet(
     engine: Any, loads: Any
 ) -> None:
-    cold = Served(engine, FCFS())
-    cold.add("loaded", 240, 3)
-    cold.all()
+    compute(engine, loaded=(240, 3))
     loads.hesitates = 9
     served = Served(engine, Sarathi(max_tokens=256))
     served.add("loaded", 240, 3)

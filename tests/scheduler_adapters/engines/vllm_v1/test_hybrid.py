@@ -18,6 +18,7 @@ from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from tests.scheduler_adapters.engines.decisions import Dice
+from tests.scheduler_adapters.engines.vllm_v1 import test_features
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -86,31 +87,17 @@ def engine(live_engine: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def answers(engine: Any) -> list[list[int]]:
-    from vllm import SamplingParams
-
-    dice = random.Random(0)
+    dice, requests = random.Random(0), []
     beginning = dice.choices(range(3, 500), k=96)
-    found: list[list[int]] = [[] for _ in range(COUNT)]
     for row in range(COUNT):
         shared = beginning if dice.random() < 0.5 else []
         prompt = shared + random.Random(row).choices(range(3, 500), k=dice.randint(4, 180))
-        params = SamplingParams(
-            temperature=0.0,
-            repetition_penalty=50.0,
-            allowed_token_ids=list(range(3, 99)),
-            max_tokens=dice.randint(1, 120),
-            ignore_eos=True,
-            detokenize=False,
-            extra_args={SCORE: dice.random(), TBT_S: dice.choice([0.001, 10.0])},
-        )
-        engine.add_request(str(row), {"prompt_token_ids": prompt}, params)
-    for _ in range(5000):
-        for output in engine.step():
-            if output.finished:
-                found[int(output.request_id)] = list(output.outputs[0].token_ids)
-        if not engine.has_unfinished_requests():
-            return found
-    raise AssertionError("requests are left that no step serves")
+        more = {"repetition_penalty": 50.0, "allowed_token_ids": list(range(3, 99))}
+        more |= {"max_tokens": dice.randint(1, 120), "ignore_eos": True, "detokenize": False}
+        more |= {"extra_args": {SCORE: dice.random(), TBT_S: dice.choice([0.001, 10.0])}}
+        requests.append((str(row), prompt, more))
+    made = test_features.answers(engine, *requests)
+    return [list(made[str(row)].token_ids) for row in range(COUNT)]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
+from tests.scheduler_adapters.engines.vllm_v1.test_features import answers
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -30,20 +31,11 @@ def engine() -> Iterator[Any]:
 
 def serve(engine: Any) -> dict[str, list[int]]:
     """The answers, in the order in which they ended."""
-    from vllm import SamplingParams
-
+    requests = []
     for name, size in SIZES.items():
-        params = SamplingParams(
-            max_tokens=size, ignore_eos=True, detokenize=False, temperature=0,
-            extra_args={SCORE: size},
-        )  # fmt: skip
-        engine.add_request(name, {"prompt_token_ids": [3 + int(name), 5, 8]}, params)
-    done = {}
-    while engine.has_unfinished_requests():
-        for output in engine.step():
-            if output.finished:
-                done[output.request_id] = list(output.outputs[0].token_ids)
-    return done
+        more = {"max_tokens": size, "ignore_eos": True, "detokenize": False}
+        requests.append((name, [3 + int(name), 5, 8], more | {"extra_args": {SCORE: size}}))
+    return {name: list(one.token_ids) for name, one in answers(engine, *requests).items()}
 
 
 def test_two_workers_give_every_policy_the_same_answers_and_pars_the_shortest_first(
@@ -58,6 +50,6 @@ def test_two_workers_give_every_policy_the_same_answers_and_pars_the_shortest_fi
         scheduler_of(engine).lengthwise_start(policy)
         made[name] = serve(engine)
     assert {name: len(tokens) for name, tokens in made["fcfs"].items()} == SIZES
-    assert all(answers == made["fcfs"] for answers in made.values())
+    assert all(tokens == made["fcfs"] for tokens in made.values())
     by_size = sorted(SIZES, key=SIZES.__getitem__)
     assert list(made["pars"])[:SEATS] == by_size[:SEATS]
