@@ -40,23 +40,17 @@ def served(policy: Policy, *, prompt: int = 20, output: int = 7, thinks: int = 0
     return engine
 
 
-def test_a_rank_without_end_is_asked_for_at_arrival_first_chunk_and_end_of_prefill() -> None:
-    policy = Noting()
+# Three steps for the prompt and one decode end before .035 s, the next decode after.
+@pytest.mark.parametrize(
+    ("ends", "tokens"), [({}, [1]), ({"tokens": 3}, [1, 4]), ({"until_s": 0.035}, [1, 3])]
+)
+def test_a_rank_is_asked_for_at_arrival_first_chunk_and_end_of_prefill_and_once_it_has_ended(
+    ends: dict[str, float], tokens: list[int]
+) -> None:
+    policy = Noting(**ends)
     served(policy)
-    assert policy.asked == [("WAITING", 0), ("PREFILL", 0), ("ANSWERING", 1)]
-
-
-def test_a_rank_of_three_tokens_is_asked_for_every_three() -> None:
-    policy = Noting(tokens=3)
-    served(policy, output=9)
-    assert policy.asked[2:] == [("ANSWERING", 1), ("ANSWERING", 4), ("ANSWERING", 7)]
-
-
-def test_a_rank_that_ends_in_time_is_asked_for_in_the_step_after() -> None:
-    # Three steps for the prompt and one decode end before .035 s, the next decode after.
-    policy = Noting(until_s=0.035)
-    served(policy)
-    assert policy.asked[3:] == [("ANSWERING", 3)]
+    answering = [("ANSWERING", count) for count in tokens]
+    assert policy.asked == [("WAITING", 0), ("PREFILL", 0), *answering]
 
 
 def test_the_end_of_thinking_is_asked_about_with_the_phase_that_follows() -> None:

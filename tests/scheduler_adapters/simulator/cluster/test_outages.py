@@ -7,13 +7,9 @@ import pytest
 
 from lengthwise.errors import ConfigError, InvalidDecision
 from scheduler_adapters.placement import Move, Placement, SetRole
-from scheduler_adapters.placements.splitwise import Splitwise
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.cluster.outages import Outage
-from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.simulator.cluster.test_request_migrations import SECONDS, MovesAt
@@ -122,29 +118,6 @@ def test_ticks_end_with_the_work_even_if_an_outage_is_far_ahead():
     placement = Counts()
     run_of(Outage(instance=0, at_s=1e6, until_s=2e6), placement=placement)
     assert placement.num_ticks == 6
-
-
-FAST = Instance(latency=AffineLatency(base_s=0.05), kv_blocks=24, watermark_fraction=0.0)
-
-
-@pytest.mark.parametrize("age", [None, TelemetryAge(period_s=0.1)])
-def test_splitwise_hands_over_to_an_instance_that_came_after_the_last_arrival(age):
-    run = simulate_cluster(
-        make_requests(
-            prompt_tokens=[64] * 4, output_tokens=[40] * 4, arrival_s=[0.0, 0.001, 0.002, 0.003]
-        ),
-        Splitwise(output_tokens=16),
-        FCFS,
-        [FAST] * 3,
-        fabric=Fabric(kv_bytes_per_token=1000),
-        roles=["prefill", "decode", "decode"],
-        outages=[
-            Outage(instance=2, at_s=0.0, until_s=0.04),
-            Outage(instance=1, at_s=0.045, until_s=0.5),
-        ],
-        age=age,
-    )
-    assert np.isfinite(run.timeline.finished_s).all()
 
 
 def test_what_is_placed_late_tells_the_placement_when():

@@ -39,15 +39,6 @@ def engine_at(seconds: float, host: HostLink = HOST) -> Engine:
     return engine
 
 
-def test_a_withdrawn_request_gives_its_place_on_the_host_back():
-    engine = engine_at(19.0)
-    carried = engine.withdraw(state_of(engine, "1"))
-    assert carried.kv_tokens == 16 + 17 - 1
-    assert engine.memory.stored.used_host_blocks == 0
-    engine.advance(np.inf)  # its copy lands, and nobody is there
-    assert engine.load.used_blocks == engine.ranked.num_waiting == 0
-
-
 def test_brought_blocks_take_no_place_on_the_host_and_run_at_the_next_step():
     engine = engine_at(19.0)
     carried = engine.withdraw(state_of(engine, "1"))

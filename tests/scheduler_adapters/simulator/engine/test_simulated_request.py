@@ -132,16 +132,6 @@ def after(seconds: float, request: SimulatedRequest = REQUEST) -> tuple[Engine, 
     return engine, engine.withdraw(state_of(engine, request.request_id))
 
 
-def test_a_decode_takes_its_tokens_and_all_its_kv_along():
-    engine, carried = after(4.0)  # steps of 1.40, 1.01, 1.01 and 1.01 s
-    assert len(carried.token_s) == 4
-    assert carried.kv_tokens == 40 + 4 - 1
-    assert carried.scheduled_s == 0.0
-    assert carried.token_s[-1] == engine.load.now_s
-    assert engine.load.used_blocks == 0
-    assert engine.advance(inf) == inf
-
-
 @pytest.mark.parametrize(("keeps_kv", "first_step_s"), [(True, 1.01), (False, 1.44)])
 def test_kv_that_is_kept_is_not_computed_anew(keeps_kv, first_step_s):
     _, carried = after(4.0)
