@@ -153,6 +153,8 @@ LITELLM: Final = LogFormat(
         ("model_parameters", "proxy_server_request", "proxy_server_request.body"), _LIMITS
     ),
     choices=("response.choices", "model_parameters.n", "proxy_server_request.n"),
+    # A call that its client left is a success with an error.
+    broken=_under(("error_information", "metadata.error_information"), ("error_class",)),
     answered={
         "status": ("success",),
         "call_type": (

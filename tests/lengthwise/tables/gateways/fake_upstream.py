@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 Rows = SimpleQueue[dict[str, str]]
@@ -21,6 +21,7 @@ class Upstream(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     logged: Rows
+    left: Event
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -29,6 +30,7 @@ class Upstream(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path == "/sink":
             self.logged.put(body)
+            self.left.set()
             return self.send({})
         if self.path.endswith("/embeddings"):
             data = [{"object": "embedding", "index": 0, "embedding": [0.5]}]
@@ -51,14 +53,19 @@ class Upstream(BaseHTTPRequestHandler):
         chunks = [{"usage": None, "choices": [{"index": 0, **part}]} for part in parts]
         kind = {"object": "chat.completion.chunk"}
         lines = [json.dumps({**head, **kind, **chunk}) for chunk in (*chunks, {"choices": []})]
+        if prompt == "left":
+            self.left.clear()
+            self.send(f"data: {lines[0]}\n\n", is_whole=False)
+            self.left.wait(60)  # for the row of this call
+            return None
         return self.send("".join(f"data: {line}\n\n" for line in (*lines, "[DONE]")))
 
-    def send(self, answer: Any, status: int = 200) -> None:
+    def send(self, answer: Any, status: int = 200, is_whole: bool = True) -> None:
         is_stream = isinstance(answer, str)
         content = (answer if is_stream else json.dumps(answer)).encode()
         self.send_response(status)
         self.send_header("content-type", "text/event-stream" if is_stream else "application/json")
-        self.send_header("content-length", str(len(content)))
+        self.send_header("content-length", str(len(content) + (not is_whole)))
         self.end_headers()
         self.wfile.write(content)
 
@@ -67,7 +74,7 @@ class Upstream(BaseHTTPRequestHandler):
 def fake_upstream() -> Iterator[tuple[str, Rows]]:
     """Serve; yield the address and the queue of rows posted to /sink."""
     logged: Rows = SimpleQueue()
-    handler = type("Handler", (Upstream,), {"logged": logged})
+    handler = type("Handler", (Upstream,), {"logged": logged, "left": Event()})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}", logged
