@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import io
 import json
+import logging
 import os
 import re
 import sys
@@ -63,6 +64,9 @@ _NESTED: Final = ("resourceSpans", "scopeSpans", "spans")
 """Keys under which OpenTelemetry nests lists of spans."""
 
 
+log = logging.getLogger(__name__)
+
+
 class BadRow(str):
     """Reason in the place of a row that cannot be read."""
 
@@ -99,7 +103,7 @@ def _plain_name(path: Path) -> str:
 def files_of(names: Paths) -> list[Path]:
     """Return the files of names, folders and patterns; pieces of a rotated log oldest first.
 
-    "-" is the standard input. Hidden files of a folder are left out.
+    "-" is the standard input. Hidden files of a folder and files of other formats are left out.
 
     Raises DataError for a name without a file.
     """
@@ -109,8 +113,11 @@ def files_of(names: Paths) -> list[Path]:
         if path == STANDARD_INPUT or path.is_file():
             inside = [path]
         elif path.is_dir():
-            every = (p for p in path.rglob("*") if p.is_file())
-            inside = [p for p in every if not any(x[0] == "." for x in p.relative_to(path).parts)]
+            every = [p for p in path.rglob("*") if p.is_file()]
+            seen = [p for p in every if not any(x[0] == "." for x in p.relative_to(path).parts)]
+            inside = [p for p in seen if suffix_of(p) in ("", *SUFFIXES)]
+            if others := len(seen) - len(inside):
+                log.warning("%s: %d files of other formats are left out", path, others)
         else:
             inside = [p for p in map(Path, glob.glob(text, recursive=True)) if p.is_file()]
         if not inside:

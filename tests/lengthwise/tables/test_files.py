@@ -94,6 +94,7 @@ def test_pieces_of_a_log_are_read_oldest_first(tmp_path: Path) -> None:
     for name in names:
         packed(tmp_path / name, name.encode())
     (tmp_path / ".hidden").touch()
+    (tmp_path / "README.md").touch()
     in_order = ["part-9", "part-10", "v.log.10", "v.log.2.gz", "v.log.1", "v.log-20260301", "v.log"]
     assert [path.name for path in files_of(tmp_path)] == in_order
     assert [path.name for path in files_of(f"{tmp_path}/v.log*")] == in_order[2:]
