@@ -13,6 +13,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from lengthwise.errors import DataError
@@ -60,6 +61,7 @@ _MORE: Final = {
     "prompt_tokens": ", or add --scores bundle:PATH, whose tokenizer counts prompt tokens",
 }
 _SHOWN: Final = 30
+_CHUNK: Final = 1 << 14
 _INSTANTS: Final = 1e8
 """Times above are seconds since 1970, which the first request starts anew."""
 _MOST_SHAPES: Final = 4096
@@ -139,6 +141,7 @@ class LogReader:
         self.path, self.known, self.row = Path(), TABLE, 0
         self.kept = "prompt" in (*needs, *wants)
         self.prompts: list[str | None] = []
+        self.texts: list[pa.Array] = []
         self.models: list[str] = []
         self.names: dict[str, str] = {}
         self.further: dict[str, list[Any]] = defaultdict(list)
@@ -398,6 +401,8 @@ class LogReader:
     ) -> None:
         if self.kept:
             self.prompts.append(prompt)
+            if len(self.prompts) >= _CHUNK:
+                self._pack_prompts()
         model = str(values.get("model", ""))
         self.models.append(self.names.setdefault(model, model))
         for name, numbers in self.counts.items():
@@ -411,6 +416,11 @@ class LogReader:
             for name, names in self.extras.items():
                 self.further[name].append(first_at(row, tuple(names)))
 
+    def _pack_prompts(self) -> None:
+        """Move the newest prompts to Arrow's memory, which is half of Python's."""
+        self.texts.append(pa.array(self.prompts, pa.large_string()))
+        self.prompts.clear()
+
     def finish(self, files: Sequence[Path]) -> Log:
         """Return the columns. Raises DataError if no row is left, or the times are in no unit."""
         import pandas as pd
@@ -418,31 +428,19 @@ class LogReader:
         if not self.numbers:
             raise self._nothing(files)
         self.sources = self._sources()
-        columns: dict[str, Any] = {"prompt": self.prompts} if self.kept else {}
-        for name in ("output_tokens", "prompt_tokens", "reasoning_tokens", "answer_tokens"):
-            numbers = np.array(self.counts[name])
-            if name == "reasoning_tokens" and np.isfinite(numbers).any():
-                numbers = np.nan_to_num(numbers)
-            columns[name] = numbers if np.isnan(numbers).any() else numbers.astype(np.int64)
-        has_reasoning = np.isfinite(np.array(self.counts["reasoning_tokens"])).any()
-        if has_reasoning and np.isnan(columns["answer_tokens"]).any():
-            rest = columns["output_tokens"] - columns["reasoning_tokens"]
-            columns["answer_tokens"] = np.where(
-                np.isnan(columns["answer_tokens"]), rest, columns["answer_tokens"]
-            ).astype(np.int64)
-        if any(self.models):
-            columns["model"] = self.models
-        columns |= self.further
         arrival_s, is_bad = self._arrivals()
+        places = np.flatnonzero(~is_bad)
+        if not len(places):
+            raise self._nothing(files)
+        columns = self._columns()
         if arrival_s is not None:
             columns["arrival_s"] = arrival_s
+            places = places[np.argsort(arrival_s[places], kind="stable")]
         index = np.array(self.numbers) if len(self.paths) == 1 else np.arange(len(self.numbers))
-        frame = pd.DataFrame(columns, index=index)
-        frame = frame[~is_bad].dropna(axis="columns", how="all")
-        if "arrival_s" in frame:
-            frame = frame.sort_values("arrival_s", kind="stable")
-        if frame.empty:
-            raise self._nothing(files)
+        frame = pd.DataFrame(columns, index=index, copy=False)
+        frame = frame.drop(columns=frame.columns[frame.isna().all()])
+        if not np.array_equal(places, np.arange(len(index))):
+            frame = frame.iloc[places]
         for name in (*self.needs, *self.wants):
             if name not in frame and not self.is_lenient and name != "arrival_s":
                 said = "; ".join([self._missing(name), *self.warned])
@@ -458,6 +456,28 @@ class LogReader:
             ),
             sources={name: _shares(found) for name, found in self.sources.items()},
         )
+
+    def _columns(self) -> dict[str, Any]:
+        """Return the columns but arrival_s; the buffers of their rows are given up."""
+        columns: dict[str, Any] = {}
+        if self.kept:
+            self._pack_prompts()
+            columns["prompt"] = pa.chunked_array(self.texts).to_pandas().array
+            self.texts.clear()
+        for name in ("output_tokens", "prompt_tokens", "reasoning_tokens", "answer_tokens"):
+            numbers = np.array(self.counts.pop(name))
+            is_known = np.isfinite(numbers)
+            if name == "reasoning_tokens" and (has_reasoning := bool(is_known.any())):
+                numbers, is_known = np.nan_to_num(numbers), np.array([True])
+            columns[name] = numbers.astype(np.int64) if is_known.all() else numbers
+        if has_reasoning and np.isnan(columns["answer_tokens"]).any():
+            rest = columns["output_tokens"] - columns["reasoning_tokens"]
+            columns["answer_tokens"] = np.where(
+                np.isnan(columns["answer_tokens"]), rest, columns["answer_tokens"]
+            ).astype(np.int64)
+        if any(self.models):
+            columns["model"] = self.models
+        return columns | self.further
 
     def _sources(self) -> dict[str, Counter[str]]:
         found: dict[str, Counter[str]] = defaultdict(Counter)
