@@ -1,13 +1,11 @@
 """Ranks, queues and evictions of the compiled loop, run without numba."""
 
-from heapq import heapify
-
 import numba
 import numpy as np
 import pytest
 
 from scheduler_adapters.simulator.compiled import residents
-from scheduler_adapters.simulator.compiled.residents import LANE, LAST, LIMITS, REQUEST, STATE
+from scheduler_adapters.simulator.compiled.residents import LAST, REQUEST
 
 RANKS = [(1.0, 0.0, 0), (0.0, 2.0, 1), (0.0, 2.0, 2), (0.0, 1.0, 3)]
 
@@ -15,7 +13,7 @@ RANKS = [(1.0, 0.0, 0), (0.0, 2.0, 1), (0.0, 2.0, 2), (0.0, 1.0, 3)]
 @pytest.fixture
 def records(monkeypatch):
     """Requests with `RANKS` as ranks; functions that call each other are plain ones."""
-    for name in ("ceil_div", "enter_queue", "count_decode"):
+    for name in ("ceil_div", "enter_queue"):
         monkeypatch.setattr(residents, name, getattr(residents, name).py_func)
     records = np.zeros(len(RANKS), REQUEST).view(np.recarray)
     records.level, records.turn = [rank[0] for rank in RANKS], [rank[1] for rank in RANKS]
@@ -35,37 +33,6 @@ def records(monkeypatch):
 def test_the_last_resident_is_between_two_ranks(records, above, below, found):
     prefilling = [RANKS[3], RANKS[0]]
     assert residents.last_resident.py_func(records, prefilling, [2, 1], above, below) == found
-
-
-def test_prefills_stay_in_order():
-    prefilling = []
-    for rank in RANKS:
-        residents.insert.py_func(prefilling, rank)
-    assert prefilling == sorted(RANKS)
-
-
-@pytest.mark.parametrize(("left", "blocks"), [(5, 3), (0, 2)])
-def test_an_evicted_request_frees_its_blocks_and_waits(records, left, blocks):
-    lanes, growing = np.zeros(3, LANE).view(np.recarray), np.zeros((3, 4), np.int64)
-    state = np.zeros(1, STATE).view(np.recarray)[0]
-    state.used, state.common, state.common_tick, state.now_s = 9, 4, 7, 1.5
-    limits = np.zeros(1, LIMITS).view(np.recarray)[0]
-    limits.block_tokens, limits.prefill_lane = 4, 1
-    # As a prefill 9 tokens; as a decode 5 and the 4 common steps, less the last token.
-    records[0].left, records[0].context = left, 9 if left else 5
-    prefilling, decoding = ([RANKS[3], RANKS[0]], [2]) if left else ([RANKS[3]], [2, 0])
-    waiting = [(-5.0, 0.0, 3)]
-    heapify(waiting)
-    residents.evict.py_func(
-        records, lanes, growing, limits, waiting, prefilling, decoding, state, 0
-    )
-    assert (prefilling, decoding) == ([RANKS[3]], [2])
-    assert (state.used, state.evictions) == (9 - blocks, 1)
-    assert waiting == [(-5.0, 0.0, 3), (0.0, 0.0, 0)]
-    evicted = records[0]
-    assert evicted.waits
-    assert (evicted.context, evicted.left, evicted.preemptions) == (9, 9, 1)
-    assert evicted.own_tick == (3 if left else 7)
 
 
 def test_a_request_that_has_starved_waits_in_front(records):
