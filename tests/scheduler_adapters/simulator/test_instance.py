@@ -59,10 +59,6 @@ def test_a_request_needs_its_last_block_and_the_reserve():
     ]
 
 
-def test_blocks_are_rounded_up():
-    assert [INSTANCE.blocks(tokens) for tokens in (0, 1, 16, 17)] == [0, 1, 1, 2]
-
-
 def test_changes_of_a_preset_are_fields_of_the_instance():
     instance = Instance.preset("llama-3-8b@a100-80g", max_num_seqs=7)
     assert instance.max_num_seqs == 7
