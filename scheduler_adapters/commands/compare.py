@@ -105,16 +105,6 @@ class CompareConfig(SearchConfig):
         return self.conditions(arrivals, len(requests)) + "."
 
 
-@dataclass(kw_only=True)
-class _Results:
-    """Finished runs and searches."""
-
-    config: CompareConfig
-    requests: Requests
-    outcomes: list[Outcome] = field(default_factory=list)
-    capacities: dict[str, list[float]] = field(default_factory=dict)
-
-
 @common_options(
     *("trace", "lengths", "num_requests", "rate_per_s", "rates_per_s", "scores", "profile"),
     *("policies", "slo", "out"),
@@ -132,20 +122,30 @@ def run(config: CompareConfig) -> int:
     exit code is then 130, or 2.
     """
     config, requests = config.loaded()
-    results = _Results(config=config, requests=requests)
+    outcomes, found = list[Outcome](), dict[str, list[float]]()
     stopped: KeyboardInterrupt | SchedulingError | None = None
     try:
-        _run_all(results)
+        for outcome in outcomes_of(config, requests):
+            outcomes.append(outcome)
+            if config.out is not None:
+                path = config.out / f"{outcome.name}.parquet"
+                write_timeline(outcome.timeline, path, token_times=False)
+        for system, value in _searches(config, requests):
+            found.setdefault(system, []).append(value)
     except (KeyboardInterrupt, SchedulingError) as error:
-        if isinstance(error, SchedulingError) and not results.outcomes:
+        if isinstance(error, SchedulingError) and not outcomes:
             raise
         stopped = error  # raised again below: finished runs must be kept
-    files = []
-    if config.out is not None and results.outcomes:
-        files = _write(results, config.out)
-    _show(results)
+    lead, files = config.lead(requests), []
+    if config.out is not None and outcomes:
+        rows = pd.DataFrame([outcome.row() for outcome in outcomes])
+        files = [save_table(rows, config.out / "summary.csv")]
+        sections = [*_sections(config, outcomes)]
+        sections += [capacity_section(config, found, requests)] if found else []
+        files += write_report(config.out, title="Policies compared", lead=lead, sections=sections)
+    _show(config, outcomes, found, lead)
     if stopped is not None:
-        plan = config.plan[len(results.outcomes) :]
+        plan = config.plan[len(outcomes) :]
         left_out = [system_name(policy, on) + _rate_text(rate) for policy, on, rate in plan]
         left_out += ["the search for the capacity"] * bool(config.slo)
         why = "interrupted" if isinstance(stopped, KeyboardInterrupt) else "stopped"
@@ -155,26 +155,18 @@ def run(config: CompareConfig) -> int:
         return INTERRUPTED
     metrics = {
         f"{outcome.name}.{name}": number
-        for outcome in results.outcomes
+        for outcome in outcomes
         for name, number in outcome.summary.flat().items()
     }
     config.log(f"compare {', '.join(config.policies)}", metrics, files)
     return 0
 
 
-def _run_all(results: _Results) -> None:
-    """Fill `results`, and write the requests of every run as it ends."""
-    config = results.config
-    for outcome in outcomes_of(config, results.requests):
-        results.outcomes.append(outcome)
-        if config.out is not None:
-            path = config.out / f"{outcome.name}.parquet"
-            write_timeline(outcome.timeline, path, token_times=False)
-    if config.slo:
-        for placement, own in config.by_placement().items():
-            for policy, value in capacities(own, results.requests):
-                system = system_name(policy, placement)
-                results.capacities.setdefault(system, []).append(value)
+def _searches(config: CompareConfig, requests: Requests) -> Iterator[tuple[str, float]]:
+    """Yield each system with the load at which it meets the targets, once per seed."""
+    for placement, own in config.by_placement().items() if config.slo else ():
+        for policy, value in capacities(own, requests):
+            yield system_name(policy, placement), value
 
 
 def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
@@ -210,43 +202,35 @@ def _rate_text(rate_per_s: float | None) -> str:
     return "" if rate_per_s is None else f" at {rate_per_s:g} requests/s"
 
 
-def _show(results: _Results) -> None:
-    config, found = results.config, results.capacities
-    rows = [outcome.row() for outcome in results.outcomes]
+def _show(
+    config: CompareConfig, outcomes: Sequence[Outcome], found: dict[str, list[float]], lead: str
+) -> None:
     if config.json:
-        page = None if config.out is None or not rows else str(config.out / "report.html")
+        page = None if config.out is None or not outcomes else str(config.out / "report.html")
         capacity = {"capacity": found} if config.slo else {}
-        runs = [o.row() | reading_figures(o.timeline) for o in results.outcomes]
+        runs = [outcome.row() | reading_figures(outcome.timeline) for outcome in outcomes]
         cluster = {"instances": config.instances} if config.placement_names else {}
         result = {"runs": runs, "scores": config.scores, **cluster, **capacity, "report": page}
         print(to_json(result))
-    elif rows:
-        columns = columns_of(rows[0])
-        table = pd.DataFrame(rows)[list(columns)].rename(columns=columns)
-        print(text_of(table.dropna(axis="columns", how="all")))
-        print(effect_text(results.outcomes))
+    elif outcomes:
+        print(text_of(_table(outcomes).dropna(axis="columns", how="all")))
+        print(effect_text(outcomes))
         if found:
             print(f"\ncapacity, {config.found_unit}\n{text_of(capacity_table(found))}")
-        print(config.lead(results.requests))
+        print(lead)
 
 
-def _write(results: _Results, folder: Path) -> list[Path]:
-    """Write summary.csv, every figure beside its table, and report.html; returns the files."""
-    rows = pd.DataFrame([outcome.row() for outcome in results.outcomes])
+def _table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    rows = pd.DataFrame([outcome.row() for outcome in outcomes])
     columns = columns_of(rows)
-    table = table_of(rows[list(columns)].rename(columns=columns))
-    effect = effect_text(results.outcomes).replace("\n", "\n\n")  # paragraphs
-    sections = [ReportSection(heading="All runs", text=effect, table=table), *_figures(results)]
-    if results.capacities:
-        sections.append(capacity_section(results.config, results.capacities, results.requests))
-    summary, lead = save_table(rows, folder / "summary.csv"), results.config.lead(results.requests)
-    report = write_report(folder, title="Policies compared", lead=lead, sections=sections)
-    return [summary, *report]
+    return rows[list(columns)].rename(columns=columns)
 
 
-def _figures(results: _Results) -> Iterator[ReportSection]:
-    """Yield the latency against several rates, then latencies and load at the highest rate."""
-    config, outcomes, count = results.config, results.outcomes, len(results.requests)
+def _sections(config: CompareConfig, outcomes: Sequence[Outcome]) -> Iterator[ReportSection]:
+    """Yield all runs, latency against several rates, then latencies and load at the highest one."""
+    effect = effect_text(outcomes).replace("\n", "\n\n")  # paragraphs
+    yield ReportSection(heading="All runs", text=effect, table=table_of(_table(outcomes)))
+    count = len(outcomes[0].timeline.requests)
     rates = {outcome.rate_per_s for outcome in outcomes}
     if len(rates) > 1:
         by_rate = rate_table(outcomes)

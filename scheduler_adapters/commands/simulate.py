@@ -27,7 +27,6 @@ from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.observers import ProgressLine
 from scheduler_adapters.simulator.simulate import Interrupted
-from scheduler_adapters.timeline.chrome_trace import write_chrome_trace
 from scheduler_adapters.timeline.first_answer_tail import reading_figures
 from scheduler_adapters.timeline.latency_metrics import Summary, statistic, summarize
 from scheduler_adapters.timeline.qoe import LEAST_QOE
@@ -48,8 +47,6 @@ class SimulateConfig(Setup, ClusterConfig):
     """Write every request with its token times to this .parquet or .jsonl file."""
     clients: int | None = None
     """Closed loop: this many requests in flight, each replaced when it finishes."""
-    chrome_trace: Path | None = None
-    """Write the phases of every request to this .json file, for ui.perfetto.dev."""
     outage: list[str] = field(default_factory=list)
     """Outages of instances, each INSTANCE@START or INSTANCE@START-END in seconds. Requests of a
     dead instance are placed again."""
@@ -67,7 +64,6 @@ class SimulateConfig(Setup, ClusterConfig):
         self.need_rate(self.rate_per_s is not None and self.clients is None)
         check_one_of(self, ("rate_per_s", "clients"))
         check_place(self.out, ".parquet", ".jsonl")
-        check_place(self.chrome_trace, ".json")
 
     @property
     def faults(self) -> dict[str, Any]:
@@ -120,18 +116,15 @@ def run(config: SimulateConfig) -> int:
             progress.step(config.policy)
         except Interrupted as error:
             timeline, stopped = error.timeline, error
-    files = []
-    for path, write in ((config.out, write_timeline), (config.chrome_trace, write_chrome_trace)):
-        if path is not None:
-            write(timeline, path)
-            files.append(path)
+    if config.out is not None:
+        write_timeline(timeline, config.out)
     summary = summarize(timeline)
     _show(config, summary, timeline, cluster, past_lower_score_fraction(orders))
     if stopped is not None:
         left_out = summary.num_unfinished
         print(f"interrupted: {left_out} requests are left out of E2E", file=sys.stderr)
         return INTERRUPTED
-    config.log(f"simulate {config.policy}", summary.flat(), files)
+    config.log(f"simulate {config.policy}", summary.flat(), [config.out] if config.out else [])
     return 0
 
 
@@ -167,7 +160,7 @@ def _show(
 
 
 def cluster_figures(cluster: ClusterRun) -> dict[str, Any]:
-    """Return the figures of migrations and outages, for JSON."""
+    """Return the figures of migrations, outages and telemetry."""
     downtime_s = statistic(np.array([move.downtime_s for move in cluster.migrations]))
     return {
         "migration_downtime_s": asdict(downtime_s),

@@ -1,4 +1,4 @@
-"""Named lengths of requests: fitted distributions, and recorded lengths.
+"""Named lengths of requests: fitted distributions.
 
     requests = draw_lengths("alpaca-eval", 2000, seed=0)
 
@@ -13,17 +13,13 @@ from typing import Final
 import numpy as np
 
 from lengthwise.errors import ConfigError
-from lengthwise.tables.reading import read_table
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM
-from scheduler_adapters.workload.data_folder import DataDir, data_file
 from scheduler_adapters.workload.requests import Ints, Requests, make_requests
 
 _LONGEST: Final = 16_384
 """Tokens of the longest prompt, reasoning and answer."""
 _LONGEST_CHAT, _CHAT_MEDIANS = 4096, (200, 160)
 """Of chats without reasoning: prompt and answer are log-normal with a sigma of 1."""
-_CHARACTERS_PER_TOKEN: Final = 4
-"""Of recorded prompts, whose tokens were not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +50,13 @@ MIXES: Final[dict[str, tuple[LogNormal, LogNormal, LogNormal]]] = {
 deviation of logarithms."""
 HALF_HEAVY: Final = "half-reasoning-heavy"
 """Each request at random of `arena-hard` or of `reasoning-heavy`."""
-RECORDED: Final = {
-    "misguided-attention": "reasoning/MisguidedAttention",
-    "planbench": "reasoning/PlanBench",
-    "pm-llm-benchmark": "reasoning/pm-llm-benchmark",
-}
-"""Recorded lengths of many models, and their files in the data folder."""
-LENGTHS: Final = ("chat", *MIXES, HALF_HEAVY, *RECORDED)
+LENGTHS: Final = ("chat", *MIXES, HALF_HEAVY)
 
 
-def draw_lengths(name: str, count: int, *, seed: int, data_dir: DataDir = None) -> Requests:
+def draw_lengths(name: str, count: int, *, seed: int) -> Requests:
     """Return `count` requests at 0 s with lengths of this name in `LENGTHS`.
 
-    Raises ConfigError: another name. For recorded lengths, raises as `data_file`.
+    Raises ConfigError for another name.
     """
     random = np.random.default_rng((seed, LENGTH_STREAM))
     if name == "chat":
@@ -75,9 +65,6 @@ def draw_lengths(name: str, count: int, *, seed: int, data_dir: DataDir = None) 
             for median in _CHAT_MEDIANS
         )
         reasoning = np.zeros_like(answer)
-    elif name in RECORDED:
-        recorded = _recorded(RECORDED[name], data_dir)
-        prompt, reasoning, answer = random.choice(recorded, count, axis=1)
     elif name in MIXES:
         prompt, reasoning, answer = _drawn(name, count, random)
     elif name == HALF_HEAVY:
@@ -92,13 +79,3 @@ def draw_lengths(name: str, count: int, *, seed: int, data_dir: DataDir = None) 
 
 def _drawn(name: str, count: int, random: np.random.Generator) -> Ints:
     return np.stack([fit.draw(count, random) for fit in MIXES[name]])
-
-
-def _recorded(stem: str, data_dir: DataDir) -> Ints:
-    """Return the lengths of the rows with visible reasoning, (3, N)."""
-    lengths = read_table(data_file(f"{stem}_lengths.parquet", data_dir))
-    prompts = read_table(data_file(f"{stem}_prompts.parquet", data_dir)).set_index("prompt_id")
-    rows = lengths[lengths["reasoning_visible"] & (lengths["answer_tokens"] > 0)]
-    prompt = prompts["prompt"].str.len().loc[rows["prompt_id"]] // _CHARACTERS_PER_TOKEN
-    columns = (prompt, rows["reasoning_tokens"], rows["answer_tokens"])
-    return np.stack([np.clip(tokens.to_numpy(np.int64), 1, _LONGEST) for tokens in columns])

@@ -36,9 +36,8 @@ class WorkloadConfig(TraceOptions):
     token columns, or a log of a gateway or of vLLM (see `lengthwise inspect`); none: seeded
     lengths."""
     lengths: str = "chat"
-    """Lengths without a trace: chat (log-normal, no reasoning); with reasoning the fits
-    alpaca-eval, arena-hard, reasoning-heavy and half-reasoning-heavy, or, from the data folder of
-    $LENGTHWISE_DATA, misguided-attention, planbench and pm-llm-benchmark."""
+    """Lengths without a trace: chat (log-normal, no reasoning); with reasoning alpaca-eval,
+    arena-hard, reasoning-heavy and half-reasoning-heavy."""
     num_requests: int = 2000
     """Largest number of requests of the trace."""
     rate_per_s: float | None = None

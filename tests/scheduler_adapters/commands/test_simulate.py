@@ -47,19 +47,6 @@ def test_a_log_is_simulated_at_its_own_times(capsys, tmp_path):
     assert code == 0
 
 
-def test_the_phases_of_a_request_fill_its_life(capsys, tmp_path):
-    path, trace = tmp_path / "timeline.parquet", tmp_path / "trace.json"
-    simulate(capsys, f"--out={path}", f"--chrome_trace={trace}")
-    timeline = read_timeline(path)
-    assert len(timeline.requests) == 60
-    lived_us = {row: 0.0 for row in range(60)}
-    for event in json.loads(trace.read_text())["traceEvents"]:
-        lived_us[event["tid"]] += event["dur"]
-    for row, total_us in lived_us.items():
-        e2e_s = timeline.finished_s[row] - timeline.requests.arrival_s[row]
-        assert total_us == pytest.approx(e2e_s * 1e6)
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -79,7 +66,6 @@ def test_the_phases_of_a_request_fill_its_life(capsys, tmp_path):
         (["--kv_blocks=0"], "kv_blocks is 0"),
         (["--out=timeline.xlsx"], "no known format"),
         (["--out=absent/timeline.parquet"], "absent"),
-        (["--chrome_trace=trace.txt"], ".json"),
         (["--scores=best"], "scores is 'best'; use one of trace, oracle"),
         (["--scores=bundle:run/bundle"], "there is no trace"),
         (["--scores=trace"], "there is no trace"),

@@ -1,7 +1,6 @@
-"""Named lengths: fits keep the figures of their sources, recorded lengths stay as they are."""
+"""Named lengths: fits keep the figures of their sources."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from lengthwise.errors import ConfigError
@@ -43,25 +42,6 @@ def test_a_seed_is_one_sequence_of_lengths(name):
     first, same, other = (draw_lengths(name, 50, seed=seed) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first.output_tokens, same.output_tokens)
     assert (first.output_tokens != other.output_tokens).any()
-
-
-def test_recorded_lengths_are_those_of_rows_with_visible_reasoning(tmp_path):
-    (tmp_path / "reasoning").mkdir()
-    lengths = pd.DataFrame(
-        {
-            "prompt_id": ["a", "b", "a"],
-            "reasoning_visible": [True, False, True],
-            "reasoning_tokens": [30, 0, 50],
-            "answer_tokens": [7, 8, 0],
-        }
-    )
-    prompts = pd.DataFrame({"prompt_id": ["a", "b"], "prompt": ["x" * 40, "y" * 80]})
-    lengths.to_parquet(tmp_path / "reasoning/PlanBench_lengths.parquet")
-    prompts.to_parquet(tmp_path / "reasoning/PlanBench_prompts.parquet")
-    requests = draw_lengths("planbench", 5, seed=0, data_dir=tmp_path)
-    assert set(requests.prompt_tokens.tolist()) == {10}
-    assert set(requests.reasoning_tokens.tolist()) == {30}
-    assert set(requests.output_tokens.tolist()) == {37}
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
