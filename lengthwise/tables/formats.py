@@ -8,6 +8,7 @@ Sources, as read in November 2026:
   OpenAI's counts from `output`, so the parts are summed again.
 - OpenTelemetry: the registry of gen_ai attributes, its names before 1.28, those of OpenLLMetry and
   OpenInference, and of Langfuse's SDK. Input includes cached tokens; output includes reasoning.
+- Bedrock: docs.aws.amazon.com/bedrock/latest/userguide/model-invocation-logging.html.
 - Helicone: HeliconeRequest of docs.helicone.ai/rest/request/post-v1requestquery-clickhouse.
 - Portkey: portkey.ai/docs/product/observability/logs-export.
 - Traces: AzurePublicDataset, HPMLL/BurstGPT, kvcache-ai/Mooncake, and the ShareGPT layout.
@@ -254,23 +255,23 @@ def with_attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**span, **found, "usage": usage}
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: Any) -> dict[str, Any]:
     value = unpacked(value)
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _plain(value: Any) -> Any:
     """Return a value, or a list of attributes, of OTLP's JSON as plain data."""
     if isinstance(value, list):
-        pairs = [item for item in value if isinstance(item, Mapping) and "key" in item]
+        pairs = [item for item in value if isinstance(item, dict) and "key" in item]
         return {item["key"]: _plain(item.get("value")) for item in pairs}
-    if isinstance(value, Mapping) and len(value) == 1:
-        ((kind, inner),) = value.items()
-        if kind in ("arrayValue", "kvlistValue"):
-            inner = value_at(inner, "values") or []
-            return list(map(_plain, inner)) if kind == "arrayValue" else _plain(inner)
-        return inner if kind.endswith("Value") else value
-    return value
+    if not isinstance(value, dict) or len(value) != 1:
+        return value
+    ((kind, inner),) = value.items()
+    if kind in ("arrayValue", "kvlistValue"):
+        inner = _mapping(inner).get("values") or []
+        return list(map(_plain, inner)) if kind == "arrayValue" else _plain(inner)
+    return inner if kind.endswith("Value") else value
 
 
 _LANGFUSE: Final = "langfuse.observation."
