@@ -216,8 +216,8 @@ OPENAI: Final = LogFormat(
     ),
     request_id=("request_id", "requestId", "id", *_under(_RESPONSE, ("id",))),
     finish_reason=_under(_RESPONSE, _FINISH),
-    limit=_under(_REQUEST, _LIMITS),
-    choices=_under(_RESPONSE, ("choices",)),
+    limit=_under(_REQUEST, (*_LIMITS, "generationConfig.maxOutputTokens")),
+    choices=_under(_RESPONSE, ("choices", "candidates")),
     broken=_under(_RESPONSE, ("broken",)),
     answered={
         **dict.fromkeys(("status_code", "response.status_code", "statusCode"), (200, "200")),
@@ -226,6 +226,7 @@ OPENAI: Final = LogFormat(
     no_load={
         **dict.fromkeys(("cache_hit", "cacheStatus", "cache_status"), _HIT),
         **dict.fromkeys(_under(_RESPONSE, ("object",)), ("list",)),
+        **dict.fromkeys(_under(_RESPONSE, ("status",)), ("failed", "cancelled")),
     },
     prepare=merged_stream,
     without_length="request streamed answers with stream_options.include_usage",

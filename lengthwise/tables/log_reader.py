@@ -149,6 +149,7 @@ class LogReader:
         self.places, self.numbers = array("q"), array("q")
         self.paths: list[Path] = []
         self.times = Times()
+        self.time_units: set[str | None] = set()
         self.left_out: Counter[str] = Counter()
         self.warned: Counter[str] = Counter()
         self.origins: Counter[tuple[str, ...]] = Counter()
@@ -185,6 +186,7 @@ class LogReader:
             paths |= {name: tuple(names) for name, names in self.extras.items()}
         self.fields = paths
         self.plans: dict[tuple[Any, ...], _Plan] = {}
+        self.time_units.add(known.time_unit)
         rows = [row for row in sample if not isinstance(row, BadRow)]
         asked = [name for name in self.given if name in (*self.needs, "model", "arrival_s")]
         if known is TABLE:
@@ -340,7 +342,7 @@ class LogReader:
     ) -> str | None:
         """Return why a row is bad or left out; None for a good row."""
         if prompt is not None and not prompt.isascii() and not _is_text(prompt):
-            return "its prompt holds half a surrogate pair, which is no text"
+            return "its prompt holds half a surrogate pair, or bytes that are no UTF-8"
         if "prompt_cut" in values:
             self.warned["prompts and their token counts cut by the logger"] += 1
         if "choices" in values and _num_choices(values["choices"]) > 1:
@@ -358,9 +360,9 @@ class LogReader:
                 and name not in details
                 and (counts[name] is None or (name == "prompt_tokens" and not counts[name]))
             ):
-                least, given = "a whole number of tokens", values.get(name)
+                given = values.get(name)
                 return (
-                    f"{name} is no whole number of tokens ({str(given)[:40]!r} is no {least})"
+                    f"{name} is no whole number of tokens ({str(given)[:40]!r})"
                     if given is not None
                     else self._missing(name)
                 )
@@ -505,10 +507,11 @@ class LogReader:
         is_good = np.zeros(len(self.numbers), dtype=bool)
         if not np.isfinite(np.array(self.times.numbers)).any():
             return None, is_good
-        name = self.sources["arrival_s"].most_common(1)[0][0]
+        name, *others = (source for source, _ in self.sources["arrival_s"].most_common())
         unit = getattr(self.options, "time_unit", None)
         try:
-            seconds, rule = self.times.in_seconds(name, unit, self.known.time_unit)
+            known = next(iter(self.time_units)) if len(self.time_units) == 1 else None
+            seconds, rule = self.times.in_seconds(name, unit, known, others)
         except DataError as error:
             self.sources.pop("arrival_s")
             if self.is_lenient:

@@ -2,6 +2,7 @@
 
 import re
 from array import array
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -60,22 +61,23 @@ class Times:
         self.is_wall.pop()
 
     def in_seconds(
-        self, name: str, unit: str | None, known_unit: str | None
+        self, name: str, unit: str | None, known_unit: str | None, others: Sequence[str] = ()
     ) -> tuple[NDArray[np.float64], str]:
         """Return the times (N,) in seconds, NaN for a bad one, and the rule.
 
         Args:
-            name: column of the times.
+            name: column of the times; `others` are those of further rows.
             unit: that of `--time-unit`, for all numbers.
             known_unit: that of a public trace, for numbers since its start.
 
         Raises:
-            DataError: nothing tells the unit.
+            DataError: nothing tells the unit, or columns disagree about it.
         """
         values, is_wall = np.array(self.numbers), np.array(self.is_wall, dtype=bool)
         is_known = np.isfinite(values)
         if unit is not None:
-            return np.where(is_wall, values, values / PER_SECOND[unit]), f"{name} in {unit}"
+            seconds = np.where(is_wall, values, values / PER_SECOND[unit])
+            return _of_one_clock(seconds), f"{name} in {unit}"
         seconds, found = np.where(is_wall, values, np.nan), []
         for known, per_second in PER_SECOND.items():
             low, high = np.multiply(_YEARS, per_second)
@@ -86,11 +88,14 @@ class Times:
         found += ["of a wall clock"] * bool((is_wall & is_known).any())
         is_since_1970 = np.isfinite(seconds)
         if found and is_since_1970.sum() >= _MOST * is_known.sum():
-            return seconds, f"{name} {' and '.join(found)}"
+            return _of_one_clock(seconds), f"{name} {' and '.join(found)}"
         if is_wall[is_known].any():
             raise DataError(f"{name} mixes wall clocks with numbers; give a column of one kind")
-        named = _NAMED.search(name)
-        told = known_unit or (_UNITS[named[1][0].lower()] if named else None)
+        named = {each: _NAMED.search(each) for each in (name, *others)}
+        units = {each and _UNITS[each[1][0].lower()] for each in named.values()}
+        if len(units) > 1:
+            raise DataError(f"{' and '.join(named)} are of different units; read them apart")
+        told = known_unit or units.pop()
         if told is None:
             least, most = np.nanmin(values), np.nanmax(values)
             raise DataError(
@@ -98,3 +103,11 @@ class Times:
                 "or ns"
             )
         return values / PER_SECOND[told], f"{name} in {told}"
+
+
+def _of_one_clock(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the times; among instants of this century others are bad, such as 1970 for none."""
+    is_instant = (seconds >= _YEARS[0]) & (seconds <= _YEARS[1])
+    if 2 * is_instant.sum() < np.isfinite(seconds).sum():
+        return seconds
+    return np.where(is_instant, seconds, np.nan)

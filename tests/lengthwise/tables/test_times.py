@@ -63,3 +63,15 @@ def test_a_number_that_is_no_instant_among_instants_is_a_bad_row() -> None:
     assert np.isnan(found[-2:]).all()
     with pytest.raises(DataError, match="mixes wall clocks with numbers"):
         seconds(["2026-03-01T10:00:00Z", 5, 6])
+
+
+def test_times_of_another_century_are_bad_among_instants_and_units_of_columns_agree() -> None:
+    times = Times()
+    for value in ("2026-03-01T10:00:00Z", "0001-01-01T00:00:00Z", 1772359201):
+        times.add(value)
+    seconds, _ = times.in_seconds("time", None, None)
+    assert np.isnan(seconds).tolist() == [False, True, False]
+    times = Times()
+    times.add(2000)
+    with pytest.raises(DataError, match="arrival_s and arrival_ms are of different units"):
+        times.in_seconds("arrival_s", None, None, ["arrival_ms"])
