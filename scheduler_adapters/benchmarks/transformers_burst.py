@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from lengthwise.errors import require
-from lengthwise.report_page import save_table
 from lengthwise.strict_json import to_json
+from lengthwise.tables.files import write_whole
 from scheduler_adapters.commands.experiment_settings import (
     check_folder,
     check_policies,
@@ -122,7 +123,9 @@ def burst(config: BurstConfig) -> None:
     for name, timeline in serve_burst(requests, config):
         rows.append(row_of(name, timeline))
         if config.out is not None:
-            save_table(pd.DataFrame(rows), config.out / "summary.csv")
+            # Not `save_table`, whose module needs matplotlib, which the extra lacks.
+            to_csv = partial(pd.DataFrame(rows).to_csv, index=False)
+            write_whole(config.out / "summary.csv", to_csv)
     if config.json:
         about = {
             "shape": config.shape,
