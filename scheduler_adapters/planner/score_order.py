@@ -1,7 +1,7 @@
 """Admissions that differ from the order of the scores: with PARS, those that its guard decides."""
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 from math import nan
 
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -15,11 +15,11 @@ class ScoreOrder(EngineObserver):
     """
 
     def __init__(self) -> None:
-        self.num_admitted = 0
-        self._num_past = 0
-        self._waiting: dict[int, float] = {}
+        self.num_admitted = self._num_past = 0
+        self._scores: dict[int, float] = {}
         """Receive number of each waiting request -> score."""
-        self._heap: list[tuple[float, int]] = []
+        self._waiting: list[tuple[float, int]] = []
+        """Pairs of score and receive number, ascending."""
         self._step: list[float] = []
         """Scores admitted at `_step_s`."""
         self._step_s = 0.0
@@ -27,25 +27,22 @@ class ScoreOrder(EngineObserver):
     def queued(self, request: RequestView, now_s: float) -> None:
         self._end_step()
         score = request.median_score if request.score is None else request.score
-        if score is None:
-            return
-        self._waiting[request.number] = score
-        if len(self._heap) > 64 + 2 * len(self._waiting):
-            self._heap = [(value, number) for number, value in self._waiting.items()]
-            heapify(self._heap)
-        else:
-            heappush(self._heap, (score, request.number))
+        if score is not None:
+            self._scores[request.number] = score
+            insort(self._waiting, (score, request.number))
 
     def admitted(self, request: RequestView, now_s: float) -> None:
         if now_s != self._step_s:
             self._end_step()
             self._step_s = now_s
         self.num_admitted += not request.preemptions
-        if (score := self._waiting.pop(request.number, None)) is not None:
-            self._step.append(score)
+        if request.number in self._scores:
+            self._step.append(self._scores[request.number])
+            self.withdrawn(request, now_s)
 
     def withdrawn(self, request: RequestView, now_s: float) -> None:
-        self._waiting.pop(request.number, None)
+        if (score := self._scores.pop(request.number, None)) is not None:
+            del self._waiting[bisect_left(self._waiting, (score, request.number))]
 
     @property
     def num_past_lower_score(self) -> int:
@@ -55,12 +52,8 @@ class ScoreOrder(EngineObserver):
 
     def _end_step(self) -> None:
         """Compare the admissions of the newest step with the requests that it left waiting."""
-        if not self._step:
-            return
-        while self._heap and self._heap[0][1] not in self._waiting:
-            heappop(self._heap)
-        if self._heap:
-            self._num_past += sum(score > self._heap[0][0] for score in self._step)
+        if self._waiting:
+            self._num_past += sum(score > self._waiting[0][0] for score in self._step)
         self._step.clear()
 
 

@@ -37,26 +37,17 @@ GuardKind = Literal["waiting", "overtaking", "none"]
 
 
 def pars(
-    starve_after_s: float | None = 120.0,
-    guard: GuardKind = "waiting",
-    *,
-    times: float | None = None,
-    at_least: float | None = None,
+    starve_after_s: float | None = 120.0, guard: GuardKind = "waiting", **limits: float
 ) -> Policy:
     """Return PARS: shortest predicted first, with a guard of long requests.
 
-    Args:
-        starve_after_s: limit of the guard "waiting", which is the paper's; None: no guard.
-        guard: "overtaking" limits the later arrivals that are served before a request.
-        times: of the guard "overtaking", as is `at_least`; None: its own default.
+    `starve_after_s` is the limit of the guard "waiting", which is the paper's; None: no guard. The
+    guard "overtaking" limits the later arrivals that are served before a request, by `limits`.
     """
-    given = {"times": times, "at_least": at_least}
-    limits = {name: value for name, value in given.items() if value is not None}
     if guard == "overtaking":
         return OvertakingGuard(**limits)
     require("guard", guard, guard in ("waiting", "none"), "waiting, overtaking or none")
-    require("limits", limits, not limits, "these only with guard overtaking")
-    policy = ShortestPredicted()
     if starve_after_s is None or guard == "none":
-        return policy
-    return StarvationGuard(policy, after_s=starve_after_s)
+        require("limits", limits, not limits, "these only with guard overtaking")
+        return ShortestPredicted()
+    return StarvationGuard(ShortestPredicted(), after_s=starve_after_s, **limits)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lengthwise.errors import ConfigError
 from scheduler_adapters.checks import LAWS, check_policy
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policies.overtaking_guard import OvertakingGuard, yielding
+from scheduler_adapters.policies.overtaking_guard import OvertakingGuard
 from scheduler_adapters.policies.shortest_predicted import ShortestPredicted
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import load_policy, load_serving_policy
@@ -18,7 +18,6 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 from tests.scheduler_adapters.policies.test_shortest_predicted import (
     INSTANCE,
-    jobs,
     random_requests,
 )
 
@@ -70,18 +69,6 @@ def test_a_long_request_yields_to_its_limit_and_an_evicted_one_to_none():
     assert guard.rank(replace(long, phase=Phase.ANSWERING), load) == Rank()
 
 
-def test_the_yielded_part_grows_with_the_share_of_shorter_scores():
-    parts = [yielding(share) for share in np.linspace(0, 1, 101)]
-    assert parts == sorted(parts)
-    assert (parts[0], parts[50] < 0.1, parts[-1]) == (0, True, 1)
-
-
-def test_the_scale_of_the_scores_does_not_matter():
-    scores = np.random.default_rng(0).exponential(size=200)
-    one, other = (simulate(jobs(s), OvertakingGuard(), INSTANCE) for s in (scores, scores**3 - 5))
-    np.testing.assert_array_equal(one.finished_s, other.finished_s)
-
-
 @pytest.mark.parametrize("limits", [{}, {"times": 0.5, "at_least": 3}])
 def test_it_keeps_every_law_of_scheduling(limits):
     laws = check_policy(lambda: load_policy("pars", guard="overtaking", **limits))
@@ -100,7 +87,12 @@ def test_in_papers_pars_limits_the_wait_and_in_service_it_limits_overtaking():
 
 @pytest.mark.parametrize(
     "settings_",
-    [{"guard": "waits"}, {"times": 2}, {"guard": "overtaking", "times": -1, "at_least": 2}],
+    [
+        {"guard": "waits"},
+        {"times": 2},
+        {"guard": "none", "times": 2},
+        {"guard": "overtaking", "times": -1, "at_least": 2},
+    ],
 )
 def test_guard_settings_that_cannot_be_are_refused(settings_):
     with pytest.raises(ConfigError, match=r"guard|limits|times"):
