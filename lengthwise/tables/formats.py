@@ -264,8 +264,8 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return a value, or a list of attributes, of OTLP's JSON as plain data."""
     if isinstance(value, list):
-        pairs = [item for item in value if isinstance(item, dict) and "key" in item]
-        return {item["key"]: _plain(item.get("value")) for item in pairs}
+        pairs = [(item.get("key"), item.get("value")) for item in value if isinstance(item, dict)]
+        return {key: _plain(inner) for key, inner in pairs if isinstance(key, str)}
     if not isinstance(value, dict) or len(value) != 1:
         return value
     ((kind, inner),) = value.items()

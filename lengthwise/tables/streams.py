@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from lengthwise.tables.values import count_of
+
 _PLACES: Final = (
     *("response.body", "response", "response_body", "resp", "respPayload"),
     *("output.outputBodyJson", "output"),
@@ -86,8 +88,11 @@ def _merged(events: list[Any]) -> dict[str, Any]:
             "response.incomplete",
             "message_stop",
         )
-        for choice in event.get("choices") or event.get("candidates") or []:
-            number, why = choice.get("index", 0), choice.get("finish_reason")
+        told = event.get("choices") or event.get("candidates")
+        for choice in told if isinstance(told, list) else ():
+            if not isinstance(choice, Mapping):
+                continue
+            number, why = count_of(choice.get("index")) or 0, choice.get("finish_reason")
             finished[number] = why or choice.get("finishReason") or finished.get(number)
         # Only the last chunk has usage and no choice; some servers repeat it in every chunk.
         is_whole |= event.get("choices") == [] and bool(event.get("usage"))

@@ -160,6 +160,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("OpenTelemetry: a span without a call of a model", SPAN | {"attributes": {"http.url": "x"}}),
+    ("OpenTelemetry: a span without a call of a model", SPAN | {"attributes": [{"key": 5}, 1]}),
     ("Langfuse", UI | {"usageDetails": '{"input": 9, "output": 25, "output_x": 5}'}),
     ("Langfuse", UI | {"inputUsage": "9", "outputUsage": "30", "totalUsage": "39"}),
 ]

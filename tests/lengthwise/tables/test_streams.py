@@ -47,5 +47,7 @@ def test_typed_events_of_other_interfaces_are_merged() -> None:
 
 def test_a_stream_without_its_end_is_broken_and_other_rows_stay() -> None:
     assert merged_stream({"response": [chunk(), chunk(index=1)]})["response"]["broken"]
+    for odd in (5, [5], [{"index": [1]}]):
+        assert merged_stream({"response": [chunk(choices=odd)]})["response"]["broken"]
     row = {"response": {"usage": USAGE}, "output": ["text"]}
     assert merged_stream(row) is row
