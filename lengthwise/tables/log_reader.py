@@ -460,7 +460,7 @@ class LogReader:
         )
 
     def _columns(self) -> dict[str, Any]:
-        """Return the columns but arrival_s; the buffers of their rows are given up."""
+        """Return the columns but arrival_s; releases the buffers of their rows."""
         columns: dict[str, Any] = {}
         if self.kept:
             self._pack_prompts()

@@ -143,7 +143,7 @@ class ServeConfig(ScoreConfig):
 
 
 @common_options(
-    *("model", "policy", "settings", "guard", "scorer", "deadline_s", "classes", "timeline"),
+    *("model", "policy", "guard", "scorer", "deadline_s", "classes", "timeline"),
     *("host", "port", "vllm"),
 )
 def run(config: ServeConfig) -> None:
