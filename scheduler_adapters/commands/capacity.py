@@ -183,8 +183,6 @@ def run(config: CapacityConfig) -> int:
         title = "Load that meets the targets"
         files = write_report(config.out, title=title, lead=lead, sections=sections)
     _show(config, found, lead)
-    if text := too_short_text(config, found):
-        log.warning(text)
     if done < wanted:
         print(f"interrupted: {wanted - done} of {wanted} searches are left out", file=sys.stderr)
         return INTERRUPTED
@@ -233,24 +231,20 @@ def _show(config: CapacityConfig, found: dict[str, list[float]], lead: str) -> N
     print(to_json({**shown, "capacity": rows}))
 
 
-def too_short_text(config: SearchConfig, found: Mapping[str, list[float]]) -> str:
-    """Return the policies measured above the bound, with the reason; empty for none."""
-    most = (1 + config.tolerance) * float(np.mean(found.get(_BOUND, np.inf)))
-    above = [policy for policy, values in found.items() if np.mean(values) > most]
-    if not above:
-        return ""
-    return (
-        f"{', '.join(above)}: above the bound, as the requests end before the queue is too long "
-        "for the targets; use more num_requests or tighter targets."
-    )
-
-
 def bound_text(config: SearchConfig, found: Mapping[str, list[float]]) -> str:
-    """Return the meaning of the bound, and its size for all instances together."""
-    return (
-        f"Above {config.instances * np.mean(found[_BOUND]):.3f} requests/s in all the queue grows "
-        "without end under any policy and placement (RAD, Theorem 1)."
+    """Return the bound for all instances together, and the policies measured above it."""
+    bound = float(np.mean(found[_BOUND]))
+    text = (
+        f"Above {config.instances * bound:.3f} requests/s in all the queue grows without end under "
+        "any policy and placement (RAD, Theorem 1)."
     )
+    most = (1 + config.tolerance) * bound
+    if above := [policy for policy, values in found.items() if np.mean(values) > most]:
+        text += (
+            f" {', '.join(above)}: above the bound, as the requests end before the queue is too "
+            "long for the targets; use more num_requests or tighter targets."
+        )
+    return text
 
 
 def stability_bounds(config: SearchConfig, loaded: Requests) -> list[float]:
@@ -370,7 +364,7 @@ def capacity_section(
     )
     text = f"The highest load at which {targets}, found by bisection."
     if _BOUND in found:
-        text += f" {bound_text(config, found)} {too_short_text(config, found)}"
+        text += f" {bound_text(config, found)}"
     return ReportSection(
         heading="Capacity",
         text=text,

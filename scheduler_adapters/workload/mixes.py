@@ -7,7 +7,6 @@ reasoning and answer are drawn independently. They keep the one figure of the pa
 of the chats have fewer than 1,000 reasoning tokens.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,32 +21,20 @@ _LONGEST_CHAT, _CHAT_MEDIANS = 4096, (200, 160)
 """Of chats without reasoning: prompt and answer are log-normal with a sigma of 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogNormal:
-    """A log-normal distribution of token counts; `sigma` is that of the logarithm."""
-
-    median: float
-    sigma: float
-
-    def draw(self, count: int, random: np.random.Generator) -> Ints:
-        drawn = random.lognormal(np.log(self.median), self.sigma, count)
-        return np.clip(np.rint(drawn), 1, _LONGEST).astype(np.int64)
-
-
-MIXES: Final[dict[str, tuple[LogNormal, LogNormal, LogNormal]]] = {
+MIXES: Final = {
     # Prompts: AlpacaEval's (median 22, P90 74 tokens). Answers: GPT-4o mini's to them (422, 782).
     # Reasoning: Gemini 2.5 Pro's on the short questions of MisguidedAttention (median 498), spread
     # as Gemini 2.5 Flash's and Claude 3.7's there; 82% below 1,000.
-    "alpaca-eval": (LogNormal(22, 0.95), LogNormal(498, 0.75), LogNormal(422, 0.48)),
+    "alpaca-eval": ((22, 0.95), (498, 0.75), (422, 0.48)),
     # Prompts: Arena-Hard's (median 32, P90 246). Answers: o1-preview's to them, whose reasoning is
     # not in them (1,130, 2,023). Reasoning: median set so that the paper's 70% are below 1,000.
-    "arena-hard": (LogNormal(32, 1.59), LogNormal(650, 0.80), LogNormal(1130, 0.45)),
+    "arena-hard": ((32, 1.59), (650, 0.80), (1130, 0.45)),
     # MATH, GPQA, LiveCodeBench. Prompts and answers: MATH level 5 in ZeroEval, by o1-preview (151
     # and 437). Reasoning: DeepSeek-R1's billed tokens on PlanBench (median 2,045).
-    "reasoning-heavy": (LogNormal(151, 0.37), LogNormal(2045, 1.10), LogNormal(437, 0.48)),
+    "reasoning-heavy": ((151, 0.37), (2045, 1.10), (437, 0.48)),
 }
-"""Prompt, reasoning and answer; spreads are fitted to the 90% quantile, those of reasoning to the
-deviation of logarithms."""
+"""Median and sigma (of the logarithm) of prompt, reasoning and answer; spreads are fitted to the 90%
+quantile, those of reasoning to the deviation of logarithms."""
 HALF_HEAVY: Final = "half-reasoning-heavy"
 """Each request at random of `arena-hard` or of `reasoning-heavy`."""
 LENGTHS: Final = ("chat", *MIXES, HALF_HEAVY)
@@ -78,4 +65,5 @@ def draw_lengths(name: str, count: int, *, seed: int) -> Requests:
 
 
 def _drawn(name: str, count: int, random: np.random.Generator) -> Ints:
-    return np.stack([fit.draw(count, random) for fit in MIXES[name]])
+    fits = [random.lognormal(np.log(median), sigma, count) for median, sigma in MIXES[name]]
+    return np.clip(np.rint(fits), 1, _LONGEST).astype(np.int64)

@@ -78,13 +78,8 @@ def _scored(table: pd.DataFrame, scorer: PromptScorer, path: str) -> pd.DataFram
     if num_unscored:
         text = "%d of %d prompts have no score and are ranked by the median"
         log.warning(text, num_unscored, len(prompts))
-    table = table.assign(scores=scored.values)
-    if "prompt_tokens" not in table or table["prompt_tokens"].isna().any():
+    known = table.get("prompt_tokens", pd.Series(np.nan, table.index))
+    if known.isna().any():
         log.info("missing prompt tokens are counted by the ranker's tokenizer")
-        known = (
-            table["prompt_tokens"] if "prompt_tokens" in table else pd.Series(np.nan, table.index)
-        )
-        table = table.assign(
-            prompt_tokens=known.fillna(pd.Series(scored.prompt_tokens, table.index))
-        )
-    return table
+    counted = known.fillna(pd.Series(scored.prompt_tokens, table.index))
+    return table.assign(scores=scored.values, prompt_tokens=counted)

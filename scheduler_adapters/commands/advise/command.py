@@ -141,7 +141,7 @@ def run(config: AdviseConfig) -> None:
     print_banner(advice.banner)
     print(text_of(page.latency_table(advice)))
     print(advice.capacity, advice.quality, *advice.notes, "", sep="\n")
-    print(advice.verdict.headline, *advice.without_ranker, sep="\n")
+    print(advice.headline, *advice.without_ranker, sep="\n")
     print(f"report: {config.out / 'report.html'}")
     print_next(*advice.commands)
 
@@ -157,7 +157,7 @@ def advise(config: AdviseConfig) -> page.Advice:
         instance=instance,
         instances=config.instances or 1,
         seed=config.seed,
-        assumed_tau_b=found.assumed_tau_b,
+        assumed_tau_b=config.tau_b,
         rate_per_s=config.rate_per_s,
     )
     if config.instances is None:
@@ -168,10 +168,11 @@ def advise(config: AdviseConfig) -> page.Advice:
     queueing_s = spread_of(figures, "fcfs", "queueing_s.mean").value
     queueing_fraction = queueing_s / spread_of(figures, "fcfs", "e2e_s.mean").value
     best = gain["oracle"].value
-    verdict = decide(gain[SCORED], best, queueing_fraction, tau_b, found.num_prompts)
+    answer, reason = decide(gain[SCORED], best, queueing_fraction, tau_b, found.num_prompts)
     slo, target = _slo(config, replay)
     advice = page.Advice(
-        verdict=verdict,
+        answer=answer,
+        reason=reason,
         figures=figures,
         gains=gain,
         slower=slower(replay, SCORED),
@@ -181,7 +182,7 @@ def advise(config: AdviseConfig) -> page.Advice:
         tau_b=tau_b,
         ranker=found.ranker,
         notes=[*_notes(config, found, replay), steps],
-        commands=_commands(config, found, verdict.answer),
+        commands=_commands(config, found, answer),
         banner=found.banner,
     )
     page.write_advice(advice, config.out)
@@ -229,7 +230,6 @@ def _evidence(config: AdviseConfig) -> Evidence:
             requests=requests,
             num_prompts=0,
             ranker=f"an assumed ranker of tau_b {config.tau_b:g}; none was trained",
-            assumed_tau_b=config.tau_b,
         )
     options = {
         "mlruns-dir": config.out / "mlruns",
@@ -266,7 +266,7 @@ def _notes(config: AdviseConfig, found: Evidence, replay: Replay) -> list[str]:
     ]
     if config.rate_per_s is not None:
         notes.append(f"Poisson arrivals at {config.rate_per_s:g}/s, which are not the log's.")
-    if found.assumed_tau_b is None:
+    if config.tau_b is None:
         known = int(np.isfinite(replay.requests.score).sum())
         notes.append(f"{known:,} requests have a score of their own.")
     if not replay.requests.reasoning_tokens.any():
@@ -290,8 +290,8 @@ def _commands(config: AdviseConfig, found: Evidence, answer: str) -> list[str]:
 def as_json(advice: page.Advice) -> dict[str, Any]:
     """Return the advice as plain data."""
     return {
-        "answer": advice.verdict.answer,
-        "reason": advice.verdict.reason,
+        "answer": advice.answer,
+        "reason": advice.reason,
         "gain_fraction": {name: gain._asdict() for name, gain in advice.gains.items()},
         "latencies": page.spread_rows(advice).to_dict("records"),
         "slower": {"fraction": advice.slower[0], "worst_percent_s": advice.slower[1]},

@@ -15,7 +15,7 @@ from lengthwise.report_page import (
     write_report,
 )
 from scheduler_adapters.commands.advise.replay import STATISTICS, Figures, Spread, spread_of
-from scheduler_adapters.commands.advise.verdict import WORTHWHILE, Verdict
+from scheduler_adapters.commands.advise.verdict import WORTHWHILE, Answer
 from scheduler_adapters.reporting.figures import band_figure
 
 _PANELS: Final = {"e2e_s.mean": "E2E, mean", "e2e_s.p99": "E2E, p99", "ttft_s.mean": "TTFT, mean"}
@@ -24,9 +24,10 @@ _NOTHING_TO_DO: Final = "Keep the scheduler that you have; ask again with a log 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Advice:
-    """The verdict with its figures."""
+    """The answer with its reason and figures, for readers outside the field of schedulers."""
 
-    verdict: Verdict
+    answer: Answer
+    reason: str
     figures: Figures
     gains: Mapping[str, Spread]
     slower: tuple[float, float]
@@ -41,6 +42,12 @@ class Advice:
     """Conditions of the figures."""
     commands: Sequence[str]
     banner: str | None = None
+
+    @property
+    def headline(self) -> str:
+        """The answer in a sentence."""
+        starts = {"yes": "Yes", "no": "No", "unclear": "Not clear"}
+        return f"{starts[self.answer]}: {self.reason}."
 
     @property
     def quality(self) -> str:
@@ -132,7 +139,7 @@ def write_advice(advice: Advice, folder: Path) -> list[Path]:
         ReportSection(heading="The ranker", text=advice.quality),
         ReportSection(heading="Next", text="\n\n".join(advice.commands) or _NOTHING_TO_DO),
     ]
-    lead, title = banner + advice.verdict.headline, "Would ordering by predicted length help?"
+    lead, title = banner + advice.headline, "Would ordering by predicted length help?"
     return write_report(folder, title=title, lead=lead, sections=sections)
 
 

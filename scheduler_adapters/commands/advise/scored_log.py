@@ -40,8 +40,6 @@ class Evidence:
     ranker: str
     """Source of the scores, for a caption."""
     bundle: Path | None = None
-    assumed_tau_b: float | None = None
-    """Quality of drawn scores; None: scores of a trained ranker."""
     banner: str | None = None
 
 

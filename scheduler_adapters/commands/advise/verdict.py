@@ -1,6 +1,5 @@
 """The answer that the figures of a replay support: yes, no, or not clear."""
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from scheduler_adapters.commands.advise.replay import Spread
@@ -12,24 +11,10 @@ WORTHWHILE: Final = 0.02
 Answer = Literal["yes", "no", "unclear"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """The answer with its reason, in words for readers outside the field of schedulers."""
-
-    answer: Answer
-    reason: str
-
-    @property
-    def headline(self) -> str:
-        """The answer in a sentence."""
-        starts = {"yes": "Yes", "no": "No", "unclear": "Not clear"}
-        return f"{starts[self.answer]}: {self.reason}."
-
-
 def decide(
     gain: Spread, best: float, queueing_fraction: float, tau_b: Spread, num_prompts: int
-) -> Verdict:
-    """Return the decision on ordering by predicted length, from the replay at the log's load.
+) -> tuple[Answer, str]:
+    """Return the answer on ordering by predicted length, and its reason, at the log's load.
 
     `gain` (of PARS), `best` (of true lengths) and `queueing_fraction` are fractions of FCFS's mean
     E2E. `num_prompts` counts scored prompts; it is 0 for assumed scores.
@@ -59,4 +44,4 @@ def decide(
         reason = f"the ranker's errors decide: {change}; give a longer log, or a better ranker"
     else:
         answer, reason = "yes", f"{change}; true lengths would save {best:+.1%}"
-    return Verdict(answer=answer, reason=reason)
+    return answer, reason
