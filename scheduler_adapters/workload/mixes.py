@@ -33,7 +33,7 @@ MIXES: Final = {
     # and 437). Reasoning: DeepSeek-R1's billed tokens on PlanBench (median 2,045).
     "reasoning-heavy": ((151, 0.37), (2045, 1.10), (437, 0.48)),
 }
-"""Median and sigma (of the logarithm) of prompt, reasoning and answer; spreads are fitted to the 90%
+"""Median and sigma (of logarithms) of prompt, reasoning and answer; spreads are fitted to the 90%
 quantile, those of reasoning to the deviation of logarithms."""
 HALF_HEAVY: Final = "half-reasoning-heavy"
 """Each request at random of `arena-hard` or of `reasoning-heavy`."""
