@@ -53,8 +53,8 @@ class SimulateConfig(Setup, ClusterConfig):
     telemetry_period_s: float = 0.0
     """Time between two updates of the instances' state that the placement reads; 0: always up to
     date. Its own decisions since then are included."""
-    telemetry_max_age_s: float | None = None
-    """Age of that state above which requests are placed on the shortest queue; none: no limit."""
+    telemetry_max_age_s: float = inf
+    """Age of that state above which requests are placed on the shortest queue."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,8 +68,7 @@ class SimulateConfig(Setup, ClusterConfig):
     @property
     def faults(self) -> dict[str, Any]:
         """Outages of instances, and limits of the age of the state that the placement reads."""
-        max_age_s = inf if self.telemetry_max_age_s is None else self.telemetry_max_age_s
-        age = TelemetryAge(period_s=self.telemetry_period_s, max_age_s=max_age_s)
+        age = TelemetryAge(period_s=self.telemetry_period_s, max_age_s=self.telemetry_max_age_s)
         return {"outages": [read_outage(text) for text in self.outage], "age": age}
 
 

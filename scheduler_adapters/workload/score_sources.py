@@ -140,11 +140,9 @@ class ServiceScores:
         failure: Score | ScoringError | None = None
         for row, result in enumerate(results):
             if isinstance(result, Score):
-                tokens[row] = result.prompt_tokens
-            if isinstance(result, Score) and isfinite(result.value):
-                values[row] = result.value
-            else:
-                failure = failure or result
+                tokens[row], values[row] = result.prompt_tokens, result.value
+            if not isfinite(values[row]):
+                values[row], failure = np.nan, failure or result
         if failure is not None:
             text = "no score from %s (%s): requests without a score are ranked by the median"
             log.warning(text, self.client.target, failure)
