@@ -72,7 +72,7 @@ def test_an_observation_that_cannot_be_is_refused_with_its_call(tiny_model, chan
 
 
 def test_a_report_without_a_prompt_does_not_break_retraining(tiny_model, tmp_path):
-    from lengthwise.tables.options import ReadingOptions
+    from lengthwise.tables.options import RecordOptions
     from training.data.records import read_records
 
     log = ReportLog(str(tmp_path / "log.jsonl"), 10_000)
@@ -80,7 +80,7 @@ def test_a_report_without_a_prompt_does_not_break_retraining(tiny_model, tmp_pat
     reported = [seen(1.0, 5), seen(1.0, 6)._replace(prompt="Say hello.\n\0")]
     book.add(reported, "r1", tiny_model.length_curves)
     book.close()
-    records, _ = read_records(tmp_path / "log.jsonl", ReadingOptions(), "output_tokens")
+    records, _ = read_records(tmp_path / "log.jsonl", RecordOptions(), "output_tokens")
     assert [(record.prompt, record.output_tokens) for record in records] == [("Say hello.\n\0", 6)]
 
 
