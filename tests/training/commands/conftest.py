@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,12 @@ from training.__main__ import main
 from training.data.labels import LabelledPrompt
 from training.data.records import PromptResponse
 from training.data.splits import Splits
+
+MakeBundle = Callable[..., ModelBundle]
+Register = Callable[..., list[str]]
+Training = Callable[..., tuple[int, Any]]
+Refused = Callable[..., str]
+Learnt = Callable[[int], tuple[dict[str, Any], Splits]]
 
 WORDS = ("yes", "no", "short", "poem", "long", "essay")
 
@@ -54,9 +60,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def make_bundle(
-    tiny_bundle: ModelBundle, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., ModelBundle]:
+def make_bundle(tiny_bundle: ModelBundle, tmp_path_factory: pytest.TempPathFactory) -> MakeBundle:
     """The tiny ranker with noise on its weights, as if trained and tested on TEST."""
 
     def make(noise: float, **changes: Any) -> ModelBundle:
@@ -85,8 +89,8 @@ def make_bundle(
 
 
 @pytest.fixture
-def register(mlruns: Path) -> Callable[[str, ModelBundle], str]:
-    """Log a bundle as a run and register it as a version of the model; returns the run."""
+def register(mlruns: Path, make_bundle: MakeBundle) -> Register:
+    """Log bundles, or those of a noise, as runs and versions of a model; returns the runs."""
     from training.release.registry import tags_of
     from training.release.tracking import Tracker
 
@@ -99,11 +103,31 @@ def register(mlruns: Path) -> Callable[[str, ModelBundle], str]:
         tracker.finish()
         return tracker.run_id
 
-    return add
+    def add_all(name: str, *bundles: ModelBundle | float, **changes: Any) -> list[str]:
+        made = (b if isinstance(b, ModelBundle) else make_bundle(b, **changes) for b in bundles)
+        return [add(name, bundle) for bundle in made]
+
+    return add_all
 
 
 @pytest.fixture
-def training(mlruns: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any]]:
+def learnt(make_card: Callable[..., Path]) -> Learnt:
+    """Writes a card of so many prompts; what a bundle notes that learnt them, and its splits."""
+
+    def learn(count: int) -> tuple[dict[str, Any], Splits]:
+        from training.config import DataConfig, TrainConfig
+        from training.data.labelled_splits import load_splits
+
+        card = make_card(draw_prompts(count, noise=0.5))
+        config = TrainConfig(data=DataConfig(dataset=str(card)))
+        labelled = load_splits(config, None)
+        return {"training": asdict(config), "dataset": labelled.describe()}, labelled.splits
+
+    return learn
+
+
+@pytest.fixture
+def training(mlruns: Path, capsys: pytest.CaptureFixture[str]) -> Training:
     """Runs a command with --json; its status and what it printed, or its error line."""
 
     def run(*arguments: object) -> tuple[int, Any]:
@@ -118,7 +142,19 @@ def training(mlruns: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
     return run
 
 
-def champion(training: Callable[..., tuple[int, Any]], name: str) -> str | None:
+@pytest.fixture
+def refused(training: Training) -> Refused:
+    """Runs a command that exits with 2; its error line."""
+
+    def run(*arguments: object) -> str:
+        status, line = training(*arguments)
+        assert status == 2
+        return str(line)
+
+    return run
+
+
+def champion(training: Training, name: str) -> str | None:
     """Version of the model's champion, if it has one."""
     versions = training("list")[1]["versions"]
     marked = [v["version"] for v in versions if v["name"] == name and v["champion"]]

@@ -1,25 +1,18 @@
 """`compare`: two rankers on the same prompts, with a paired interval."""
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from lengthwise.bundle import ModelBundle
-from tests.training.commands.conftest import TEST, draw_prompts
+from tests.training.commands.conftest import TEST, Learnt, MakeBundle, Register, Training
 from training.data.records import PromptResponse
-
-Training = Callable[..., tuple[int, Any]]
 
 
 def test_compare_says_who_is_better_and_by_how_much(
-    make_bundle: Callable[..., ModelBundle],
-    register: Callable[[str, ModelBundle], str],
-    training: Training,
-    data: Path,
+    make_bundle: MakeBundle, register: Register, training: Training, data: Path
 ) -> None:
     good, bad = make_bundle(0), make_bundle(3)
     register("compared", bad)
@@ -36,34 +29,25 @@ def test_compare_says_who_is_better_and_by_how_much(
 
 
 def test_compare_counts_the_prompts_a_ranker_has_learnt_from_and_no_others(
-    make_bundle: Callable[..., ModelBundle],
-    make_card: Callable[..., Path],
+    make_bundle: MakeBundle,
+    learnt: Learnt,
     training: Training,
     tiny_bundle: ModelBundle,
     tmp_path: Path,
 ) -> None:
-    from training.config import DataConfig, TrainConfig
-    from training.data.labelled_splits import load_splits
-
-    config = TrainConfig(data=DataConfig(dataset=str(make_card(draw_prompts(900, noise=0.5)))))
-    labelled = load_splits(config, None)
-    trained = make_bundle(0, training=asdict(config), dataset=labelled.describe())
+    trained, splits = learnt(900)
+    rankers, log = (make_bundle(0, **trained).path, tiny_bundle.path), tmp_path / "log.parquet"
     strangers = [replace(record, prompt=f"again {record.prompt}") for record in TEST]
-    for part, learnt in (([], 0), (labelled.splits.train[:30], 30), (labelled.splits.test, 0)):
+    for part, num_seen in (([], 0), (splits.train[:30], 30), (splits.test, 0)):
         rows = [PromptResponse(prompt=p.prompt, output_tokens=int(p.observed)) for p in part]
-        pd.DataFrame([*strangers, *rows]).to_parquet(tmp_path / "log.parquet")
-        _, result = training(
-            "compare", trained.path, tiny_bundle.path, "--data", tmp_path / "log.parquet"
-        )
-        assert result["a"]["num_seen_in_training"] == learnt
+        pd.DataFrame([*strangers, *rows]).to_parquet(log)
+        _, result = training("compare", *rankers, "--data", log)
+        assert result["a"]["num_seen_in_training"] == num_seen
         assert result["b"]["num_seen_in_training"] is None
 
 
 def test_equal_lengths_leave_tau_b_undefined_and_say_so(
-    make_bundle: Callable[..., ModelBundle],
-    training: Training,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    make_bundle: MakeBundle, training: Training, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = tmp_path / "equal.parquet"
     pd.DataFrame([replace(record, output_tokens=7) for record in TEST]).to_parquet(table)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from lengthwise.bundle import ModelBundle
 from training.__main__ import main
 
 Capture = pytest.CaptureFixture[str]
+Evaluate = Callable[..., int]
+COLUMNS = ["--prompt-column", "text", "--length-column", "tokens"]
 
 
 def write_table(path: Path, count: int) -> Path:
@@ -25,17 +28,31 @@ def write_table(path: Path, count: int) -> Path:
     return path
 
 
+@pytest.fixture
+def evaluate(tiny_bundle: ModelBundle, tmp_path: Path) -> Evaluate:
+    """Runs the command on so many prompts, or on these prompts and lengths; its status."""
+
+    def run(rows: int | list[str], *options: str) -> int:
+        path = tmp_path / "logs"
+        if isinstance(rows, int):
+            write_table(path, rows)
+        else:
+            path.write_text("\n".join(["prompt,output_tokens", *rows]))
+        return main(["evaluate", "--bundle", str(tiny_bundle.path), "--data", str(path), *options])
+
+    return run
+
+
 def test_without_json_the_figures_are_a_table(
-    tiny_bundle: ModelBundle, tmp_path: Path, capsys: Capture
+    evaluate: Evaluate, tiny_bundle: ModelBundle, tmp_path: Path, capsys: Capture
 ) -> None:
-    table = ["--data", str(write_table(tmp_path / "logs.jsonl", 60)), "--prompt-column", "text"]
-    bundle = ["--bundle", str(tiny_bundle.path), *table, "--length-column", "tokens"]
-    assert main(["evaluate", *bundle]) == 0
+    assert evaluate(60, *COLUMNS) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     assert last == f"next: python -m scoring_service serve --bundle {tiny_bundle.path}"
     rows = dict(re.split(r"  +", line, maxsplit=1) for line in lines)
     assert rows["prompts"] == "60"
     assert 0 < float(rows["tau_b"]) < 1
+    bundle = ["--bundle", str(tiny_bundle.path), "--data", str(tmp_path / "logs"), *COLUMNS]
     out = ["--target-model", "other", "--out", str(tmp_path / "bundle")]
     assert main(["recalibrate", *bundle, *out]) == 0
     assert capsys.readouterr().out == f"{out[-1]}: other calibrated on 60 responses\n"
@@ -53,11 +70,9 @@ def test_without_json_the_figures_are_a_table(
     ],
 )
 def test_evaluate_refuses_what_it_cannot_measure(
-    tiny_bundle: ModelBundle, tmp_path: Path, capsys: Capture, options: list[str], message: str
+    evaluate: Evaluate, capsys: Capture, options: list[str], message: str
 ) -> None:
-    table = write_table(tmp_path / "logs.jsonl", 20)
-    bundle = ["--bundle", str(tiny_bundle.path), "--data", str(table), "--prompt-column", "text"]
-    assert main(["evaluate", *bundle, *options]) == 2
+    assert evaluate(20, "--prompt-column", "text", *options) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -70,16 +85,9 @@ def test_evaluate_refuses_what_it_cannot_measure(
     ],
 )
 def test_equal_lengths_or_scores_are_told_and_not_ranked(
-    rows: list[str],
-    why: str,
-    tiny_bundle: ModelBundle,
-    tmp_path: Path,
-    capsys: Capture,
-    caplog: pytest.LogCaptureFixture,
+    rows: list[str], why: str, evaluate: Evaluate, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "logs.csv"
-    path.write_text("\n".join(["prompt,output_tokens", *rows]) + "\n")
-    assert main(["evaluate", "--bundle", str(tiny_bundle.path), "--data", str(path), "--json"]) == 0
+    assert evaluate(rows, "--json") == 0
     assert json.loads(capsys.readouterr().out)["tau_b"] is None
     assert f"tau_b is undefined: {why}" in caplog.text
 
@@ -88,27 +96,24 @@ def test_equal_lengths_or_scores_are_told_and_not_ranked(
 def test_few_prompts_are_warned_of(
     count: int,
     warned: bool,
+    evaluate: Evaluate,
     tiny_bundle: ModelBundle,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    data = ["--data", str(write_table(tmp_path / "logs.jsonl", count))]
-    columns = ["--prompt-column", "text", "--length-column", "tokens"]
-    assert main(["evaluate", "--bundle", str(tiny_bundle.path), *data, *columns]) == 0
+    assert evaluate(count, *COLUMNS) == 0
     assert (f"{count} prompts tell little" in caplog.text) == warned
     caplog.clear()
     bundles = [str(tiny_bundle.path)] * 2
-    assert main(["compare", *bundles, *data, *columns]) == 0
+    assert main(["compare", *bundles, "--data", str(tmp_path / "logs"), *COLUMNS]) == 0
     assert (f"{count} prompts tell little" in caplog.text) == warned
 
 
 def test_repeated_prompts_are_samples_and_give_the_ceiling(
-    tiny_bundle: ModelBundle, tmp_path: Path, capsys: Capture
+    evaluate: Evaluate, capsys: Capture
 ) -> None:
-    path = tmp_path / "logs.csv"
     rows = ["yes,3", "yes,4", "essay,90", "essay,80", "poem,40", "poem,45"]
-    path.write_text("\n".join(["prompt,output_tokens", *rows]) + "\n")
-    assert main(["evaluate", "--bundle", str(tiny_bundle.path), "--data", str(path), "--json"]) == 0
+    assert evaluate(rows, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["n"] == 3
     assert result["ceiling"] == pytest.approx(1.0)

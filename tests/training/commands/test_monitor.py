@@ -1,7 +1,6 @@
 """A ranker that has drifted is found out, one that has not is left alone."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,15 @@ import pandas as pd
 import pytest
 
 from lengthwise.bundle import MANIFEST, ModelBundle
-from tests.training.commands.conftest import draw_prompts
+from tests.training.commands.conftest import MakeBundle, Training, draw_prompts
 from training.__main__ import main
 from training.data.records import PromptResponse
-
-Training = Callable[..., tuple[int, Any]]
 
 Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def bundle(make_bundle: Callable[..., ModelBundle]) -> ModelBundle:
+def bundle(make_bundle: MakeBundle) -> ModelBundle:
     """The tiny ranker with the figures that a test split would have given it."""
     return make_bundle(0, metrics={"tau_b": 0.65, "tau_b_ci": [0.5, 0.7]})
 
@@ -89,11 +86,7 @@ def test_a_gate_of_ones_own_and_what_may_be_chance(monitor: Training) -> None:
     ],
 )
 def test_what_cannot_be_judged_is_one_line_and_logs_nothing(
-    monitor: Training,
-    mlruns: Path,
-    rows: list[PromptResponse],
-    settings: list[str],
-    message: str,
+    monitor: Training, mlruns: Path, rows: list[PromptResponse], settings: list[str], message: str
 ) -> None:
     before = sorted(mlruns.rglob("*"))
     status, line = monitor(rows, *settings)

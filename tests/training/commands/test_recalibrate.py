@@ -6,23 +6,17 @@ from pathlib import Path
 import pytest
 
 from lengthwise.bundle import ModelBundle
-from tests.training.commands.test_evaluate import write_table
+from tests.training.commands.test_evaluate import COLUMNS, write_table
 from training.__main__ import main
 
 
 def test_recalibration_adds_a_model_and_leaves_the_scores_alone(
     tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = write_table(tmp_path / "logs.jsonl", 200)
-    columns = ["--data", str(table), "--prompt-column", "text", "--length-column", "tokens"]
+    columns = ["--data", str(write_table(tmp_path / "logs.jsonl", 200)), *COLUMNS]
     out = tmp_path / "bundle"
-    assert (
-        main(
-            ["recalibrate", "--bundle", str(tiny_bundle.path), "--out", str(out), "--json",
-             "--target-model", "other", *columns]
-        )
-        == 0
-    )  # fmt: skip
+    other = ["--target-model", "other", "--json", *columns]
+    assert main(["recalibrate", "--bundle", str(tiny_bundle.path), "--out", str(out), *other]) == 0
     entry = json.loads(capsys.readouterr().out)
     assert entry["rows"] == 200
     unnamed = ["--bundle", str(out), "--target-model", "", *columns]
@@ -33,9 +27,7 @@ def test_recalibration_adds_a_model_and_leaves_the_scores_alone(
     assert written.manifest.files == tiny_bundle.manifest.files
     assert written.manifest.revision != tiny_bundle.manifest.revision
 
-    assert (
-        main(["evaluate", "--bundle", str(out), "--target-model", "other", "--json", *columns]) == 0
-    )
+    assert main(["evaluate", "--bundle", str(out), *other]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["n"] == 200
     assert result["tau_b"] > 0.5
