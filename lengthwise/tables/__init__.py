@@ -1,5 +1,5 @@
-"""Readers of requests and responses: bytes of a table or log to rows, rows to a data frame.
+"""Logs and tables of requests: bytes to rows, rows to requests under our names.
 
-`reading.py` is the one path. `files.py` turns bytes into rows, `formats.py` and `vllm_log.py` rows
-of a log into our columns. pandas is needed, and pyarrow for .zst files.
+Start with `reading.py`. `files.py` streams rows, `formats.py` and `vllm_log.py` know each gateway,
+`token_counts.py` and `times.py` settle counts and units, `log_reader.py` is the rule of a row.
 """
