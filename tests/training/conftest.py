@@ -109,7 +109,7 @@ def mlruns(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from training.release.tracking import Tracker
 
     root = tmp_path_factory.mktemp("my runs")
-    Tracker(root, run_name="unfinished", system_metrics=False).finish("FAILED")
+    Tracker(root, run_name="unfinished").finish("FAILED")
     return root
 
 

@@ -1,13 +1,12 @@
 """`python -m training calibrate`: fit the cost of a prefill to measured latencies."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from lengthwise.errors import ConfigError, require
+from lengthwise.errors import ConfigError
 from lengthwise.strict_json import to_json
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.prefill.cost import fit_cost
@@ -24,23 +23,12 @@ class CalibrateOptions(StoreOptions):
     """Published measurements: MODEL/HARDWARE/GPUS."""
     data_dir: str | None = None
     """Folder that holds the published measurements."""
-    model: str | None = None
-    """Only this model's rows, or its name."""
-    device: str | None = None
-    """Only this device's rows, or its name."""
-    peak_flop_per_s: float | None = None
-    """Peak rate in place of the table's."""
     out: Path = Path("prefill-cost.json")
     """File to write."""
 
     def __post_init__(self) -> None:
         if (self.samples is None) == (self.profile is None):
             raise ConfigError("give either --samples FILE or --profile NAME")
-        peak = self.peak_flop_per_s
-        is_rate = peak is None or 0 < peak < math.inf
-        require("peak_flop_per_s", peak, is_rate, "a number above 0")
-        if self.samples is None and (self.model or self.device or peak):
-            raise ConfigError("--model, --device and --peak-flop-per-s go with --samples only")
 
 
 def main(options: CalibrateOptions, output: OutputOptions) -> None:
@@ -49,7 +37,7 @@ def main(options: CalibrateOptions, output: OutputOptions) -> None:
     Reads a table of `python -m scheduler_adapters profile-prefill` (or any with prompt_tokens,
     latency_s and peak_flop_per_s), or published measurements by name. Writes a JSON file for
     routers: seconds for l tokens are (alpha * l^2 + beta * l) / peak_flop_per_s. The error is
-    measured on lengths left out of the fit, one at a time. An MLflow run holds the figure.
+    measured on lengths left out of the fit, one at a time. An MLflow run holds the result.
 
     examples:
       python -m training calibrate --samples prefill.csv --out prefill-cost.json
@@ -58,25 +46,21 @@ def main(options: CalibrateOptions, output: OutputOptions) -> None:
     if options.samples is None:
         samples = published_samples(str(options.profile), options.data_dir)
     else:
-        only = {"model": options.model, "device": options.device}
-        peak = options.peak_flop_per_s
-        samples = read_samples(options.samples, **only, peak_flop_per_s=peak)
-    content, points = fit_cost(samples)
-    # matplotlib and MLflow take seconds to import.
-    from training.evaluation.figures import prefill_latency
+        samples = read_samples(options.samples)
+    content = fit_cost(samples)
+    # MLflow takes seconds to import.
     from training.release.tracking import Tracker
 
     metrics = {key: value for key, value in content.items() if isinstance(value, float | int)}
     title, name = f"{samples.model} on {samples.device}", f"calibrate-{samples.model}"
-    with Tracker(options.mlruns_dir, run_name=name, system_metrics=False) as tracker:
+    with Tracker(options.mlruns_dir, run_name=name) as tracker:
         tracker.log_params({key: value for key, value in content.items() if key not in metrics})
         tracker.log_metrics(metrics)
         for each in reversed(samples.source):  # The first one is that of the latencies.
             origin = {"origin": each["path"]}
             tracker.log_input(Path(each["path"]).name, each["sha256"], "calibration", origin)
         tracker.describe(f"Prefill cost of {title}, fitted to {len(samples.table)} runs")
-        figure = tracker.log_figure(prefill_latency(points, title), "prefill_latency")
-    result = content | {"mlflow_run_id": tracker.run_id, "figure": figure}
+    result = content | {"mlflow_run_id": tracker.run_id}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(to_json(result, indent=1) + "\n")
 
@@ -100,4 +84,4 @@ def _print(cost: Mapping[str, Any]) -> None:
         f"error on lengths left out: median {cost['held_out_error']:.1%}, "
         f"worst {cost['worst_held_out_error']:.1%}"
     )
-    print(f"figure in {cost['figure']}; cost in {cost['out']}")
+    print(f"cost in {cost['out']}")

@@ -1,7 +1,6 @@
 """`python -m training evaluate`: figures of a bundle on a table of prompts and observed lengths."""
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
@@ -23,7 +22,6 @@ from training.evaluation.calibration import coverage, target_of
 from training.evaluation.ranking_metrics import (
     ceiling,
     grouped_tau_b,
-    pair_accuracy,
     tau_b_ci,
     warn_of_few,
 )
@@ -46,8 +44,8 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
     """Measure a model bundle on a table of prompts and observed lengths.
 
     Rows with the same prompt are repeated samples: the first is ranked, the others give the noise
-    ceiling, and tau_b_geometric_mean compares with the mean of all. Prompts of the bundle's own
-    training are dropped and counted, and baselines fitted on them, if its data set is at hand.
+    ceiling. Prompts of the bundle's own training are dropped and counted, and baselines fitted on
+    them, if its data set is at hand.
 
     example:
       python -m training evaluate --bundle mlruns/demo/bundle --data logs.jsonl \\
@@ -76,24 +74,12 @@ def measure(
 ) -> dict[str, Any]:
     """Return the figures of the scores; None for an undefined or unknown figure."""
     lengths = observed(kept)
-    delta = manifest.training.get("loss", {}).get("delta", 0.2)
-    top = ceiling([item.lengths for item in kept])
-    repeated = [n for n, item in enumerate(kept) if len(item.lengths) > 1]
-    means = [kept[n].target("geometric_mean") for n in repeated]
     curve = None if target_model is None else manifest.calibration[target_model]
-    value = tau_b(scores, lengths)
     result = {
-        "tau_b": value,
+        "tau_b": tau_b(scores, lengths),
         "tau_b_ci": tau_b_ci(scores, lengths),
         "n": len(kept),
-        "pair_accuracy": pair_accuracy(scores, lengths),
-        "pair_accuracy_delta": pair_accuracy(scores, lengths, delta=delta),
-        "delta": delta,
-        "ceiling": top,
-        "tau_b_over_ceiling": value / top if top else math.nan,
-        "tau_b_geometric_mean": tau_b(scores[repeated], means),
-        "tau_b_geometric_mean_ci": tau_b_ci(scores[repeated], means),
-        "num_repeated": len(repeated),
+        "ceiling": ceiling([item.lengths for item in kept]),
         "tau_b_within_groups": grouped_tau_b(scores, lengths, [item.group for item in kept]),
         "coverage": None if curve is None else coverage(curve, scores, lengths),
         "revision": manifest.revision,
@@ -134,10 +120,6 @@ def _print(result: Mapping[str, Any]) -> None:
         "tau_b, 95% interval": result["tau_b_ci"],
         "tau_b within groups": result["tau_b_within_groups"],
         "noise ceiling": result["ceiling"],
-        "tau_b / ceiling": result["tau_b_over_ceiling"],
-        "tau_b, mean of samples": result["tau_b_geometric_mean"],
-        "pair accuracy": result["pair_accuracy"],
-        f"pair accuracy, delta {result['delta']}": result["pair_accuracy_delta"],
         "baseline prompt_length": result["baselines"]["prompt_length"],
         **{f"baseline {name}": value for name, value in fitted.items()},
         **{f"coverage of {q}": share for q, share in (result["coverage"] or {}).items()},

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import shutil
-import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -132,7 +130,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
 
     card = labelled.data.card
     tracker = Tracker(options.mlruns_dir, run_name=config.name, run_id=run_id)
-    with tracker, _without_torn_checkpoints(folder):
+    with tracker:
         if run_id is None:
             tracker.log_params(asdict(config) | {"dataset": card.id, "card_sha256": card.digest})
             tracker.log_data(labelled)
@@ -163,8 +161,9 @@ def _publish(
     suffix = f"-{label}" if is_further else ""
     name, folder = labelled.data.card.id + suffix, out / (BUNDLE + suffix)
     bundle, scores = write_bundle(labelled, trained, folder, tracker.run_id, name)
-    write_report(out / f"ranker{suffix}.html", bundle.manifest, scores, labelled.splits)
-    log_results(tracker, bundle, trained, scores, labelled.splits)
+    report = out / f"ranker{suffix}.html"
+    write_report(report, bundle.manifest, scores, labelled.splits)
+    log_results(tracker, bundle, trained, report, labelled.splits)
     version, verdict = register(tracker, bundle, labelled.splits)
     return {
         "dataset": bundle.manifest.dataset["id"],
@@ -195,17 +194,6 @@ def _interrupted_run(config: TrainConfig, options: FitOptions) -> str:
             "resume it with its own settings, or start anew without --resume"
         )
     return str(state["mlflow_run_id"])
-
-
-@contextlib.contextmanager
-def _without_torn_checkpoints(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        for path in folder.glob("*.ckpt"):
-            if not zipfile.is_zipfile(path):  # torch writes zip files, whose directory comes last
-                path.unlink()
-        raise
 
 
 def _print_result(result: dict[str, Any]) -> None:

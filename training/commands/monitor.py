@@ -14,7 +14,7 @@ from lengthwise.tables.options import RecordOptions
 from training.commands.options import BundleOptions, OutputOptions, print_result, print_rows
 from training.data.records import read_records
 from training.evaluation.calibration import target_of
-from training.evaluation.drift import Window, judge, measure_window, miscovered, window_bounds
+from training.evaluation.drift import Window, judge, measure_window, window_bounds
 from training.evaluation.ranking_metrics import MIN_ROWS
 from training.export.bundle_scores import score_prompts
 
@@ -58,8 +58,7 @@ def main(options: MonitorOptions, output: OutputOptions) -> int:
     """
     bundle = options.open()
     windows, result = monitor(bundle, options)
-    run_id, figure = _log(bundle, options, windows, result)
-    result |= {"mlflow_run_id": run_id, "figure": figure}
+    result |= {"mlflow_run_id": _log(bundle, options, windows, result)}
     print_result(result, output, lambda: _print(windows[-1], result))
     return 1 if result["verdict"] == "below_gate" else 0
 
@@ -92,7 +91,6 @@ def monitor(bundle: ModelBundle, options: MonitorOptions) -> tuple[list[Window],
         "dropped_empty": num_empty,
         "target_model": target_model,
         "coverage": dict(newest.coverage) or None,
-        "coverage_holds": not miscovered(newest) if newest.coverage else None,
         "windows": [asdict(window) for window in windows],
         "revision": bundle.manifest.revision,
         "banner": bundle.manifest.banner,
@@ -114,17 +112,14 @@ def _log(
     options: MonitorOptions,
     windows: Sequence[Window],
     result: Mapping[str, Any],
-) -> tuple[str, str]:
-    from training.evaluation.figures import drift
+) -> str:
     from training.release.tracking import Tracker
 
     manifest, log = bundle.manifest, Path(options.log[0])
-    rows = min(options.window, result["rows"])
-    title = f"{manifest.name} {manifest.revision} on {log.name}: windows of {rows} rows"
     params = asdict(options) | {"gate_tau_b": result["gate_tau_b"], "revision": manifest.revision}
     del params["bundle"], params["mlruns_dir"]
     run_name = f"monitor-{manifest.name}"
-    with Tracker(options.mlruns_dir, run_name=run_name, system_metrics=False) as tracker:
+    with Tracker(options.mlruns_dir, run_name=run_name) as tracker:
         tracker.log_params(params | {"trained_by": manifest.mlflow_run_id})
         origin, profile = {"origin": " ".join(options.log)}, {"rows": result["rows"]}
         digest = digest_of(options.log)
@@ -137,21 +132,15 @@ def _log(
             figures = {f"monitor/{name}": value for name, value in figures.items()}
             tracker.log_metrics(figures, step=window.end_row)
         tracker.set_tags({"verdict": result["reason"]})
-        figure = tracker.log_figure(drift(windows, result["gate_tau_b"], title), "drift")
-    return tracker.run_id, figure
+    return str(tracker.run_id)
 
 
 def _print(newest: Window, result: dict[str, Any]) -> None:
-    wrong = miscovered(newest)
     state = "BELOW ITS GATE" if result["verdict"] == "below_gate" else "holds"
     rows = {
         "rows": f"{result['rows']} ({result['dropped_empty']} of length 0 dropped)",
         "newest window": f"rows {newest.first_row} to {newest.end_row - 1}",
-        **{
-            f"coverage of {quantile}": f"{share:.3f}{'  off: recalibrate' * (quantile in wrong)}"
-            for quantile, share in newest.coverage.items()
-        },
-        "figure": result["figure"],
+        **{f"coverage of {q}": f"{share:.3f}" for q, share in newest.coverage.items()},
         "verdict": f"{state}: {result['reason']}",
     }
     print_rows(rows, 18)

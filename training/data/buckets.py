@@ -27,12 +27,3 @@ def bucket(ids: Sequence[Sequence[int]], size: int) -> list[NDArray[np.int64]]:
     """Return the positions of the prompts, shortest first, in chunks of `size`."""
     order = np.argsort([len(row) for row in ids], kind="stable")
     return [order[start : start + size] for start in range(0, len(order), size)]
-
-
-def padding_fraction(
-    ids: Sequence[Sequence[int]], buckets: Sequence[NDArray[np.int64]], min_tokens: int = 2
-) -> float:
-    """Return padded positions / all positions of the encoder's input, in [0, 1)."""
-    counts = np.array([len(row) for row in ids])
-    seen = sum(max(int(counts[chunk].max()), min_tokens) * len(chunk) for chunk in buckets)
-    return 1 - sum(int(counts[chunk].sum()) for chunk in buckets) / seen

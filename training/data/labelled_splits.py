@@ -71,14 +71,6 @@ def load_splits(config: TrainConfig, data_dir: str | None) -> LabelledSplits:
         *(data.card.id, data.origin, len(splits.train), len(splits.val), len(splits.test)),
         *(first.num_merged, data.num_empty),
     )
-    for part in ("train", "test"):
-        limit, count = getattr(config.split, f"{part}_prompts"), len(getattr(splits, part))
-        if limit is not None and count < limit:
-            logger.warning(
-                "recipe %s asks for %d %s prompts, and the data at hand has %d: its figures are "
-                "those of fewer prompts",
-                *(config.name, limit, part, count),
-            )
     return replace(first, heads=tuple(heads))
 
 

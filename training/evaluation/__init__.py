@@ -1,4 +1,4 @@
-"""Scores and observed lengths -> metrics, baselines, calibration, drift and figures.
+"""Scores and observed lengths -> metrics, baselines, calibration, drift and the report.
 
 Start with `ranking_metrics.py`.
 """

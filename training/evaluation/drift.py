@@ -19,8 +19,6 @@ from training.evaluation.ranking_metrics import tau_b_ci
 MAX_WINDOWS: Final = 48
 _STEPS_PER_WINDOW: Final = 4
 _RESAMPLES: Final = 200
-_TOLERANCE: Final = 0.03
-"""Error of the coverage, beyond chance, that is tolerated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,14 +89,3 @@ def judge(window: Window, gate: float) -> dict[str, Any]:
         "certain": certain,
         "reason": f"{figures} {verb} its gate of {gate:.3f}{advice}",
     }
-
-
-def miscovered(window: Window) -> list[str]:
-    """Return the quantiles whose coverage is off by more than 3 points plus chance."""
-    wrong = []
-    for name, share in window.coverage.items():
-        quantile, rows = float(name), window.end_row - window.first_row
-        chance = 1.96 * math.sqrt(quantile * (1 - quantile) / rows)
-        if abs(share - quantile) > _TOLERANCE + chance:
-            wrong.append(name)
-    return wrong

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lengthwise.agreement import tau_b
-from training.data.pairs import relative_gap
 
 MIN_ROWS: Final = 20
 """A bootstrap of fewer rows gives too narrow an interval."""
@@ -29,23 +28,6 @@ def tau_b_difference_ci(
     """Return the 95% paired bootstrap interval of tau_b(scores) - tau_b(others)."""
     x, z, y = np.asarray(scores), np.asarray(others), np.asarray(lengths)
     return _interval(lambda i: tau_b(x[i], y[i]) - tau_b(z[i], y[i]), len(x), 500)
-
-
-def pair_accuracy(scores: ArrayLike, lengths: ArrayLike, *, delta: float = 0.0) -> float:
-    """Return the share of pairs in the right order, of those with a relative gap > 0 and >= delta.
-
-    Equal scores count half. NaN if no pair qualifies.
-    """
-    x = np.asarray(scores, np.float64)
-    y = np.asarray(lengths, np.float64)
-    right, total = 0.0, 0
-    for i in range(len(x) - 1):  # Row by row: the full matrix of 10,000 prompts would take 800 MB.
-        gap = y[i + 1 :] - y[i]
-        keep = (gap != 0) & (relative_gap(y[i + 1 :], y[i : i + 1]) >= delta)
-        agreement = np.sign(x[i + 1 :] - x[i])[keep] * np.sign(gap)[keep]
-        right += float(np.sum((agreement + 1) / 2))
-        total += int(np.sum(keep))
-    return right / total if total else math.nan
 
 
 def ceiling(samples: Sequence[Sequence[int]]) -> float:

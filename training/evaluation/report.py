@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from lengthwise.bundle import Manifest
 from lengthwise.report_page import FIGURE_STYLE, ReportSection, ReportTable, page_text
-from training.evaluation import figures
 
 _NUM_WORST: Final = 12
 _CHARACTERS: Final = 90
@@ -44,7 +44,7 @@ def ranker_page(
         )
     ]
     with matplotlib.rc_context(FIGURE_STYLE):
-        points = figures.predicted_against_real(scores, lengths, "")
+        points = predicted_against_real(scores, lengths)
         caption = f"Each point is one of {len(scores):,} prompts."
         sections.append(
             ReportSection(heading="Predicted against real", figure=points, caption=caption)
@@ -61,7 +61,7 @@ def ranker_page(
         sections.append(_worst(prompts, scores, lengths))
         if manifest.history:
             baseline: Any = manifest.metrics.get("tau_b_tfidf_ridge")
-            curve = figures.training_curve(manifest.history, baseline)
+            curve = training_curve(manifest.history, baseline)
             caption = f"MLflow run {manifest.mlflow_run_id}."
             sections.append(ReportSection(heading="Training", figure=curve, caption=caption))
     (tau_b, interval), *_ = rankers.values()
@@ -76,6 +76,27 @@ def ranker_page(
     )
     banner = f"{manifest.banner}. " if manifest.banner else ""
     return page_text(title=f"Ranker {manifest.name}", lead=banner + lead, sections=sections)
+
+
+def training_curve(history: Sequence[Mapping[str, float]], baseline: float | None) -> Figure:
+    """tau_b on the validation split over epochs, with the TF-IDF + ridge baseline on test."""
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlabel="epochs", ylabel="tau_b on the validation split")
+    axes.plot([p["epoch"] for p in history], [p["val/tau_b"] for p in history], marker="o", ms=3)
+    label = f"TF-IDF + ridge (test){': undefined' if baseline is None else ''}"
+    axes.axhline(np.nan if baseline is None else baseline, color="grey", ls="--", label=label)
+    axes.legend()
+    return figure
+
+
+def predicted_against_real(scores: NDArray[np.float64], lengths: NDArray[np.float64]) -> Figure:
+    """One point per test prompt: its score and its response length (log scale)."""
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlabel="score (higher = longer)", ylabel="response length, tokens", yscale="log")
+    axes.scatter(scores, lengths, s=5, alpha=0.4, linewidths=0)
+    return figure
 
 
 def _worst(

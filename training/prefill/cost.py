@@ -10,7 +10,6 @@ import logging
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from lengthwise.errors import DataError
@@ -24,7 +23,7 @@ MIN_R2: Final = 0.99
 logger = logging.getLogger(__name__)
 
 
-def fit_cost(samples: PrefillSamples) -> tuple[dict[str, Any], pd.DataFrame]:
+def fit_cost(samples: PrefillSamples) -> dict[str, Any]:
     """Fit alpha and beta, neither below 0, to the median latency of each length and batch size.
 
     The loss is Huber's: a length measured beside other work hardly changes the fit.
@@ -34,18 +33,16 @@ def fit_cost(samples: PrefillSamples) -> tuple[dict[str, Any], pd.DataFrame]:
         fit explains. held_out_error is the median over lengths of |predicted / measured - 1|, each
         predicted by a fit without it, and worst_held_out_error the largest, usually of the shortest
         prompts.
-        The points, by batch_size and prompt_tokens: measured_s (median), fitted_s, held_out_s.
     """
     keys = ["batch_size", "prompt_tokens"]
     points = samples.table.astype(float).groupby(keys)["latency_s"].median().reset_index()
-    points = points.rename(columns={"latency_s": "measured_s"})
     lengths = points["prompt_tokens"].to_numpy()
     if (count := len(np.unique(lengths))) < MIN_LENGTHS:
         raise DataError(
             f"{count} prompt length{'s' * (count > 1)}, the longest of {lengths.max():.0f} tokens; "
             f"measure {MIN_LENGTHS} or more, from the shortest prompts to the longest"
         )
-    sizes, measured_s = points["batch_size"].to_numpy(), points["measured_s"].to_numpy()
+    sizes, measured_s = points["batch_size"].to_numpy(), points["latency_s"].to_numpy()
     work_N2 = np.column_stack([sizes * lengths**2, sizes * lengths])
     seconds_2 = _fit(work_N2, measured_s)
     fitted_s, held_out_s = work_N2 @ seconds_2, np.empty_like(measured_s)
@@ -57,7 +54,7 @@ def fit_cost(samples: PrefillSamples) -> tuple[dict[str, Any], pd.DataFrame]:
     if missed > 1 - MIN_R2:
         logger.warning("R^2 is %.4f, below %.2f: do not route by this fit", 1 - missed, MIN_R2)
     alpha, beta = (seconds_2 * samples.peak_flop_per_s).tolist()
-    content = {
+    return {
         "format": "lengthwise-prefill-cost/1",
         "alpha": alpha,
         "beta": beta,
@@ -73,7 +70,6 @@ def fit_cost(samples: PrefillSamples) -> tuple[dict[str, Any], pd.DataFrame]:
         "device": samples.device,
         "source": list(samples.source),
     }
-    return content, points.assign(fitted_s=fitted_s, held_out_s=held_out_s)
 
 
 def _fit(work_N2: NDArray[np.float64], measured_s: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
 """Measured prefill latencies, from a table or from published measurements.
 
-Columns of a table: `prompt_tokens`, `latency_s`; optional `batch_size` (prompts of that length
-prefilled together, 1), `peak_flop_per_s`, `model`, `device`. `python -m scheduler_adapters
+Columns of a table: `prompt_tokens`, `latency_s`, `peak_flop_per_s`; optional `batch_size` (prompts
+of that length prefilled together, 1), `model`, `device`. `python -m scheduler_adapters
 profile-prefill` writes such a table.
 """
 
@@ -42,45 +42,27 @@ class PrefillSamples:
     """Path and SHA-256 of each file that was read."""
 
 
-def read_samples(
-    path: Path,
-    *,
-    model: str | None = None,
-    device: str | None = None,
-    peak_flop_per_s: float | None = None,
-) -> PrefillSamples:
-    """Read a table of runs; `model` and `device` choose rows if it holds several."""
+def read_samples(path: Path) -> PrefillSamples:
+    """Read a table of runs of one model on one device."""
     frame = read_table(path)
-    require_columns(frame, ("prompt_tokens", "latency_s"), path)
-    names = {"model": model or "unknown", "device": device or "unknown"}
-    for column, chosen in (("model", model), ("device", device)):
-        if column in frame:
-            values = frame[column].astype(str)
-            found = sorted(values.unique())
-            listed = ", ".join(found)
-            if chosen is None and len(found) > 1:
-                raise ConfigError(
-                    f"{path} holds {len(found)} of {column}: {listed}; choose by --{column}"
-                )
-            names[column] = found[0] if chosen is None else chosen
-            if names[column] not in found:
-                raise ConfigError(f"{path} has no {column} {chosen!r}; it has {listed}")
-            frame = frame[values == names[column]]
+    require_columns(frame, ("prompt_tokens", "latency_s", "peak_flop_per_s"), path)
     frame = frame.assign(batch_size=frame.get("batch_size", 1))
-    for name in frame.columns.intersection(list(NUMBERS)):
+    for name in NUMBERS:
         numbers = pd.to_numeric(frame[name], errors="coerce").to_numpy(float)
         wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers > 0)))
         if len(wrong):
             value, row = frame[name].tolist()[wrong[0]], int(frame.index[wrong[0]])
             text = f"{name} is {value!r}; give a number above 0 or drop the row"
             raise DataError(text, path=path, row=row)
-    if peak_flop_per_s is None:
-        if "peak_flop_per_s" not in frame:
-            raise ConfigError(f"{path} holds no peak rate; give --peak-flop-per-s")
-        peak_flop_per_s = float(frame["peak_flop_per_s"].max())
+    names = {}
+    for column in ("model", "device"):
+        found = sorted(frame[column].astype(str).unique()) if column in frame else ["unknown"]
+        if len(found) > 1:
+            raise DataError(f"{len(found)} of {column}: {', '.join(found)}; keep one", path=path)
+        names[column] = found[0]
     return PrefillSamples(
         table=frame[["prompt_tokens", "batch_size", "latency_s"]],
-        peak_flop_per_s=peak_flop_per_s,
+        peak_flop_per_s=float(frame["peak_flop_per_s"].max()),
         source=(_origin(path),),
         **names,
     )

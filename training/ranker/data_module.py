@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from training.config import TrainConfig
-from training.data.buckets import bucket, pad, padding_fraction
+from training.data.buckets import bucket, pad
 from training.data.labels import side_by_side, texts
 from training.data.pairs import sample_pairs
 from training.data.splits import Splits
@@ -166,16 +166,6 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         self.min_train_tokens = limit if config.pad_to_limit else 2
         self.train = tokenize(tokenizer, texts(splits.train))
         self.val = tokenize(tokenizer, texts(splits.val))
-
-    def padding_fraction(self) -> float:
-        """Return the padded part of the encoder's work in a training epoch, in [0, 1)."""
-        batches, shares, weights = self.train_dataloader(), [], []
-        for chosen in batches._draw():
-            ids = [self.train.ids[n] for n in chosen]
-            buckets = bucket(ids, batches.micro_batch_size)
-            shares.append(padding_fraction(ids, buckets, self.min_train_tokens))
-            weights.append(sum(map(len, ids)) / (1 - shares[-1]))
-        return float(np.average(shares, weights=weights))
 
     def train_dataloader(self) -> PromptBatches:
         """Return the training batches, of which each process takes its part."""

@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 import warnings
+import zipfile
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +65,6 @@ class Trained:
     num_encoded: int
     """Prompts encoded in training."""
     train_cpu_s: float
-    padding_fraction: float
 
     def only(self, label: int) -> Trained:
         """Return the result with the scorer of one label only, by its position."""
@@ -120,9 +120,9 @@ def train(
         encoder_lr=lr,
         total_steps=steps_per_epoch * config.epochs,
     )
-    padding = data.padding_fraction()
-    logger.info("backbone %s; %.1f%% of the encoder's work is padding", backbone, padding * 100)
-    start = folder / LAST if resume and (folder / LAST).is_file() else None
+    logger.info("backbone %s", backbone)
+    # torch writes zip files, whose directory comes last: one that a full disk cut off is none.
+    start = folder / LAST if resume and zipfile.is_zipfile(folder / LAST) else None
     _run(_trainer(config, num_batches, folder, lightning_logger), module, data, start)
     if not (folder / BEST).is_file():
         raise ConfigError(
@@ -137,7 +137,6 @@ def train(
         history=tuple(module.history),
         num_encoded=module.num_encoded,
         train_cpu_s=module.train_cpu_s,
-        padding_fraction=padding,
     )
 
 

@@ -22,10 +22,9 @@ from training.config import TrainConfig
 from training.data.labelled_splits import LabelledSplits
 from training.data.labels import LabelledPrompt, observed, side_by_side, targets, texts
 from training.data.splits import Splits
-from training.evaluation import figures
 from training.evaluation.baselines import group_means, tfidf_ridge
 from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
-from training.evaluation.ranking_metrics import grouped_tau_b, pair_accuracy, tau_b_ci
+from training.evaluation.ranking_metrics import grouped_tau_b, tau_b_ci
 from training.evaluation.report import ranker_page
 from training.export.bundle_scores import onnx_scores
 from training.export.onnx_models import write_models
@@ -80,7 +79,6 @@ def write_bundle(
             "has_int8": INT8 in scores,
             "encoder_passes": trained.num_encoded,
             "train_cpu_s": round(trained.train_cpu_s, 3),
-            "padding_fraction": trained.padding_fraction,
         }
         calibration = _calibration(scorers[names[0]], splits.calibration, tokenizer)
         for curves in calibration.values():
@@ -120,8 +118,6 @@ def assess(
         "tau_b_fp32": tau_b(fp32, lengths),
         "tau_b_tfidf_ridge": tau_b(ridge, lengths),
         "tau_b_prompt_tokens": tau_b(prompt_tokens, lengths),
-        "pair_accuracy": pair_accuracy(served, lengths),
-        "pair_accuracy_delta": pair_accuracy(served, lengths, delta=config.loss.delta),
         "int8_tau_b_drop": tau_b(fp32, lengths) - tau_b(served, lengths),
         # Between the two sets of scores: unlike the drop, free of the noise in the lengths.
         "int8_order_tau_b": tau_b(fp32, served),
@@ -190,13 +186,9 @@ def write_report(
 
 
 def log_results(
-    tracker: Tracker,
-    bundle: ModelBundle,
-    trained: Trained,
-    scores: NDArray[np.float64],
-    splits: Splits,
+    tracker: Tracker, bundle: ModelBundle, trained: Trained, report: Path, splits: Splits
 ) -> None:
-    """Log a bundle, a checkpoint, the figures and the metrics.
+    """Log a bundle, a checkpoint, the report and the metrics.
 
     Names of a further label begin with the label.
     """
@@ -214,12 +206,7 @@ def log_results(
     numbers = {"tau_b_low": low, "tau_b_high": high, **metrics}
     numbers |= {f"coverage_{q}": share for q, share in metrics.get("coverage", {}).items()}
     tracker.log_metrics({prefix + name: value for name, value in numbers.items()})
-    curve = figures.training_curve(trained.history, metrics["tau_b_tfidf_ridge"])
-    tracker.log_figure(curve, f"{prefix}training_curve")
-    tau = figure_text(metrics["tau_b"])
-    title = f"{bundle.manifest.name}: {len(splits.test)} test prompts, tau_b {tau}"
-    scatter = figures.predicted_against_real(scores, observed(splits.test), title)
-    tracker.log_figure(scatter, f"{prefix}predicted_against_real")
+    tracker.log_file(report)
 
 
 def _summary(bundle: ModelBundle, splits: Splits) -> str:

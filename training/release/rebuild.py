@@ -69,7 +69,6 @@ def restore(logged: Manifest, checkpoint: Path) -> Trained:
             history=logged.history,
             num_encoded=logged.metrics["encoder_passes"],
             train_cpu_s=logged.metrics["train_cpu_s"],
-            padding_fraction=logged.metrics["padding_fraction"],
         )
     except (ConfigError, KeyError) as error:
         raise BundleError(

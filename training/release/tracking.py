@@ -1,4 +1,4 @@
-"""MLflow runs, figures and the model registry; no other file of this package calls MLflow.
+"""MLflow runs and the model registry; no other file of this package calls MLflow.
 
 A store is a folder, `<root>/mlflow.db` (sqlite) and `<root>/artifacts`, or a tracking server.
 `mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db` shows a folder.
@@ -26,7 +26,6 @@ from mlflow.artifacts import download_artifacts
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import BundleError, ConfigError
@@ -35,7 +34,6 @@ from scoring_service.ranker import pyfunc
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import MLFlowLogger
-    from matplotlib.figure import Figure
 
     from training.data.labelled_splits import LabelledSplits
 
@@ -142,14 +140,7 @@ class Store:
 class Tracker(Store):
     """One MLflow run in one store."""
 
-    def __init__(
-        self,
-        root: str | Path,
-        *,
-        run_name: str,
-        run_id: str | None = None,
-        system_metrics: bool = True,
-    ) -> None:
+    def __init__(self, root: str | Path, *, run_name: str, run_id: str | None = None) -> None:
         super().__init__(root, create=True)
         with self.store.errors_in_one_line():
             if run_id is None:
@@ -157,12 +148,6 @@ class Tracker(Store):
             else:
                 self.client.update_run(run_id, status="RUNNING")
                 self.run_id = run_id
-        self._system_metrics: SystemMetricsMonitor | None = None
-        if system_metrics:
-            self._system_metrics = SystemMetricsMonitor(
-                self.run_id, resume_logging=run_id is not None, tracking_uri=self.store.uri
-            )
-            self._system_metrics.start()
 
     def lightning_logger(self) -> MLFlowLogger:
         """Return a Lightning logger that writes into this run."""
@@ -258,12 +243,8 @@ class Tracker(Store):
             )
             self.log_folder(Path(work, "model"), name)
 
-    def log_figure(self, figure: Figure, name: str) -> str:
-        """Log a matplotlib figure as the artefact `figures/<name>.png`; returns its address."""
-        file, options = f"figures/{name}.png", {"dpi": 120, "bbox_inches": "tight"}
-        self.client.log_figure(self.run_id, figure, file, save_kwargs=options)
-        address = f"{self.client.get_run(self.run_id).info.artifact_uri}/{file}"
-        return str(_path_of(address) or address)
+    def log_file(self, path: Path) -> None:
+        self.client.log_artifact(self.run_id, str(path))
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
@@ -280,8 +261,6 @@ class Tracker(Store):
 
     def finish(self, status: str = "FINISHED") -> None:
         """End the run: FINISHED, FAILED or KILLED (which a resumed run undoes)."""
-        if self._system_metrics is not None:
-            self._system_metrics.finish()
         self.client.set_terminated(self.run_id, status=status)
 
     def register(

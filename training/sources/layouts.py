@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,41 +111,6 @@ def arena_hard(files: Files) -> Iterator[Row]:
                 yield key | {"model": Path(path).stem, "text": text}
 
 
-def zeroeval(files: Files) -> Iterator[Row]:
-    """One file per task and model; the prompt is the first message of the chat."""
-    for path, place in files.items():
-        _, task, name = path.split("/")
-        model = name.removesuffix(".json")
-        for item in _json(place):
-            yield {
-                "dataset": task,
-                "prompt_id": item["id"],
-                "prompt": item["chat_history"][0],
-                "model": model,
-                "hidden_reasoning": model.startswith("o1-"),
-                "text": item["output"][0],
-            }
-
-
-def mmlu_pro(files: Files) -> Iterator[Row]:
-    """One archive per model with its answers; the prompt is the question with lettered options."""
-    for path, place in files.items():
-        with zipfile.ZipFile(place) as archive:
-            (name,) = (n for n in archive.namelist() if n.endswith(".json") and n[:2] != "__")
-            items = json.loads(archive.read(name))
-        for item in items:
-            if not isinstance(item, dict):
-                continue  # One model's file has strings between the answers.
-            lettered = [f"{chr(65 + n)}. {option}" for n, option in enumerate(item["options"])]
-            yield {
-                "question_id": int(item["question_id"]),
-                "category": item["category"],
-                "prompt": "\n".join([item["question"], "Options:", *lettered]),
-                "model": Path(path).name.removeprefix("model_outputs_").partition("_5shots")[0],
-                "text": item.get("generated_text", item.get("model_outputs")) or "",
-            }
-
-
 def vicuna(files: Files) -> Iterator[Row]:
     """Lengths of four answers per id in one file, the conversations of the ids in another.
 
@@ -231,11 +195,6 @@ def _reasoned(answer: str, thought: str | None) -> Row:
     return {"reasoning": thought or "", "answer": answer}
 
 
-_MMLU_MODELS: Final = (
-    "DeepSeek-Coder-V2|Meta-Llama-3_1-70B-Instruct|Mistral-7B-Instruct-v0.2"
-    "|Mixtral-8x7B-Instruct-v0.1|Phi-3-mini-4k-instruct|Qwen1.5-72B-Chat|Yi-6b-Chat"
-    "|c4ai-command-r-v01|gemini-1.5-pro-002|jamba-1.5-large|mathstral-7B"
-)
 _PLANBENCH: Final = (
     r"llm_planning_analysis/results/[^/]+/(?:o1-mini_chat|o1-preview_chat|deepseek-r1-api)"
     r"/task_1_plan_generation_zero_shot[^/]*\.json"
@@ -262,21 +221,10 @@ LAYOUTS: Final = {
         rows=misguided_attention,
         keys=("prompt_id",),
     ),
-    "mmlu-pro-cot": Layout(
-        files=rf"eval_results/model_outputs_(?:{_MMLU_MODELS})_5shots\.zip",
-        rows=mmlu_pro,
-        keys=("question_id",),
-        prompts=("category", "prompt"),
-    ),
     "planbench": Layout(files=_PLANBENCH, rows=planbench, keys=("prompt_id",)),
     "planbench-o1": Layout(files=_PLANBENCH, rows=planbench, keys=("prompt_id",)),
     "pm-llm-benchmark": Layout(
         files=r"(?:questions|answers)/.*cat\d.*\.txt", rows=pm_llm, keys=("prompt_id",)
-    ),
-    "zeroeval": Layout(
-        files=r"result_dirs/(?:gsm|crux|math-l5|numersense-v2)/[^/]+\.json",
-        rows=zeroeval,
-        keys=("dataset", "prompt_id"),
     ),
 }
 """Layouts by the id of the card."""

@@ -32,7 +32,7 @@ class CrossModelOptions:
     """The models of the matrix, and what is added to it."""
 
     out: Path
-    """Folder for the table and the figure."""
+    """Folder for the table."""
     dataset: str = "alpaca-eval"
     """A data set of many models."""
     models: int = 24
@@ -54,7 +54,7 @@ def main(options: CrossModelOptions, output: OutputOptions) -> None:
     Beside each cell is the result of copying the row's true lengths, and per column that of the
     consensus of all other models. --bundle adds a trained ranker, on prompts it has not seen.
 
-    Writes OUT/cross_model.csv (one line per cell) and OUT/cross_model.png.
+    Writes OUT/cross_model.csv, one line per cell.
 
     examples:
       python -m training cross-model --dataset arena-hard --models 24 --out mlruns/cross-arena
@@ -176,8 +176,6 @@ def taus(scores: NDArray[np.float64], lengths: pd.DataFrame) -> list[float]:
 
 
 def _write(out: Path, result: Mapping[str, Any]) -> None:
-    from training.evaluation.figures import transfer_matrix
-
     models = result["models"]
     out.mkdir(parents=True, exist_ok=True)
     cells = {
@@ -188,12 +186,6 @@ def _write(out: Path, result: Mapping[str, Any]) -> None:
         "tau_b_of_consensus": result["consensus"] * len(models),
     }
     pd.DataFrame(cells).to_csv(out / "cross_model.csv", index=False)
-    panels = {
-        "learnt from prompts": [*result["learnt"], result["consensus"]],
-        "copy of the true lengths (bound)": [*result["copy"], result["consensus"]],
-    }
-    figure = transfer_matrix(panels, [*models, "consensus of the others"], models)
-    figure.savefig(out / "cross_model.png", dpi=120, bbox_inches="tight")
 
 
 def _print(result: Mapping[str, Any], out: Path) -> None:
@@ -212,4 +204,4 @@ def _print(result: Mapping[str, Any], out: Path) -> None:
             f"{figure_text(bundle['mean_tau_b_unseen_models'])} "
             f"(consensus there {figure_text(bundle['mean_consensus_unseen_models'])})"
         )
-    print(f"table and figure in {out}")
+    print(f"table in {out}")

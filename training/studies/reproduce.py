@@ -118,8 +118,6 @@ def _tables(options: ReproduceOptions, labelled: LabelledSplits, mlruns_dir: str
         "delta": [pairs, ours, *unfiltered],
         "tau_b_tfidf_ridge": tau_b(ridge, observed(test)),
         "ceiling": ceiling([item.lengths[:2] for item in test]),
-        "cpu_s_to_pairs_tau_b": cpu_to_reach(ours, pairs),
-        "gain_of_all_pairs": ours["tau_b"] - pairs["tau_b"],
     }
 
 
@@ -166,19 +164,8 @@ def train_row(method: str, config: TrainConfig, labelled: LabelledSplits, mlruns
         "paper": paper_figures(config.loss),
         "encoder_passes": trained.num_encoded,
         "cpu_s": cpu_s,
-        "history": trained.history,
         "mlflow_run_id": tracker.run_id,
     }
-
-
-def cpu_to_reach(ours: Row, theirs: Row) -> dict[str, float]:
-    """Return CPU seconds of each to the best validation tau_b of `theirs`; NaN if not reached."""
-    goal = max(point["val/tau_b"] for point in theirs["history"])
-    ours_s, theirs_s = (
-        next((p["cpu_s"] for p in row["history"] if p["val/tau_b"] >= goal), float("nan"))
-        for row in (ours, theirs)
-    )
-    return {"val_tau_b": goal, "ours": ours_s, "theirs": theirs_s}
 
 
 def paper_figures(loss: LossConfig) -> Sequence[float] | None:
@@ -192,19 +179,12 @@ def _print(result: Mapping[str, Any]) -> None:
     _print_rows("Table II: ranking methods", result["methods"])
     _print_rows("Table IV: the delta filter", result["delta"])
     dataset, protocol = result["dataset"], result["protocol"]
-    reach = result["cpu_s_to_pairs_tau_b"]
     print(
         f"ours: {dataset['id']}, {dataset['train_prompts']} training prompts, "
         f"{protocol['epochs']} epochs, {dataset['test_prompts']} test prompts, seeds from "
-        f"{protocol['seed']}; the paper: Alpaca answered by {PAPER_MODELS}\n"
-        f"CPU seconds to validation tau_b {reach['val_tau_b']:.3f}   "
-        f"all pairs {figure_text(reach['ours'], '.0f')}, "
-        f"explicit pairs {figure_text(reach['theirs'], '.0f')}"
+        f"{protocol['seed']}; the paper: Alpaca answered by {PAPER_MODELS}"
     )
     print(f"TF-IDF + ridge on the same prompts      {figure_text(result['tau_b_tfidf_ridge'])}")
-    print(
-        f"all pairs over explicit pairs          {figure_text(result['gain_of_all_pairs'], '+.3f')}"
-    )
     print(f"noise ceiling, another sample           {figure_text(result['ceiling'])}")
 
 

@@ -95,7 +95,7 @@ def register(mlruns: Path, make_bundle: MakeBundle) -> Register:
     from training.release.tracking import Tracker
 
     def add(name: str, bundle: ModelBundle) -> str:
-        tracker = Tracker(mlruns, run_name=name, system_metrics=False)
+        tracker = Tracker(mlruns, run_name=name)
         tracker.log_folder(bundle.path, "bundle")
         tags = tags_of(bundle.manifest)
         tracker.set_tags(tags)

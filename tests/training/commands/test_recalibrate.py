@@ -35,4 +35,3 @@ def test_recalibration_adds_a_model_and_leaves_the_scores_alone(
     assert result["baselines"]["tfidf_ridge"] is None
     assert result["coverage"]["0.5"] == pytest.approx(0.5, abs=0.1)
     assert result["tau_b_ci"][0] < result["tau_b"] < result["tau_b_ci"][1]
-    assert 0.5 < result["pair_accuracy"] <= result["pair_accuracy_delta"] <= 1

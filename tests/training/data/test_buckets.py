@@ -1,11 +1,10 @@
 """Buckets: every prompt once, shortest first, padded to the longest of its bucket."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.data.buckets import bucket, pad, padding_fraction
+from training.data.buckets import bucket, pad
 
 IDS = st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=9), min_size=1, max_size=30)
 
@@ -28,12 +27,3 @@ def test_padding_is_masked_and_the_tokens_stay(ids: list[list[int]]) -> None:
     assert padded.shape == mask.shape == (len(ids), max(2, *map(len, ids), 0))
     assert [row[kept == 1].tolist() for row, kept in zip(padded, mask, strict=True)] == ids
     assert (padded[mask == 0] == 0).all()
-
-
-def test_the_padded_part_of_a_worked_example() -> None:
-    ids = [[1], [1, 2, 3], [1, 2, 3, 4], [1, 2]]
-    # Buckets of 2: 1 and 2 tokens padded to 2, 3 and 4 tokens padded to 4: 10 of 12 are tokens.
-    assert padding_fraction(ids, bucket(ids, 2)) == pytest.approx(2 / 12)
-    assert padding_fraction(ids, bucket(ids, 4)) == pytest.approx(6 / 16)
-    assert padding_fraction(ids[1:], bucket(ids[1:], 1)) == 0
-    assert padding_fraction(ids, bucket(ids, 2), min_tokens=5) == pytest.approx(10 / 20)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from lengthwise.bundle import BANNER, SYNTHETIC, Manifest
-from training.evaluation.report import ranker_page
+from training.evaluation.report import predicted_against_real, ranker_page, training_curve
 
 PROMPTS = [f"prompt number {number}" for number in range(20)]
 
@@ -45,5 +45,14 @@ def test_invented_prompts_are_told_above_all() -> None:
 def test_a_curve_is_drawn_where_the_history_is_known() -> None:
     history = ({"epoch": 0.5, "val/tau_b": 0.1}, {"epoch": 1.0, "val/tau_b": 0.2})
     metrics = {"tau_b_tfidf_ridge": 0.4}
+    curve, baseline = training_curve(history, 0.4).axes[0].lines
+    assert np.asarray(curve.get_xydata()).tolist() == [[0.5, 0.1], [1.0, 0.2]]
+    assert set(np.asarray(baseline.get_ydata())) == {0.4}
     page = a_page(np.arange(20.0), history=history, metrics=metrics)
     assert page.count("<svg") == a_page(np.arange(20.0)).count("<svg") + 1
+
+
+def test_every_test_prompt_is_a_point() -> None:
+    (axes,) = predicted_against_real(np.array([0.1, 0.2]), np.array([10.0, 400.0])).axes
+    offsets = np.asarray(axes.collections[0].get_offsets())
+    assert (offsets.tolist(), axes.get_yscale()) == ([[0.1, 10.0], [0.2, 400.0]], "log")

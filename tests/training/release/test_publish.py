@@ -92,11 +92,10 @@ def test_a_bundle_states_its_precisions_and_the_cost_of_its_training(
         history=(),
         num_encoded=700,
         train_cpu_s=1.23456,
-        padding_fraction=0.25,
     )
     bundle, scores = publish.write_bundle(labelled, trained, tmp_path / "bundle", "run", "m")
     expected = {"has_int8": has_int8, "encoder_passes": 700, "train_cpu_s": 1.235}
-    expected |= {"padding_fraction": 0.25, **parity}
+    expected |= parity
     assert expected.items() <= bundle.manifest.metrics.items()
     assert (INT8 in bundle.manifest.files) == has_int8
     assert len(scores) == len(labelled.splits.test)

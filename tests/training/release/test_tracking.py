@@ -34,7 +34,7 @@ def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(
     monkeypatch.delenv("LENGTHWISE_DATA", raising=False)
     config = TrainConfig(data=DataConfig(dataset="gpteacher-gpt4"))
     labelled = load_splits(config, None)
-    with Tracker(mlruns, run_name="x", system_metrics=False) as tracker:
+    with Tracker(mlruns, run_name="x") as tracker:
         tracker.log_data(labelled)
     run = tracker.client.get_run(tracker.run_id)
     (used,) = run.inputs.dataset_inputs
@@ -54,7 +54,7 @@ def test_a_store_that_breaks_under_a_run_is_one_line_and_the_run_failed(
 
     from training.release.tracking import Tracker
 
-    tracker = Tracker(tmp_path / "runs", run_name="x", system_metrics=False)
+    tracker = Tracker(tmp_path / "runs", run_name="x")
 
     def refuse(*_: object, **__: object) -> None:
         raise MlflowException("database or disk is full\nand more")
@@ -78,7 +78,7 @@ def test_mlflow_loads_the_champion_and_it_predicts(
     from training.release.tracking import Tracker
 
     prompts = ["write a long poem", "yes"]
-    with Tracker(mlruns, run_name="x", system_metrics=False) as tracker:
+    with Tracker(mlruns, run_name="x") as tracker:
         tracker.log_folder(tiny_bundle.path, "bundle")
         tracker.log_model_files("bundle", prompts)
         version = tracker.register("loadable", "bundle", {"revision": "r"}, "a ranker")

@@ -1,9 +1,7 @@
 """Small git repositories in the layouts of the public sources."""
 
-import io
 import json
 import subprocess
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,6 @@ def _lines(*values: Any) -> bytes:
 def _answer(question: int, text: str) -> dict[str, Any]:
     turns = [{"content": text, "token_len": 3}]
     return {"question_id": f"q{question}", "choices": [{"index": 0, "turns": turns}]}
-
-
-def _item(number: int, text: str) -> dict[str, Any]:
-    return {"id": f"i{number}", "chat_history": [f"prompt {number}"], "output": [text]}
 
 
 REPOSITORIES: dict[str, dict[str, bytes]] = {
@@ -62,25 +56,7 @@ REPOSITORIES: dict[str, dict[str, bytes]] = {
         ),
         "data/arena-hard-v0.1/model_answer/krikri-run4.jsonl": _lines(_answer(1, "own")),
     },
-    "WildEval/ZeroEval": {
-        "result_dirs/gsm/m.json": _json([_item(1, "a b c"), _item(2, "a")]),
-        "result_dirs/crux/o1-mini.json": _json([_item(1, "a b")]),
-        "result_dirs/alpaca_eval/m.json": b"not fetched",
-    },
 }
-
-
-def _zip(name: str, value: Any) -> bytes:
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        archive.writestr(name, _json(value))
-        archive.writestr(f"__MACOSX/{name}", b"not read")
-    return content.getvalue()
-
-
-def _question(key: str, text: str) -> dict[str, Any]:
-    asked = {"question_id": 70, "question": "Which?", "options": ["This", "That"], "category": "c"}
-    return {**asked, key: text}
 
 
 def _instance(number: int, answer: str, thought: str | None, reasoned: int) -> dict[str, Any]:
@@ -94,15 +70,6 @@ _LENGTHS = {"L_gt": 3, "L_t0.7": 70, "L_t0.5": 50, "L_t0.3": 30, "L_t0.0": 9}
 _PLANS = "llm_planning_analysis/results/blocksworld"
 _TASK = "task_1_plan_generation_zero_shot.json"
 REPOSITORIES |= {
-    "TIGER-AI-Lab/MMLU-Pro": {
-        "eval_results/model_outputs_mathstral-7B_5shots.zip": _zip(
-            "m.json", [_question("generated_text", "It is this"), "not an answer"]
-        ),
-        "eval_results/model_outputs_jamba-1.5-large_5shots.zip": _zip(
-            "j.json", [_question("model_outputs", "That")]
-        ),
-        "eval_results/model_outputs_Yi-34B_5shots.zip": b"a model that is not in the card",
-    },
     "zhengzangw/Sequence-Scheduling": {
         f"data/alpaca-{part}-10k{kind}.json": _json([{"id": number, **content}])
         for part, number in (("train", "5"), ("val", "1"))

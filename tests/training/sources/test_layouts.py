@@ -53,12 +53,6 @@ def test_rows_keep_prompts_and_lengths_together(tmp_path: Path) -> None:
     arena = built("arena-hard", tmp_path)
     assert arena["lengths"].model.tolist() == ["m", "m"]
     assert arena["prompts"].prompt.tolist() == ["One?", "Two?"]
-    zero = built("zeroeval", tmp_path)["lengths"]
-    assert zero[["dataset", "hidden_reasoning", "output_tokens"]].values.tolist() == [
-        ["crux", True, 2],
-        ["gsm", False, 3],
-        ["gsm", False, 1],
-    ]
 
 
 def test_reasoning_and_answer_are_counted_apart_wherever_they_stand(tmp_path: Path) -> None:
@@ -85,13 +79,7 @@ def test_reasoning_and_answer_are_counted_apart_wherever_they_stand(tmp_path: Pa
     assert set(plans.prompt_id) == {"blocksworld/task_1_plan_generation_zero_shot/1"}
 
 
-def test_archives_and_lengths_that_a_source_counted_itself(tmp_path: Path) -> None:
-    pro = built("mmlu-pro-cot", tmp_path)
-    assert pro["prompts"].prompt.tolist() == ["Which?\nOptions:\nA. This\nB. That"]
-    assert pro["lengths"][["model", "output_tokens"]].values.tolist() == [
-        ["jamba-1.5-large", 1],
-        ["mathstral-7B", 3],
-    ]
+def test_lengths_that_a_source_counted_itself_are_kept(tmp_path: Path) -> None:
     vicuna = built("alpaca-vicuna7b", tmp_path)["lengths"]
     shown = vicuna[["orig_split", "prompt", "vicuna_tokens_t0_7", "vicuna_tokens_t0_0"]]
     assert shown.values.tolist() == [["train", "Say 5.", 70, 9], ["val", "Say 1.", 70, 9]]

@@ -36,7 +36,6 @@ def test_the_matrix_has_its_bounds_beside_it(
     assert np.allclose(np.diag(result["copy"]), 1.0)
     assert min(result["consensus"]) > np.mean(np.array(result["copy"])[~np.eye(4, dtype=bool)])
     assert len((out / "cross_model.csv").read_text().splitlines()) == 17
-    assert (out / "cross_model.png").stat().st_size > 1000
     cross_model._print(result, out)
     assert "4 models, 80 prompts" in capsys.readouterr().out
 

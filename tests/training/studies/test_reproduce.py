@@ -12,7 +12,7 @@ from training.__main__ import main
 from training.config import LossConfig, TrainConfig
 from training.data.synthetic import generate
 from training.studies import reproduce
-from training.studies.reproduce import cpu_to_reach, paper_figures, train_seeds
+from training.studies.reproduce import paper_figures, train_seeds
 
 CURVE = [{"val/tau_b": 0.3, "cpu_s": 1.0}, {"val/tau_b": 0.5, "cpu_s": 2.0}]
 
@@ -67,13 +67,6 @@ def test_a_row_is_the_mean_over_its_seeds_with_the_curve_of_the_first(
     assert row["tau_b"] == pytest.approx(0.6)
     assert row["tau_b_by_seed"] == pytest.approx([0.5, 0.6, 0.7])
     assert (row["cpu_s"], row["mlflow_run_id"]) == (3.0, "run 0")
-
-
-def test_the_goal_is_the_others_best_and_may_never_be_reached() -> None:
-    fast = {"history": CURVE}
-    slow = {"history": [{"val/tau_b": 0.4, "cpu_s": 7.0}, {"val/tau_b": 0.2, "cpu_s": 9.0}]}
-    assert cpu_to_reach(fast, slow) == {"val_tau_b": 0.4, "ours": 2.0, "theirs": 7.0}
-    assert math.isnan(cpu_to_reach(slow, fast)["ours"])
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,10 @@ import numpy as np
 
 from lengthwise.errors import DataError
 from training.commands.options import OutputOptions, print_result, print_rows
-from training.data.labels import TableOptions, observed, read_prompts
-from training.data.pairs import relative_gap
+from training.data.labels import TableOptions, read_prompts
 
 RUNS: Final = 10
 """Answers to each prompt in the paper."""
-_PAIRS: Final = 100_000
 
 
 def main(table: TableOptions, output: OutputOptions) -> None:
@@ -31,15 +29,11 @@ def main(table: TableOptions, output: OutputOptions) -> None:
     if not repeated:
         raise DataError(f"no prompt has two answers or more; collect them with --samples {RUNS}")
     variation = np.array([1 - min(item.lengths) / max(item.lengths) for item in repeated])
-    lengths, delta = observed(repeated), float(np.median(variation))
-    rng = np.random.default_rng(0)
-    gaps = relative_gap(*lengths[rng.integers(len(lengths), size=(2, _PAIRS))])
+    delta = float(np.median(variation))
     result = {
         "delta": delta,
         "prompts": len(repeated),
         "answers_per_prompt": float(np.mean([len(item.lengths) for item in repeated])),
-        "variation": {str(q): float(np.quantile(variation, q)) for q in (0.1, 0.5, 0.8, 0.9)},
-        "pairs_kept": float(np.mean(gaps >= delta)),
     }
     fit = f"python -m training fit pars --out run --loss.delta {delta:.2f}"
     print_result(result, output, lambda: _print(result), fit)
@@ -49,11 +43,6 @@ def _print(result: Mapping[str, Any]) -> None:
     count = result["answers_per_prompt"]
     rows = {
         "prompts": f"{result['prompts']}, with {count:.3g} answers each (paper: {RUNS})",
-        **{
-            f"variation, {float(q):4.0%}": f"{value:.3f}"
-            for q, value in result["variation"].items()
-        },
         "delta": f"{result['delta']:.3f}, of half of the prompts",
-        "pairs kept by it": f"{result['pairs_kept']:.1%}",
     }
     print_rows(rows, 19)

@@ -12,13 +12,13 @@ def test_sets_are_built_with_their_licences_and_found_again(
     git_host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = ["--out", str(tmp_path), "--mirror", git_host]
-    assert main(["fetch", "arena-hard", "zeroeval", *place, "--json"]) == 0
+    assert main(["fetch", "arena-hard", "gpteacher-gpt4", *place, "--json"]) == 0
     sets = json.loads(capsys.readouterr().out)["sets"]
-    assert [each["id"] for each in sets] == ["arena-hard", "zeroeval"]
-    assert main(["fetch", "alpaca-eval", "zeroeval", *place]) == 0
+    assert [each["id"] for each in sets] == ["arena-hard", "gpteacher-gpt4"]
+    assert main(["fetch", "alpaca-eval", "gpteacher-gpt4", *place]) == 0
     out = capsys.readouterr().out
     assert "alpaca-eval          built, 2 rows, licence repository Apache-2.0; data CC BY-NC" in out
-    assert "zeroeval             was there, 3 rows" in out
+    assert "gpteacher-gpt4       was there, 4 rows" in out
     assert f"next: python -m training fit demo --data-dir {tmp_path} --data.dataset alpaca" in out
 
 
