@@ -97,7 +97,6 @@ class Metrics(Collector):
         for name, text, field in (
             ("observed_responses", "In the rolling window.", "num_observed"),
             ("live_tau_b", "Scores against observed lengths.", "tau_b"),
-            ("live_coverage_fraction", "Lengths between the outer quantiles.", "coverage"),
         ):
             family = GaugeMetricFamily(f"scoring_{name}", text, labels=["target_model"])
             for target_model, figures in self._service.reports.quality.items():

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lengthwise.agreement import tau_b
-from lengthwise.calibration import LengthCurve
 from lengthwise.errors import ConfigError, ScoringError
 
 WINDOW: Final = 1000
@@ -34,8 +33,6 @@ class LiveQuality(NamedTuple):
     num_observed: int
     tau_b: float | None
     """Kendall's tau-b of scores and lengths; None below 20 observations or without variation."""
-    coverage: float | None
-    """Fraction of lengths between the calibration's lowest and highest quantile, if it has two."""
 
 
 class ReportLog:
@@ -95,18 +92,16 @@ class ReportBook:
     def __init__(self, log: ReportLog | None = None) -> None:
         self._lock = threading.Lock()
         self._revision = ""
-        self._windows: dict[str, deque[tuple[float, int, bool]]] = {}
-        """Score, length and `is_inside` of the last observations, by target model."""
+        self._windows: dict[str, deque[tuple[float, int]]] = {}
+        """Score and length of the last observations, by target model."""
         self.quality: Mapping[str, LiveQuality] = {}
         """Rolling figures by target model; replaced with each report."""
         self._log = log
 
-    def add(
-        self, observations: Sequence[Observation], revision: str, curves: Mapping[str, LengthCurve]
-    ) -> int:
+    def add(self, observations: Sequence[Observation], revision: str) -> int:
         """Record observations while `revision` is served; return how many are of that revision.
 
-        `curves` is its calibration by target. Raises ScoringError if the log cannot be written.
+        Raises ScoringError if the log cannot be written.
         """
         current = [seen for seen in observations if seen.revision == revision]
         with self._lock:
@@ -114,12 +109,9 @@ class ReportBook:
                 self._revision, self._windows, self.quality = revision, {}, {}
             for seen in current:
                 window = self._windows.setdefault(seen.target_model, deque(maxlen=WINDOW))
-                quantiles = curves[seen.target_model].at(seen.score).quantiles
-                low, high = quantiles[min(quantiles)], quantiles[max(quantiles)]
-                is_inside = low <= seen.output_tokens <= high
-                window.append((seen.score, seen.output_tokens, is_inside))
+                window.append((seen.score, seen.output_tokens))
             self.quality = dict(self.quality) | {
-                name: _quality(self._windows[name], curves[name])
+                name: _quality(self._windows[name])
                 for name in {seen.target_model for seen in current}
             }
         # A line without a prompt is useless for training.
@@ -143,10 +135,6 @@ class ReportBook:
             self._log.close()
 
 
-def _quality(window: Sequence[tuple[float, int, bool]], curve: LengthCurve) -> LiveQuality:
-    if len(window) < _FEWEST:
-        return LiveQuality(len(window), None, None)
-    scores, lengths, inside = zip(*window, strict=True)
-    tau = tau_b(scores, lengths)
-    coverage = sum(inside) / len(window) if len(curve.quantiles) > 1 else None
-    return LiveQuality(len(window), None if math.isnan(tau) else tau, coverage)
+def _quality(window: Sequence[tuple[float, int]]) -> LiveQuality:
+    tau = tau_b(*zip(*window, strict=True)) if len(window) >= _FEWEST else math.nan
+    return LiveQuality(len(window), None if math.isnan(tau) else tau)

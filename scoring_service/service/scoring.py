@@ -139,7 +139,7 @@ class ScoringService:
             if seen.prompt and (refusal := self._refusal(seen.prompt)) is not None:
                 raise refusal
             kept.append(seen._replace(prompt=seen.prompt[:_MAX_LOGGED]))
-        return self.reports.add(kept, model.revision, model.length_curves)
+        return self.reports.add(kept, model.revision)
 
     def _refusal(self, prompt: str) -> InvalidPrompt | None:
         if not prompt:

@@ -6,8 +6,9 @@ A `FieldMap` names the columns of a table. Each row is checked and its prompt ha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -84,15 +85,23 @@ def to_records(
         DataError: a column is missing, or a row is bad.
     """
     require_columns(frame, fields.columns(), path)
-    counts = (fields.sample, fields.reasoning_tokens, fields.answer_tokens, *fields.output_tokens)
-    cells = {fields.prompt: prompt_of, **dict.fromkeys(filter(None, counts), count_of)}
-    frame = _checked(frame, cells, path)
 
     def column(name: str | None, otherwise: Any = None) -> list[Any]:
         return frame[name].tolist() if name else [otherwise] * len(frame)
 
-    reasoning, answer = column(fields.reasoning_tokens), column(fields.answer_tokens)
-    columns = [column(name) for name in fields.output_tokens] or [
+    def checked(name: str | None, convert: Callable[[Any], Any], wrong: str) -> list[Any]:
+        cells = column(name)
+        found = list(map(convert, cells)) if name else cells
+        if name and None in found:
+            row = found.index(None)
+            text = f"{name} is {cells[row]!r}, {wrong}; mend the row"
+            raise DataError(text, path=path, row=frame.index[row])
+        return found
+
+    counts = partial(checked, convert=count_of, wrong="no whole number of tokens >= 0")
+    prompts, samples = checked(fields.prompt, prompt_of, "no text"), counts(fields.sample)
+    reasoning, answer = counts(fields.reasoning_tokens), counts(fields.answer_tokens)
+    columns = [counts(name) for name in fields.output_tokens] or [
         [first + second for first, second in zip(reasoning, answer, strict=True)]
     ]
     if fields.reasoning_tokens and not fields.answer_tokens:
@@ -102,7 +111,6 @@ def to_records(
                 of = f"{reasoning[row]} reasoning tokens of {columns[0][row]} output tokens"
                 raise DataError(f"{of}; the output must hold both", path=path, row=row)
     names, groups = column(fields.model, model), column(fields.group, "")
-    prompts, samples = column(fields.prompt), column(fields.sample)
     rows = list(zip(prompts, names, samples, reasoning, answer, groups, strict=True))
     records = [
         PromptResponse(
@@ -119,24 +127,6 @@ def to_records(
         if length > 0
     ]
     return records, len(frame) * len(columns) - len(records)
-
-
-def _checked(
-    frame: pd.DataFrame,
-    cells: Mapping[str, Callable[[Any], str | int | None]],
-    path: str | Path | None,
-) -> pd.DataFrame:
-    """Return the table with the named columns converted, by `prompt_of` or `count_of`."""
-    import pandas as pd
-
-    wrong: dict[object, str] = {prompt_of: "no text", count_of: "no whole number of tokens >= 0"}
-    converted = {}
-    for name, convert in cells.items():
-        converted[name] = pd.Series(map(convert, frame[name].tolist()), frame.index, dtype=object)
-        for position in converted[name].isna().to_numpy().nonzero()[0][:1]:
-            reason = f"{name} is {frame[name].tolist()[position]!r}, {wrong[convert]}"
-            raise DataError(f"{reason}; mend the row", path=path, row=frame.index[position])
-    return frame.assign(**converted)
 
 
 def read_records(

@@ -19,36 +19,29 @@ def seen(score: float, tokens: int, revision: str = "r1") -> Observation:
     return Observation("tiny-llm", tokens, score, revision)
 
 
-def test_quality_is_of_the_served_revision_only_and_few_observations_make_no_claim(tiny_model):
-    book, curves = ReportBook(), tiny_model.length_curves
-    assert book.add([seen(n, n * 10) for n in range(5)], "r1", curves) == 5
-    assert book.quality["tiny-llm"] == (5, None, None)
-    assert book.add([seen(n, n * 10) for n in range(5, 30)], "r1", curves) == 25
+def test_quality_is_of_the_served_revision_only_and_few_observations_make_no_claim():
+    book = ReportBook()
+    assert book.add([seen(n, n * 10) for n in range(5)], "r1") == 5
+    assert book.quality["tiny-llm"] == (5, None)
+    assert book.add([seen(n, n * 10) for n in range(5, 30)], "r1") == 25
     assert book.quality["tiny-llm"].tau_b == pytest.approx(1)
-    assert book.add([seen(n, -n, "r1") for n in range(30)], "r2", curves) == 0
+    assert book.add([seen(n, -n, "r1") for n in range(30)], "r2") == 0
     assert book.quality == {}
 
 
-def test_coverage_counts_lengths_between_the_outer_quantiles(tiny_model):
-    book = ReportBook()
-    reported = [seen(0.0, tokens) for tokens in [100] * 15 + [5000] * 5]
-    book.add(reported, "r1", tiny_model.length_curves)
-    assert book.quality["tiny-llm"].coverage == pytest.approx(0.75)
-
-
-def test_a_window_is_bounded_and_holds_no_prompt(tiny_model):
+def test_a_window_is_bounded_and_holds_no_prompt():
     book = ReportBook()
     for start in range(0, 3 * WINDOW, 50):
         one = [seen(n, n)._replace(prompt="x" * 1000) for n in range(start, start + 50)]
-        book.add(one, "r1", tiny_model.length_curves)
+        book.add(one, "r1")
     assert book.quality["tiny-llm"].num_observed == WINDOW
     (window,) = book._windows.values()
     assert not any(isinstance(value, str) for entry in window for value in entry)
 
 
-def test_to_read_the_figures_computes_nothing(tiny_model, monkeypatch):
+def test_to_read_the_figures_computes_nothing(monkeypatch):
     book = ReportBook()
-    book.add([seen(n, n) for n in range(30)], "r1", tiny_model.length_curves)
+    book.add([seen(n, n) for n in range(30)], "r1")
     monkeypatch.setattr("scoring_service.service.reports.tau_b", None)
     assert book.quality["tiny-llm"].tau_b == pytest.approx(1)
 
@@ -78,7 +71,7 @@ def test_a_report_without_a_prompt_does_not_break_retraining(tiny_model, tmp_pat
     log = ReportLog(str(tmp_path / "log.jsonl"), 10_000)
     book = ReportBook(log)
     reported = [seen(1.0, 5), seen(1.0, 6)._replace(prompt="Say hello.\n\0")]
-    book.add(reported, "r1", tiny_model.length_curves)
+    book.add(reported, "r1")
     book.close()
     records, _ = read_records(tmp_path / "log.jsonl", RecordOptions(), "output_tokens")
     assert [(record.prompt, record.output_tokens) for record in records] == [("Say hello.\n\0", 6)]

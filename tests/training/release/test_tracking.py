@@ -1,6 +1,5 @@
 """A store: runs, their metrics of the machine, versions and the champion."""
 
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -11,19 +10,6 @@ from lengthwise.errors import ConfigError
 from training.config import DataConfig, TrainConfig
 from training.data.labelled_splits import load_splits
 from training.export.bundle_scores import score_prompts
-
-
-def test_a_run_notes_what_the_machine_did(mlruns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from training.release.tracking import Tracker
-
-    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.05")
-    tracker = Tracker(mlruns, run_name="watched")
-    deadline_s = time.monotonic() + 900
-    while not (metrics := tracker.client.get_run(tracker.run_id).data.metrics):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-    tracker.finish()
-    assert 0 <= metrics["system/cpu_utilization_percentage"] <= 100
 
 
 def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(
