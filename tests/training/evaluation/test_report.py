@@ -48,6 +48,8 @@ def test_a_curve_is_drawn_where_the_history_is_known() -> None:
     curve, baseline = training_curve(history, 0.4).axes[0].lines
     assert np.asarray(curve.get_xydata()).tolist() == [[0.5, 0.1], [1.0, 0.2]]
     assert set(np.asarray(baseline.get_ydata())) == {0.4}
+    labels = training_curve(history, None).axes[0].get_legend_handles_labels()[1]
+    assert labels == ["TF-IDF + ridge (test): undefined"]
     page = a_page(np.arange(20.0), history=history, metrics=metrics)
     assert page.count("<svg") == a_page(np.arange(20.0)).count("<svg") + 1
 
