@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lengthwise.strict_json import to_json
-from scheduler_adapters.papers.page import section_of, write_page
+from scheduler_adapters.papers.page import write_page
 from scheduler_adapters.papers.rows import read_paper
 from scheduler_adapters.papers.runs import PAPERS, ReproduceConfig
 
@@ -26,8 +26,7 @@ def run(config: ReproduceConfig) -> None:
     paper = read_paper(Path(module.__file__ or "").with_suffix(".toml"), kind)
     experiment = kind(config)
     rows = [row.figure(experiment) for row in paper.rows if row.is_wanted(config)]
-    sections = [section_of(each, each.found(experiment)) for each in paper.figures]
-    page = write_page(config, paper.conditions, rows, sections)
+    page = write_page(config, paper.conditions, rows)
     num_reproduced = sum(row.reproduced for row in rows)
     if config.json:
         counts = {"reproduced": num_reproduced, "total": len(rows), "report": str(page)}

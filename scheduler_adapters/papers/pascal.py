@@ -19,7 +19,7 @@ from scheduler_adapters.timeline.latency_metrics import statistic, summarize
 from scheduler_adapters.timeline.qoe import qoe, violation_fraction
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
-from scheduler_adapters.workload.mixes import HALF_HEAVY, draw_lengths
+from scheduler_adapters.workload.mixes import draw_lengths
 from scheduler_adapters.workload.requests import make_requests
 
 _MODEL: Final = "deepseek-r1-distill-qwen-32b"
@@ -88,10 +88,8 @@ class PascalExperiment(Experiment):
         return super().values(figure, system, **setting)
 
     def words(self, mix: str | None = None, **rest: Any) -> dict[str, Any]:
-        """Return the workload at high load, and the conditions of the figures."""
-        sizes = f"{NUM_INSTANCES} instances, {self.count:,} requests, {len(self.seeds)} seeds"
-        high = {"at": f"{mix}, high load ({self.high_rate(mix):.1f} req/s)"} if mix else {}
-        return {"said": f"{sizes}, means.", **high}
+        """Return the workload at high load."""
+        return {"at": f"{mix}, high load ({self.high_rate(mix):.1f} req/s)"} if mix else {}
 
     def high_rate(self, mix: str) -> float:
         """Return the rate up to which FCFS has blocked requests no more than 20% of the time."""
@@ -182,18 +180,6 @@ class PascalExperiment(Experiment):
         ideal, round_robin, fcfs = self.phase.attainments(rate)
         found = {"ideal": ideal, "round_robin": round_robin, "fcfs": fcfs}
         return {"holds": round_robin >= ideal - 0.1 > fcfs, **found}
-
-    def tail_lines(self) -> dict[str, Any]:
-        """Return tail TTFT by mix, system and bin."""
-        points = []
-        for mix in (*CHATS, HALF_HEAVY):
-            for system in (FCFS, RR, PASCAL):
-                tails = self.tails(mix, system)
-                points += [
-                    (mix, system, tokens, float(np.mean([tail[tokens] for tail in tails])))
-                    for tokens in sorted(set.intersection(*map(set, tails)))
-                ]
-        return {"points": points}
 
 
 def blocked_fraction(recorders: list[LoadRecorder], until_s: float) -> float:

@@ -1,6 +1,6 @@
 """Phasor against Splitwise and DistServe: tails, capacity, ablations, energy (`phasor.toml`)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
@@ -25,7 +25,6 @@ from scheduler_adapters.papers.phasor_cluster import (
 from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, SeedValues, seed_values
 from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.load_search import highest_load
-from scheduler_adapters.timeline.latency_metrics import tpot_s
 from scheduler_adapters.workload.requests import Floats
 
 LOADS: Final = (CODE.name, SUMMARIES.name, PRODUCTION.name)
@@ -53,10 +52,7 @@ class PhasorExperiment(Experiment):
     def measure(
         self, system: str, *, load: str, rate: float, metered: bool = False, seed: int
     ) -> dict[str, float]:
-        """Return tails in seconds, and the share of requests that meet both targets.
-
-        If `metered`, joules per output token and output tokens per second instead.
-        """
+        """Return tails in seconds; if `metered`, joules per output token and tokens per second."""
         workload, count = WORKLOADS[load], max(2, int(rate * WINDOW_S * self.config.scale))
         requests = workload.requests(count, rate, seed)
         meters = [PowerMeter(self.cluster.instance.max_num_seqs) for _ in range(NUM_INSTANCES)]
@@ -71,14 +67,12 @@ class PhasorExperiment(Experiment):
             end_s, tokens = float(timeline.finished_s.max()), int(requests.output_tokens.sum())
             joules = sum(meter.joules(end_s) for meter in meters)
             return {"joules": joules / tokens, "tokens_per_s": tokens / end_s}
-        pace, ttft_s = pace_s(timeline), timeline.ttft_s()
-        is_met = (ttft_s <= workload.ttft_slo_s) & ~(tpot_s(timeline) > workload.tpot_slo_s)
+        pace = pace_s(timeline)
         return {
-            "ttft_p99_s": p99(ttft_s),
+            "ttft_p99_s": p99(timeline.ttft_s()),
             "tpot_mean_s": float(pace.mean()),
             "tpot_p99_s": p99(pace),
             "e2e_p99_s": p99(timeline.e2e_s()),
-            "attainment": float(is_met.mean()),
         }
 
     def values(self, figure: str, system: str, **setting: Any) -> SeedValues:
@@ -180,8 +174,7 @@ class PhasorExperiment(Experiment):
 
         `sign` is 1 where a larger figure is a loss, else -1; `table` are arguments of `ratios`.
         """
-        rows = self.ratios(**table)["rows"]
-        losses = {name: sign * float(np.mean(own)) for name, *own in rows}
+        losses = {name: sign * float(np.mean(own)) for name, own in self.ratios(**table).items()}
         most, second = sorted(losses.values(), reverse=True)[:2]
         text = ", ".join(f"{name} {abs(loss):.2f}" for name, loss in losses.items())
         return {"holds": losses[variant] == most > max(second, sign), "losses": text}
@@ -191,7 +184,7 @@ class PhasorExperiment(Experiment):
 
         `table` are arguments of `ratios`.
         """
-        rows = {name: own for name, *own in self.ratios(**table)["rows"]}
+        rows = self.ratios(**table)
         each = [f"{name} {e2e:.2f}/{capacity:.2f}" for name, (e2e, capacity) in rows.items()]
         value = np.abs(np.array([*rows.values()]) - 1).max()
         holds = rows["alpha x 0.5"] != rows["alpha x 2"]
@@ -202,16 +195,6 @@ class PhasorExperiment(Experiment):
         own = np.mean([starvation(*self.shock(system, seed)) for seed in self.seeds], axis=0)
         holds = own[1] >= 900 / 116 * own[0] and own[3] < own[2] and own[4] >= 2
         return {"holds": holds, "own": own}
-
-    def attainment_lines(self, systems: Sequence[str], rates: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the share of requests within the targets, by workload, system and rate."""
-        each = [(load, one, rate) for load in rates for one in systems for rate in rates[load]]
-        means = [self.mean("attainment", one, load=load, rate=rate) for load, one, rate in each]
-        return {"points": [(*row, mean) for row, mean in zip(each, means, strict=True)]}
-
-    def split_table(self) -> dict[str, Any]:
-        """Return the capacity of each split, by workload."""
-        return {"rows": [[load, *np.round(self.split_capacities(load), 2)] for load in LOADS]}
 
 
 def starvation(run: ClusterRun, samples: pd.DataFrame) -> list[float]:

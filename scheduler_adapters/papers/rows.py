@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from inspect import signature
 from operator import ge, gt, le, lt
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -40,47 +40,15 @@ class PaperFigure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """Part of a paper's file, and the method of the experiment that measures it."""
-
-    measure: str
-    needs: str = ""
-    """Setting without which the entry is left out."""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the method: the keys that are no fields."""
-    also: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Further measurements by name: other arguments of the method, or a method with all of its."""
-
-    def is_wanted(self, config: object) -> bool:
-        """Return whether the configuration has the setting that the entry needs."""
-        return not self.needs or bool(getattr(config, self.needs))
-
-    def calls(self) -> dict[str, tuple[str, dict[str, Any]]]:
-        """Return method and arguments of each measurement; that of the entry has no name."""
-        own = {"measure": self.measure, **self.arguments}
-        each = {"": own} | {
-            name: {**({} if "measure" in changed else own), **changed}
-            for name, changed in self.also.items()
-        }
-        return {name: (call.pop("measure"), call) for name, call in each.items()}
-
-    def found(self, experiment: Any) -> dict[str, Any]:
-        """Return what is measured, and the arguments, by the names of the templates."""
-        found = {
-            name: getattr(experiment, measure)(**arguments)
-            for name, (measure, arguments) in self.calls().items()
-        }
-        return {**self.arguments, **experiment.words(**self.arguments), **found.pop(""), **found}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row(Entry):
+class Row:
     """A row of a paper; its texts are templates of what is measured.
 
     The bounds, numbers or templates, apply to the measured figure that `judged` names. A measured
     `holds` is the rest of the verdict.
     """
 
+    measure: str
+    """Method of the experiment."""
     metric: str
     workload: str
     baseline: str
@@ -96,6 +64,33 @@ class Row(Entry):
     below: float | str | None = None
     cases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Other values of the fields, by the measured `case`."""
+    needs: str = ""
+    """Setting without which the row is left out."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the method: the keys that are no fields."""
+    also: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Further measurements by name: other arguments of the method, or a method with all of its."""
+
+    def is_wanted(self, config: object) -> bool:
+        """Return whether the configuration has the setting that the row needs."""
+        return not self.needs or bool(getattr(config, self.needs))
+
+    def calls(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        """Return method and arguments of each measurement; that of the row has no name."""
+        own = {"measure": self.measure, **self.arguments}
+        each = {"": own} | {
+            name: {**({} if "measure" in changed else own), **changed}
+            for name, changed in self.also.items()
+        }
+        return {name: (call.pop("measure"), call) for name, call in each.items()}
+
+    def found(self, experiment: Any) -> dict[str, Any]:
+        """Return what is measured, and the arguments, by the names of the templates."""
+        found = {
+            name: getattr(experiment, measure)(**arguments)
+            for name, (measure, arguments) in self.calls().items()
+        }
+        return {**self.arguments, **experiment.words(**self.arguments), **found.pop(""), **found}
 
     def figure(self, experiment: object) -> PaperFigure:
         """Measure and judge the row."""
@@ -118,30 +113,12 @@ class Row(Entry):
         return all(map(bool, verdicts))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure(Entry):
-    """A section of the report, with a figure, a table or both; its texts are templates."""
-
-    heading: str
-    kind: str = "table"
-    """lines, bars or table."""
-    caption: str = ""
-    text: str = ""
-    axes: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    file: str = ""
-
-
 @dataclass(frozen=True)
 class Paper:
-    """A paper's file: the conditions of the runs, its rows, and the figures of the report."""
+    """A paper's file: the conditions of the runs, and its rows."""
 
     conditions: str
     rows: tuple[Row, ...]
-    figures: tuple[Figure, ...]
-
-
-E = TypeVar("E", bound=Entry)
 
 
 def read_paper(path: Path, experiment: type) -> Paper:
@@ -151,28 +128,24 @@ def read_paper(path: Path, experiment: type) -> Paper:
         DataError: a key is unknown or missing, or a method does not accept its arguments.
     """
     table = tomllib.loads(path.read_text(encoding="utf-8"))
-    if unknown := table.keys() - {"conditions", "systems", "lengths", "rows", "figures"}:
+    if unknown := table.keys() - {"conditions", "systems", "lengths", "rows"}:
         raise DataError(f"unknown keys: {', '.join(sorted(unknown))}", path=path)
     try:
-        return Paper(
-            table["conditions"],
-            tuple(_entries(Row, table["rows"], experiment)),
-            tuple(_entries(Figure, table.get("figures", []), experiment)),
-        )
+        return Paper(table["conditions"], tuple(_rows(table["rows"], experiment)))
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"wrong entry: {error}", path=path) from error
 
 
-def _entries(kind: type[E], tables: list[dict[str, Any]], experiment: type) -> Iterator[E]:
-    known = {one.name for one in fields(kind)} - {"arguments"}
+def _rows(tables: list[dict[str, Any]], experiment: type) -> Iterator[Row]:
+    known = {one.name for one in fields(Row)} - {"arguments"}
     for table in tables:
         for own in table.get("each", [{}]):
             whole = {name: value for name, value in table.items() if name != "each"} | own
             arguments = {name: value for name, value in whole.items() if name not in known}
             texts = {name: whole[name] for name in known & whole.keys()}
-            entry = kind(**texts, arguments=arguments)
-            for measure, given in entry.calls().values():
+            row = Row(**texts, arguments=arguments)
+            for measure, given in row.calls().values():
                 signature(getattr(experiment, measure)).bind(None, **given)
-            for case in getattr(entry, "cases", {}).values():
-                replace(entry, **case)
-            yield entry
+            for case in row.cases.values():
+                replace(row, **case)
+            yield row

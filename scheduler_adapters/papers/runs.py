@@ -193,10 +193,6 @@ class Experiment(ABC):
             "times": before.average / after.average if after.average else np.inf,
         }
 
-    def bars(self, figure: str, systems: Sequence[str], **setting: Any) -> dict[str, Any]:
-        """Return `bars`: a figure of every seed by system."""
-        return {"bars": {one: self.values(figure, one, **setting).tolist() for one in systems}}
-
     def against(self, figure: str, systems: Sequence[str], **setting: Any) -> dict[str, Any]:
         """Compare the first system with each other one.
 
@@ -215,14 +211,15 @@ class Experiment(ABC):
 
     def ratios(
         self, base: str, systems: Sequence[str], cells: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        """Return `rows`: each system, and by cell a figure / that of the baseline.
+    ) -> dict[str, list[float]]:
+        """Return by system and cell a figure / that of the baseline.
 
         A cell holds the figure and the setting.
         """
-        pairs = [[self.pair(base=base, system=one, **c) for c in cells] for one in systems]
-        figures = [[pair["ratio"].average for pair in own] for own in pairs]
-        return {"rows": [[name, *own] for name, own in zip(systems, figures, strict=True)]}
+        return {
+            one: [self.pair(base=base, system=one, **cell)["ratio"].average for cell in cells]
+            for one in systems
+        }
 
 
 @cache

@@ -237,15 +237,6 @@ def capacity_figure(table: pd.DataFrame, xlabel: str) -> Figure:
         return figure
 
 
-def series_figure(table: pd.DataFrame, xlabel: str, ylabel: str) -> list[Figure]:
-    """Lines over a common axis: columns policy, x, y; a figure for each `panel`."""
-
-    def draw(axis: Axes, rows: pd.DataFrame, look: dict[str, Any]) -> None:
-        axis.plot(rows["x"], rows["y"], linewidth=1.5, **look)
-
-    return _panels(table, draw, xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
-
-
 def scatter_figure(scores: ArrayLike, lengths: ArrayLike) -> Figure:
     """Scores and lengths, as pixels: a file with thousands of them stays small."""
     with _canvas(5.6, 3.4, dpi=110) as (figure, axis):

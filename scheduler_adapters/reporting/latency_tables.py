@@ -1,7 +1,7 @@
 """Tables of runs, for figures and CSV files: latencies, load over time and capacity."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -228,11 +228,6 @@ def capacity_table(found: Mapping[str, list[float]]) -> pd.DataFrame:
         for policy, values in found.items()
     ]
     return pd.DataFrame(rows, columns=["policy", "mean", "low", "high", "searches"])
-
-
-def series_table(rows: Iterable[tuple[str, str, float, float]]) -> pd.DataFrame:
-    """Columns panel, policy, x, y, as `series_figure` draws them."""
-    return pd.DataFrame(rows, columns=["panel", "policy", "x", "y"])
 
 
 def text_of(table: pd.DataFrame) -> str:

@@ -38,8 +38,7 @@ def test_systems_are_compared_by_seed_and_rate():
     assert pair["times"] == pytest.approx(3.5 / 9.5)
     assert experiment.level("found", 1.0, seeds=(5, 7))["value"].tolist() == [7, 8]
     assert experiment.level("found", 1.0, most_seeds=1)["value"].tolist() == [2]
-    assert experiment.bars("found", [1.0])["bars"] == {1.0: [2, 3]}
-    assert experiment.ratios(1.0, [1.0], [{"figure": "found"}])["rows"] == [[1.0, 1.0]]
+    assert experiment.ratios(1.0, [1.0], [{"figure": "found"}]) == {1.0: [1.0]}
 
 
 def test_a_comparison_with_0_has_no_ratio():
