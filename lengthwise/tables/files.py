@@ -113,7 +113,7 @@ def files_of(names: Paths) -> list[Path]:
         if path == STANDARD_INPUT or path.is_file():
             inside = [path]
         elif path.is_dir():
-            every = [p for p in path.rglob("*") if p.is_file()]
+            every = [p for p in path.rglob("*") if p.is_file() and p.stat().st_size]
             seen = [p for p in every if not any(x[0] == "." for x in p.relative_to(path).parts)]
             inside = [p for p in seen if suffix_of(p) in ("", *SUFFIXES)]
             if others := len(seen) - len(inside):
@@ -266,12 +266,31 @@ def _parquet_rows(path: Path) -> Iterator[Row | BadRow]:
     try:
         with opened(path) as stream:
             source = stream if stream.seekable() else pa.BufferReader(stream.read())
-            for batch in pq.ParquetFile(source).iter_batches(4096):
-                yield from map(_filled, batch.to_pylist(maps_as_pydicts="lossy"))
-    except (pa.ArrowException, OSError) as error:
+            table = pq.ParquetFile(source)
+            _require_different(table.schema_arrow.names, path)
+            for batch in table.iter_batches(4096):
+                yield from map(_filled, _rows_of_batch(batch))
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         text = f"cannot be read as parquet ({reason}); give a whole file of that format"
         raise DataError(text, path=path) from error
+
+
+def _rows_of_batch(batch: Any) -> list[Row]:
+    import pyarrow as pa
+
+    try:
+        return list(batch.to_pylist(maps_as_pydicts="lossy"))
+    except UnicodeDecodeError:  # as bytes, each row is judged by itself
+        is_text, names = pa.types.is_string, batch.schema.names
+        columns = [c.cast(pa.binary()) if is_text(c.type) else c for c in batch.columns]
+        made = pa.RecordBatch.from_arrays(columns, names)
+        return list(made.to_pylist(maps_as_pydicts="lossy"))
+
+
+def _require_different(names: Sequence[str], path: Path) -> None:
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise DataError(f"two columns are named {repeated[0]!r}; rename one", path=path)
 
 
 def _filled(row: Row) -> Row:
@@ -290,8 +309,7 @@ def _csv_rows(path: Path) -> Iterator[Row | BadRow]:
         first = next((line for line in text if line.strip()), "")
         by = max(",;\t|", key=first.count)
         header = next(csv.reader([first], delimiter=by))
-        if repeated := [name for name in header if header.count(name) > 1]:
-            raise DataError(f"two columns are named {repeated[0]!r}; rename one", path=path)
+        _require_different(header, path)
         width = len(header)
         for cells in csv.reader(text, delimiter=by):
             if len(cells) == width:

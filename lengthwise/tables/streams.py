@@ -42,7 +42,7 @@ def _events(value: Any) -> list[Any] | None:
     if isinstance(value, str) and value.lstrip()[:1] == "[":
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     if isinstance(value, str) and value.lstrip()[:5] in ("data:", "event"):
         value = [line[5:].strip() for line in value.splitlines() if line.startswith("data:")]
@@ -58,7 +58,7 @@ def _parsed(item: Any) -> Any:
     if isinstance(item, str):
         try:
             return json.loads(item.removeprefix("data:").strip())
-        except ValueError:
+        except (ValueError, RecursionError):
             return item.removeprefix("data:").strip()
     return item
 

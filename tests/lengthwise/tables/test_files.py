@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lengthwise.errors import DataError
@@ -158,3 +159,13 @@ def test_a_file_whose_writing_fails_leaves_the_old_one_and_nothing_else(tmp_path
         write_whole(path, fail)
     assert path.read_text() == "old"
     assert [each.name for each in tmp_path.iterdir()] == ["t.txt"]
+
+
+def test_columns_of_parquet_are_one_each_and_its_texts_are_text(tmp_path: Path) -> None:
+    path, values = tmp_path / "x.parquet", pa.array([b"\xff", b"b"])
+    texts = pa.StringArray.from_buffers(2, *values.buffers()[1:])
+    pq.write_table(pa.table({"a": texts, "n": [1, 2]}), path)
+    assert list(rows_of(path, "parquet")) == [{"a": "\udcff", "n": 1}, {"a": "b", "n": 2}]
+    pq.write_table(pa.table([[1], [2]], names=["a", "a"]), path)
+    with pytest.raises(DataError, match="two columns are named 'a'; rename one"):
+        list(rows_of(path, "parquet"))
