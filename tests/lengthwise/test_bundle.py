@@ -59,42 +59,30 @@ SUM = "0" * 64
 CURVE = {"scores": [0.0, 1.0], "quantiles": {"0.5": [1.0, 2.0]}}
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("name", ""),
-        ("name", "x" * 201),
-        ("name", "two\nlines"),
-        ("name", 3),
-        ("label", None),
-        ("label_tokenizer", ["t"]),
-        ("max_prompt_tokens", 0),
-        ("max_prompt_tokens", 1_000_000_000),
-        ("max_prompt_tokens", 32.0),
-        ("max_prompt_tokens", True),
-        ("files", []),
-        ("files", {FP32: SUM}),
-        ("files", {TOKENIZER: SUM}),
-        ("files", {FP32: SUM, TOKENIZER: "abc"}),
-        ("files", {FP32: SUM, TOKENIZER: SUM, "../secret": SUM}),
-        ("files", {FP32: SUM, TOKENIZER: SUM, "/etc/passwd": SUM}),
-        ("files", {FP32: SUM, TOKENIZER: SUM, MANIFEST: SUM}),
-        ("score_direction", "lower_is_longer"),
-        ("training", "x"),
-        ("dataset", [1]),
-        ("metrics", 1),
-        ("history", [1, 2]),
-        ("history", 5),
-        ("calibration", [CURVE]),
-        ("calibration", {"m": {**CURVE, "scores": [1.0, 0.0]}}),
-        ("calibration", {"a\nb": CURVE}),
-        ("golden", {"yes": "1"}),
-        ("golden", {"yes": True}),
-        ("golden", {"yes": float("nan")}),
-        ("golden", {"yes": float("inf")}),
-        ("mlflow_run_id", 7),
-        ("format", 1.5),
+FILES = {FP32: SUM, TOKENIZER: SUM}
+WRONG = {
+    "name": ["", "x" * 201, "two\nlines", 3],
+    "label": [None],
+    "label_tokenizer": [["t"]],
+    "max_prompt_tokens": [0, 1_000_000_000, 32.0, True],
+    "files": [
+        *([], {FP32: SUM}, {TOKENIZER: SUM}, FILES | {TOKENIZER: "abc"}),
+        *(FILES | {name: SUM} for name in ("../secret", "/etc/passwd", MANIFEST)),
     ],
+    "score_direction": ["lower_is_longer"],
+    "training": ["x"],
+    "dataset": [[1]],
+    "metrics": [1],
+    "history": [[1, 2], 5],
+    "calibration": [[CURVE], {"m": {**CURVE, "scores": [1.0, 0.0]}}, {"a\nb": CURVE}],
+    "golden": [{"yes": value} for value in ("1", True, float("nan"), float("inf"))],
+    "mlflow_run_id": [7],
+    "format": [1.5],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field, values in WRONG.items() for value in values]
 )
 def test_a_field_that_is_not_of_its_type_or_range_is_one_error_line(bundle, capsys, field, value):
     change_manifest(bundle, **{field: value})

@@ -95,7 +95,6 @@ def test_a_search_that_ends_at_its_limit_says_so(by, capsys, caplog):
         ('--slo={"ttft_s.p99": -1}', "slo ttft_s.p99 is -1"),
         ('--slo={"ttft_s.p99": .nan}', "slo ttft_s.p99 is nan"),
         ("--slo={}", "slo is empty"),
-        ("--policies=[fcfs, fcfs]", "names 'fcfs' twice"),
         ('--settings={"rad": {}}', "settings are for 'rad'"),
         ('--slo={"speed.p99": 1}', "slo names 'speed.p99'"),
         ('--slo={"tbt_s.paying": 1}', "and .CLASS behind it for one user class"),
@@ -207,7 +206,6 @@ def test_the_best_split_carries_the_highest_load(monkeypatch):
     [
         ({"best_split": True, "instances": 1}, "best_split with instances 1"),
         ({"best_split": True, "prefill_instances": 1}, "prefill_instances 1; give 2"),
-        ({"placement": None}, "instances is 3 without a placement"),
     ],
 )
 def test_clusters_that_cannot_be_are_refused(changes, message):

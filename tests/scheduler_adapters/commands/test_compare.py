@@ -155,17 +155,13 @@ def test_the_vllm_engine_serves_the_same_requests_in_other_times(policy, capsys)
 @pytest.mark.parametrize(
     ("argument", "complaint"),
     [
-        ("--policies=[]", "policies is empty"),
-        ('--classes={"a": {"share": 0.5}}', "sum to 1"),
         ('--classes={"a": {"share": 1, "tbt": 1}}', "class 'a' has ['tbt']"),
         ('--classes={"a": {"share": 1, "tbt_s": -1}}', "tbt_s of class 'a' is -1"),
         ("--settings={pars: {speed: 1}}", "unexpected keyword argument 'speed'"),
-        ("--policies=[fcfs, best]", "no policy named 'best'"),
         ("--rates_per_s=[0]", "rate_per_s is 0"),
         ("--rates_per_s=[2, 4, 2]", "use each rate once"),
         ("--rates_per_s=[2, 4]; --rate_per_s=3", "use one of them"),
         ("--policies=fcfs,best", "no policy named 'best'"),
-        ("--instances=2", "instances is 2 without a placement"),
         ("--placements=[random]; --placement=least-kv", "use one of them"),
         ("--placements=[random, random]", "placements names 'random' twice"),
         ("--placements=[random, nearest]", "no placement named 'nearest'"),

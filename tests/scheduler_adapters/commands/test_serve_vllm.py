@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,30 +39,37 @@ def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(METRICS_FOLDER, "/somewhere")
 
 
-@pytest.fixture
-def port() -> int:
-    return free_port()
-
-
 def start(*arguments: str) -> list[str]:
+    """The command line of vLLM for model m on a free port."""
     with pytest.raises(Started) as started:
-        main(["serve-vllm", *arguments])
+        main(["serve-vllm", "m", f"--port={free_port()}", *arguments])
     command: list[str] = started.value.args[0]
     return command
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["serve-vllm", *arguments]) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    return errors[0]
+def told() -> MiddlewareConfig:
+    return MiddlewareConfig.from_json(os.environ[VARIABLE])
 
 
-def test_vllm_is_told_policy_settings_address_and_its_own_options(port: int) -> None:
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs what is refused for model m; the error line."""
+
+    def run(*arguments: str) -> str:
+        assert main(["serve-vllm", "m", *arguments]) == 2
+        lines = capsys.readouterr().err.splitlines()
+        (error,) = [line for line in lines if line.startswith("error: ")]
+        return error
+
+    return run
+
+
+def test_vllm_is_told_policy_settings_address_and_its_own_options() -> None:
+    port = free_port()
     given = ("--settings", json.dumps({"starve_after_s": 60}), "--guard", "waiting")
-    command = start("some/model", "--port", str(port), *given, "--", "--max-num-seqs", "4")
+    command = start("--port", str(port), *given, "--", "--max-num-seqs", "4")
     assert command[:2] == [sys.executable, "-m"]
-    assert "some/model" in command
+    assert "m" in command
     assert command[-2:] == ["--max-num-seqs", "4"]
     options = dict(option[2:].split("=", 1) for option in command if "=" in option)
     assert json.loads(options["additional-config"]) == {
@@ -82,23 +89,22 @@ def service(tiny_bundle: Any) -> Iterator[ScoringServer]:
 
 
 def test_the_middleware_gets_the_address_of_the_service(
-    service: ScoringServer, tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+    service: ScoringServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "classes.json").write_text('{"classes": {"chat": {}}}')
     monkeypatch.chdir(tmp_path)
-    start("m", f"--port={port}", "--scorer", service.target, "--classes", "classes.json")
-    told = MiddlewareConfig.from_json(os.environ[VARIABLE])
-    assert told.scorer == service.target
-    assert told.classes == str(tmp_path / "classes.json")
+    start("--scorer", service.target, "--classes", "classes.json")
+    assert told().scorer == service.target
+    assert told().classes == str(tmp_path / "classes.json")
 
 
 def test_a_target_model_that_the_service_is_not_calibrated_for_is_refused(
-    service: ScoringServer, port: int, capsys: pytest.CaptureFixture[str]
+    service: ScoringServer, refusal: Callable[..., str]
 ) -> None:
-    given = ("m", f"--port={port}", "--scorer", service.target, "--target_model")
-    assert "it knows tiny-llm" in refusal(capsys, *given, "unknown")
+    given = (f"--port={free_port()}", "--scorer", service.target, "--target_model")
+    assert "it knows tiny-llm" in refusal(*given, "unknown")
     start(*given, "tiny-llm")
-    assert MiddlewareConfig.from_json(os.environ[VARIABLE]).target_model == "tiny-llm"
+    assert told().target_model == "tiny-llm"
 
 
 def test_help_shows_a_file_of_classes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,45 +117,40 @@ def test_help_shows_a_file_of_classes(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_vllms_processes_get_a_folder_to_share_metrics_in(
-    port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(METRICS_FOLDER)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    start("m", f"--port={port}")
+    start()
     made = os.environ[METRICS_FOLDER]
     assert Path(made).parent == tmp_path
-    assert MiddlewareConfig.from_json(os.environ[VARIABLE]).metrics_dir == made
+    assert told().metrics_dir == made
     # A folder that is set already is left alone.
     monkeypatch.setenv(METRICS_FOLDER, "/somewhere")
-    start("m", f"--port={port}")
+    start()
     assert os.environ[METRICS_FOLDER] == "/somewhere"
-    assert MiddlewareConfig.from_json(os.environ[VARIABLE]).metrics_dir is None
+    assert told().metrics_dir is None
 
 
-def test_a_scoring_service_that_does_not_answer_is_refused(
-    capsys: pytest.CaptureFixture[str], port: int
-) -> None:
-    said = refusal(capsys, "m", f"--port={port}", "--scorer", "127.0.0.1:1")
+def test_a_scoring_service_that_does_not_answer_is_refused(refusal: Callable[..., str]) -> None:
+    said = refusal(f"--port={free_port()}", "--scorer", "127.0.0.1:1")
     assert "no scoring service answers at 127.0.0.1:1" in said
     assert "--start-without-scorer true" in said
-    start("m", f"--port={port}", "--scorer", "127.0.0.1:1", "--start_without_scorer", "true")
+    start("--scorer", "127.0.0.1:1", "--start_without_scorer", "true")
 
 
-def test_a_policy_of_phases_needs_to_know_what_ends_thinking(
-    capsys: pytest.CaptureFixture[str], port: int
-) -> None:
-    assert "--reasoning-parser" in refusal(capsys, "m", "--policy", "pascal")
-    pascal = ("m", f"--port={port}", "--policy", "pascal")
-    start(*pascal, "--settings", '{"think_end": [5]}')
-    start(*pascal, "--", "--reasoning-parser", "deepseek_r1")
+def test_a_policy_of_phases_needs_to_know_what_ends_thinking(refusal: Callable[..., str]) -> None:
+    assert "--reasoning-parser" in refusal("--policy", "pascal")
+    start("--policy", "pascal", "--settings", '{"think_end": [5]}')
+    start("--policy", "pascal", "--", "--reasoning-parser", "deepseek_r1")
 
 
-def test_a_port_in_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_refused(refusal: Callable[..., str]) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        assert f"cannot listen on 127.0.0.1:{taken}" in refusal(capsys, "m", f"--port={taken}")
+        assert f"cannot listen on 127.0.0.1:{taken}" in refusal(f"--port={taken}")
 
 
 @pytest.mark.parametrize(
@@ -173,9 +174,9 @@ def test_a_port_in_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_wrong_settings_are_refused(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    refusal: Callable[..., str], arguments: list[str], said: str
 ) -> None:
-    assert said in refusal(capsys, "m", *arguments)
+    assert said in refusal(*arguments)
 
 
 @pytest.mark.parametrize("how", ["options", "file"])
@@ -183,7 +184,6 @@ def test_wrong_settings_are_refused(
 def test_no_secret_stands_in_the_list_of_processes_or_in_the_log(
     keys: list[str],
     how: str,
-    port: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -196,16 +196,13 @@ def test_no_secret_stands_in_the_list_of_processes_or_in_the_log(
     monkeypatch.chdir(tmp_path)
     ours = ["--api-key-file", "keys"] if how == "file" else []
     theirs = ["--api-key", *keys] if how == "options" else []
-    command = start(
-        "m", f"--port={port}", "--scorer-token-file=token", *ours, "--", "--seed", "1", *theirs
-    )
+    command = start("--scorer-token-file=token", *ours, "--", "--seed", "1", *theirs)
     assert not any("sk-" in word for word in command)
     assert "starting vllm" in caplog.text
     assert "sk-" not in caplog.text
     assert command[-2:] == ["--seed", "1"]
-    told = MiddlewareConfig.from_json(os.environ[VARIABLE])
-    assert told.key_hashes == [hash_of(key) for key in keys]
-    assert told.security.metadata == (("authorization", "Bearer sk-scorer"),)
+    assert told().key_hashes == [hash_of(key) for key in keys]
+    assert told().security.metadata == (("authorization", "Bearer sk-scorer"),)
     assert "sk-" not in os.environ[VARIABLE]
     if len(keys) == 1:
         assert os.environ["VLLM_API_KEY"] == keys[0]
@@ -263,9 +260,9 @@ def test_a_configuration_shows_no_secret() -> None:
     ],
 )
 def test_it_says_whose_priorities_count(
-    arguments: list[str], is_said: bool, port: int, caplog: pytest.LogCaptureFixture
+    arguments: list[str], is_said: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    start("m", f"--port={port}", *arguments)
+    start(*arguments)
     assert ("trusted_keys" in caplog.text) == is_said
 
 

@@ -56,26 +56,16 @@ def test_a_log_is_simulated_at_its_own_times(capsys, tmp_path):
         (["--rate_per_s=0"], "rate_per_s is 0"),
         (["--arrivals=gamma"], "arrivals is 'gamma', but no arrivals have a rate"),
         (["--arrivals=shock", "--rate_per_s=2", "--clients=3"], "arrivals is 'shock', but no"),
-        (["--rate_per_s=fast"], "rate-per-s is 'fast'; it takes float | None"),
-        (["--engine=sglang"], "engine is 'sglang'; it takes Literal['plain', 'vllm']"),
-        (["--speed=3"], "unrecognized arguments: --speed=3"),
         (["--policy=json:loads"], "cannot be made with {} (TypeError"),
-        (["--seed=-1"], "seed is -1"),
         (["--tau_b=2"], "tau_b is 2"),
-        (["--num_requests=0"], "num_requests is 0"),
         (["--kv_blocks=0"], "kv_blocks is 0"),
         (["--out=timeline.xlsx"], "no known format"),
         (["--out=absent/timeline.parquet"], "absent"),
-        (["--scores=best"], "scores is 'best'; use one of trace, oracle"),
-        (["--scores=bundle:run/bundle"], "there is no trace"),
         (["--scores=trace"], "there is no trace"),
-        (["--clients=0"], "clients is 0"),
+        (["--policy=orca", '--settings={"max_batch": 0}'], "max_batch is 0; use a whole number, 1"),
         (["--policy=round-robin", '--settings={"offload": true}'], "--host-gb-per-s 50"),
-        (["--host_gb_per_s=-3"], "host_gb_per_s is -3"),
         (["--rate_per_s=2", "--clients=3"], "rate_per_s is 2.0 and clients 3; use one"),
         (["--kv_blocks=1"], "all 60 requests need more than 1 KV blocks of 16 tokens"),
-        (["--host_blocks=5"], "give host_gb_per_s as well"),
-        (["--host_gb_per_s=50", "--engine=vllm"], "only the plain engine"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, complaint, tmp_path, monkeypatch):
@@ -162,16 +152,6 @@ def test_a_policy_without_a_step_rule_is_named_and_the_run_ends(capsys, monkeypa
     assert (code, out) == (2, "")
     assert "policy 'fcfs'" in err
     assert advice in err
-
-
-@pytest.mark.parametrize("value", ["0", "-1", '"many"'])
-@pytest.mark.parametrize(("policy", "setting"), [("sarathi", "max_tokens"), ("orca", "max_batch")])
-def test_a_setting_that_is_no_limit_of_a_step_is_refused(capsys, policy, setting, value):
-    settings = f'--settings={{"{setting}": {value}}}'
-    code, out, err = simulate(capsys, f"--policy={policy}", settings)
-    assert (code, out) == (2, "")
-    assert f"{setting} is " in err
-    assert "use a whole number, 1 or more" in err
 
 
 def test_ctrl_c_leaves_what_had_finished_and_says_what_is_left_out(capsys, tmp_path, monkeypatch):
@@ -280,9 +260,6 @@ def test_distserve_prefills_in_its_first_instances_and_decodes_in_the_others(cap
     assert timeline.migrations.tolist() == decoded.astype(int).tolist()
 
 
-ELASTIC = "--elastic-instances=2"
-
-
 def test_phasor_has_elastic_instances_and_a_cost_that_is_for_the_profile(capsys, tmp_path):
     cost = tmp_path / "cost.json"
     content = {"format": "lengthwise-prefill-cost/1", "alpha": 7e5, "beta": 3e10, "r2": 1.0}
@@ -306,20 +283,14 @@ def test_phasor_has_elastic_instances_and_a_cost_that_is_for_the_profile(capsys,
     [
         (["--placement=random", "--clients=0"], "clients is 0"),
         (["--outage=0@1"], "outage is ['0@1'] without a placement; name one"),
-        (["--placement=random", "--telemetry-period-s=-1"], "period_s is -1.0; use seconds >= 0"),
         (["--placement=random", "--outage=0"], "outage is '0' ("),
-        (["--placement=random", "--outage=0@5-2"], "until_s is 2.0; use a time after 5.0"),
         (["--placement=random", "--outage=1@5"], "of 1 instances; name one of them"),
         (["--placement=distserve", "--prefill-instances=1"], "prefill_instances is 1; use 1 or"),
         (
-            ["--placement=phasor", "--instances=3", "--prefill-instances=1", ELASTIC],
-            "elastic_instances is 2; use fewer than those that do not prefill",
+            ["--placement=phasor", "--instances=3", "--elastic-instances=2"],
+            "elastic_instances is 2",
         ),
-        (["--placement=phasor", "--instances=3", ELASTIC], "elastic_instances is 2"),
-        (["--instances=2"], "instances is 2 without a placement; name one"),
         (["--placement=nearest"], "no placement named 'nearest'; use one of distserve"),
-        (["--placement=random", "--instances=0"], "instances is 0; use 1 or more"),
-        (["--placement=random", "--fabric-gb-per-s=0"], "fabric_gb_per_s is 0"),
         (["--placement=random", '--placement-settings={"sede": 1}'], "cannot be made with"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from lengthwise.errors import ConfigError
 from scheduler_adapters.policies.pascal import Pascal
-from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst, RequestLevel
+from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
@@ -117,12 +117,6 @@ def test_orca_reserves_for_the_longest_and_runs_one_at_least():
         assert orca.step_rule(LoadView(total_blocks=blocks)) is rule
 
 
-def test_request_level_admits_only_into_an_empty_batch():
-    policy = RequestLevel()
-    assert policy.step_rule(LoadView(num_decoding=1)) == StepRule(max_prefills=0)
-    assert policy.step_rule(LoadView(num_prefilling=1)).max_prefills is None
-
-
 def test_shortest_predicted_ranks_waiting_requests_by_score_only():
     policy = ShortestPredicted()
     assert policy.rank(view(score=-2.5), LoadView()) == Rank((-2.5,))
@@ -133,7 +127,6 @@ def test_shortest_predicted_ranks_waiting_requests_by_score_only():
     assert policy.rank(view(PREFILL, score=1.0), LoadView()) == Rank()
     assert policy.rank(view(PREFILL, median_score=1.0), LoadView()) == Rank()
     assert pars(None).rank(view(score=1.0), LoadView(now_s=1e9)) == Rank((1.0,))
-    assert pars().rank(view(score=1.0), LoadView(now_s=11.0)).valid_until_s == 130.0
 
 
 def decode(**changes: Any) -> RequestView:
@@ -239,26 +232,3 @@ def test_rad_prefills_a_cycle_and_decodes_it():
     ]
     for load, rule in steps:
         assert policy.step_rule(load) == rule, load
-
-
-def test_rad_decodes_as_soon_as_a_tile_is_full():
-    policy = RAD(max_started=100, tile=3, chunk=16)
-    almost = LoadView(num_waiting=5, num_decoding=2, num_started=2)
-    full = LoadView(num_waiting=5, num_decoding=3, num_started=3)
-    assert policy.step_rule(almost).max_prefills == 1
-    assert policy.step_rule(full) == StepRule(max_prefills=0, max_decodes=3)
-    assert policy.step_rule(almost).max_prefills == 1
-
-
-def test_the_twin_decodes_a_cycle_to_its_end():
-    policy = RADTwin(max_started=2, tile=3, chunk=16)
-    steps = [
-        (LoadView(num_waiting=5), 1),
-        (LoadView(num_waiting=4, num_decoding=1, num_started=1), 1),
-        (LoadView(num_waiting=3, num_decoding=2, num_started=2), 0),
-        (LoadView(num_waiting=3, num_decoding=1, num_started=2), 0),
-        (LoadView(num_waiting=3, num_started=2), 1),
-        (LoadView(num_waiting=0, num_decoding=1, num_started=3), 0),
-    ]
-    for load, max_prefills in steps:
-        assert policy.step_rule(load).max_prefills == max_prefills, load

@@ -45,6 +45,7 @@ OUT_OF_RANGE = [
     ("slai", {"offset_above": float("nan")}),
     ("slai", {"max_resident": 0}),
     ("vllm-prefill-first", {"max_tokens": 0}),
+    ("sarathi", {"max_tokens": -1}),
     ("request-level", {"max_batch": -1}),
     ("rad-twin", {"tile": 1.5}),
     ("rad", {"chunk": "many"}),

@@ -79,16 +79,6 @@ def test_a_call_without_a_deadline_has_the_services(calls, monkeypatch, given_s,
     assert before_s + expected_s <= begun[0].deadline_s <= time.monotonic() + expected_s
 
 
-@pytest.mark.parametrize(
-    ("error", "told"), [(KeyError("secret"), False), (InvalidPrompt("x"), True)]
-)
-def test_a_defect_is_logged_and_not_shown(calls, caplog, error, told):
-    direct = Direct()
-    calls._fail(direct, "Score", error)
-    assert (str(error) in direct.details) == told
-    assert ("secret" in caplog.text) != told
-
-
 def test_bytes_that_are_no_message_are_an_invalid_prompt():
     with pytest.raises(InvalidPrompt, match=r"not a lengthwise\.scoring\.v1\.ScoreRequest"):
         parse(pb.ScoreRequest, b"\xff\xff")

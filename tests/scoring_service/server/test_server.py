@@ -40,9 +40,10 @@ def test_a_defect_is_an_internal_error_that_hides_nothing_from_the_log(
         raise ValueError("surprise")
 
     monkeypatch.setattr(f"scoring_service.server.{broken}", fail)
-    with pytest.raises(ScoringError, match=r"INTERNAL: .*its log says how"):
+    with pytest.raises(ScoringError, match=r"INTERNAL: .*its log says how") as caught:
         client.score("yes")
     assert "surprise" in caplog.text
+    assert "surprise" not in str(caught.value)
 
 
 @settings(max_examples=50, deadline=None)

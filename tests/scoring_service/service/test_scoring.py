@@ -9,7 +9,6 @@ from lengthwise.errors import InvalidPrompt, ServiceOverloaded
 from scoring_service.service.batching import Call
 from scoring_service.service.call_results import CallResults, Scored
 from scoring_service.service.config import ServerConfig
-from scoring_service.service.reports import Observation
 from scoring_service.service.scoring import ScoringService
 
 
@@ -68,15 +67,6 @@ def test_a_call_beyond_the_places_is_refused_and_places_come_back(service):
     for _ in range(3):
         assert isinstance(ask(service, "yes").items[0], Scored)
     assert [service._calls.acquire(blocking=False) for _ in range(2)] == [True, False]
-
-
-def test_reports_are_limited_and_counted_by_revision(service):
-    revisions = (service.model.revision, "x", "x")
-    seen = [Observation("tiny-llm", 5, 1.0, revision) for revision in revisions]
-    assert service.report(seen) == 1
-    assert service.report(seen[:1] * 3) == 3
-    with pytest.raises(InvalidPrompt, match="4 observations"):
-        service.report(seen[:1] * 4)
 
 
 def test_an_unknown_target_model_is_refused_with_the_known_ones(service):

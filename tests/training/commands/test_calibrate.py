@@ -43,7 +43,6 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: Capt
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"latency_s": -1.0}, "row 0: latency_s is -1.0"),
         ({"prompt_tokens": None}, "no column 'prompt_tokens'; the columns are: "),
         ({"peak_flop_per_s": None}, "no column 'peak_flop_per_s'"),
         ({"model": [f"m{n % 2}" for n in range(14)]}, "2 of model: m0, m1; keep one"),

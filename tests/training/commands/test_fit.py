@@ -239,7 +239,6 @@ def one_error_line(capsys: Capture) -> str:
         ([replace(r, output_tokens=9) for r in RECORDS], {}, [], "every length"),
         (RECORDS, {}, ["--data.heads", '["answer_tokens"]'], "the data has no answer_tokens"),
         (RECORDS, {}, ["--encoder.backbone", "/no/such"], "backbone '/no/such' cannot be loaded"),
-        (RECORDS, {}, ["--trainer.no-such-option", "3"], "Trainer has no 'no_such_option'"),
         (RECORDS, {}, ["--trainer.max-epochs", "3"], "use --epochs"),
         (RECORDS, {}, ["--loss.delta", "2"], "loss.delta is 2"),
         (RECORDS, {}, ["--resume"], "holds no interrupted run"),

@@ -80,9 +80,7 @@ def test_a_fixed_cost_shows_in_the_error_on_the_shortest_prompts() -> None:
     assert errors.max() > 2 * cost["held_out_error"]
 
 
-def test_poor_fits_are_warned_of(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_poor_fits_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     frame = table()
     frame["latency_s"] = frame["latency_s"].to_numpy()[::-1]
     with caplog.at_level(logging.WARNING):

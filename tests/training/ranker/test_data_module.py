@@ -5,17 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from training.config import DataConfig, LossConfig, TrainConfig
-from training.data.buckets import pad
 from training.data.labels import LabelledPrompt
 from training.data.splits import Splits
 from training.ranker.data_module import Batch, LengthData, PromptBatches, tokenize
 from training.ranker.encoder import build_scorer
-from training.ranker.losses import all_pairs_margin_loss
 
 CONFIG = TrainConfig(batch_size=8, micro_batch_size=3, validations_per_epoch=1)
 IDS = [[2, *range(5, 5 + n % 7), 3] for n in range(40)]
@@ -98,22 +95,6 @@ def test_processes_share_a_batch_without_overlap(objective: str) -> None:
     for batch, mine, theirs in zip(whole, *parts, strict=True):
         assert len(mine) == len(theirs) == 4
         assert sorted([*mine, *theirs]) == sorted(batch)
-
-
-def test_padding_moves_neither_scores_nor_loss(tiny_bert: Path) -> None:
-    scorer, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=32)
-    scorer.eval()
-    prompts = ["name bees", "write an essay about tea and salt in great detail", "list ten facts"]
-    ids = tokenize(tokenizer, prompts).ids
-    lengths = torch.tensor([3.0, 400.0, 80.0])
-    together = [torch.from_numpy(array) for array in pad(ids, 0)]
-    alone = torch.cat([scorer(*map(torch.from_numpy, pad([row], 0))) for row in ids])
-    scores = scorer(*together)
-    torch.testing.assert_close(scores, alone, atol=1e-5, rtol=0)
-    torch.testing.assert_close(
-        all_pairs_margin_loss(scores, lengths, delta=0.2, margin=1),
-        all_pairs_margin_loss(alone, lengths, delta=0.2, margin=1),
-    )
 
 
 def test_prompts_longer_than_the_encoder_are_cut_and_counted(tiny_bert: Path) -> None:

@@ -1,9 +1,7 @@
 """The alias moves only to a model that is provably better on prompts neither has seen."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +9,6 @@ import pytest
 
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import Manifest, ModelBundle
-from training.commands import promote
-from training.commands.promote import PromoteOptions
 from training.data.labels import LabelledPrompt
 from training.release import champion
 from training.release.champion import judge
@@ -111,38 +107,3 @@ def test_the_gain_is_the_difference_of_both() -> None:
     challenger, other = bundle(10), bundle(90)
     taus = [tau_b(champion.score_prompts(each, []), LENGTHS) for each in (challenger, other)]
     assert f"tau_b {taus[0] - taus[1]:+.4f}," in judge(challenger, other, TEST).reason
-
-
-@pytest.mark.parametrize(
-    ("noise", "force", "by"), [(10, False, "gate"), (95, True, "hand"), (95, False, None)]
-)
-def test_a_promotion_notes_its_reason_and_needs_proof_or_force(
-    noise: float, force: bool, by: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = FakeStore()
-    monkeypatch.setattr(ModelBundle, "load", lambda _: bundle(noise))
-    monkeypatch.setattr(promote, "held_out_prompts", lambda *_: TEST)
-    options = PromoteOptions(name="m", version="2", force=force)
-    monkeypatch.setattr(promote, "open_store", lambda _: nullcontext(store))
-    result = promote._promote(options)
-    assert (result["champion"], result["forced"]) == (by is not None, force)
-    assert store.promoted == ([] if by is None else [("m", "2", by)])
-
-
-class FakeStore:
-    """A registry whose champion has noise of width 90."""
-
-    def __init__(self) -> None:
-        self.promoted: list[tuple[str, str, str]] = []
-
-    def version(self, name: str, version: str) -> SimpleNamespace:
-        return SimpleNamespace(version=version, source="", tags={}, aliases=[])
-
-    def folder(self, address: str) -> Path:
-        return Path(address)
-
-    def champion(self, name: str) -> ModelBundle:
-        return bundle(90)
-
-    def promote(self, name: str, version: str, tags: dict[str, str]) -> None:
-        self.promoted.append((name, version, tags["promoted_by"]))

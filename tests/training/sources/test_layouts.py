@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 from tests.training.sources.github import REPOSITORIES
 from training.data.cards import read_card
@@ -23,19 +22,6 @@ def built(name: str, folder: Path) -> dict[str, pd.DataFrame]:
             places[path] = folder / path.replace("/", "-")
             places[path].write_bytes(content)
     return LAYOUTS[name].tables(places, words)
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_the_tables_have_the_columns_of_the_card(name: str, tmp_path: Path) -> None:
-    card, tables = read_card(name), built(name, tmp_path)
-    columns = set(tables["lengths"])
-    if card.prompts is not None:
-        assert set(card.prompts.keys) <= columns
-        columns |= set(tables["prompts"])
-        assert not tables["prompts"].duplicated(list(card.prompts.keys)).any()
-    assert {*card.fields.columns(), *card.where} <= columns
-    counted = [c for c in tables["lengths"] if c.startswith("vicuna") or c.endswith("put_tokens")]
-    assert (tables["lengths"][counted] > 0).all(axis=None)
 
 
 def test_rows_keep_prompts_and_lengths_together(tmp_path: Path) -> None:
