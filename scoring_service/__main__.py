@@ -19,9 +19,12 @@ bench --bundle mlruns/demo/bundle""",
     commands={
         "serve": ("serve:serve", "serve a ranker over gRPC"),
         "score": ("score:score", "score prompts with a running service"),
-        "loadtest": ("loadtest:loadtest", "load a running service at a fixed rate"),
+        "loadtest": (
+            "scoring_service.bench.loadtest:loadtest",
+            "load a running service at a fixed rate",
+        ),
         "bench": (
-            "bench:bench",
+            "scoring_service.bench.run:bench",
             "measure the service beside the bare model and any other service",
         ),
     },

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from lengthwise.errors import require
+from lengthwise.errors import ServiceUnavailable, require
+from lengthwise.strict_json import to_json
 from scoring_service.bench.load import open_loop, percentile_ms
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.server.worker import EndRequest
@@ -34,6 +35,26 @@ class LoadtestConfig:
     def __post_init__(self) -> None:
         for name in ("rate", "seconds", "timeout_s"):
             require(name, getattr(self, name), getattr(self, name) > 0, "more than 0")
+
+
+def loadtest(config: LoadtestConfig, security: ClientSecurity) -> None:
+    """Load a running service at a fixed rate and print the outcomes of the requests.
+
+    Ctrl-C ends it early and prints the requests sent until then. The exit code is 2 if no request
+    was answered.
+
+    Example:
+      python -m scoring_service loadtest --target 127.0.0.1:50051 --rate 200 --seconds 10
+    """
+    result = run_loadtest(config, security)
+    print(to_json(result) if config.json else format_loadtest(result))
+    if result["interrupted"]:
+        raise KeyboardInterrupt
+    if not result["answered"]:
+        raise ServiceUnavailable(
+            f"{config.target} answered none of {result['sent']} requests; look there, or give "
+            "them a lower --rate or a longer --timeout-s"
+        )
 
 
 def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from lengthwise.errors import BundleError
+from lengthwise.strict_json import to_json
 from scoring_service.bench import measures, peers
 from scoring_service.bench.measures import BenchConfig
 
@@ -28,6 +29,18 @@ _CPU_RATIOS: Final = {
     "cpu_ratio_unary_one_client": ("ours/1", "bare/1"),
     "vs_peer_cpu": ("other/all", "ours/all"),
 }
+
+
+def bench(config: BenchConfig) -> None:
+    """Measure the service beside the bare model and any other service.
+
+    Starts everything it needs, lets the peers take turns and compares CPU times; about 3 minutes.
+
+    Example:
+      python -m scoring_service bench --bundle mlruns/demo/bundle --json
+    """
+    result = run_bench(config)
+    print(to_json(result) if config.json else format_table(result))
 
 
 def run_bench(config: BenchConfig) -> dict[str, Any]:

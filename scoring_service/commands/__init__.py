@@ -1,4 +1,4 @@
-"""The commands of `python -m scoring_service`, one file each; dataclasses in, an exit code out.
+"""Commands on a ranker and on its service; dataclasses in, an exit code out.
 
-Start with `serve.py`.
+Start with `serve.py`. `bench` and `loadtest` stand beside their measures, in `bench/`.
 """

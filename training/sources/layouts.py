@@ -1,7 +1,7 @@
 """Layouts of public sources: the files of each, and the tables that a card reads.
 
-Lengths are BERT WordPiece counts without special tokens, words and characters of the response; the
-sources keep texts, not counts. Rows keep the order of the source.
+Lengths are BERT WordPiece counts of the response, without special tokens; the sources keep texts,
+not counts. Rows keep the order of the source.
 """
 
 from __future__ import annotations
@@ -60,10 +60,7 @@ def _measured(rows: Sequence[Row], count: Callable[[Sequence[str]], list[int]]) 
         frame["reasoning_visible"] = frame["reasoning"].str.strip() != ""
     for part, name in _PARTS.items():
         if part in frame:
-            texts = frame.pop(part)
-            frame[f"{name}_chars"] = texts.str.len()
-            frame[f"{name}_words"] = [len(text.split()) for text in texts]
-            frame[f"{name}_tokens"] = count(texts.tolist())
+            frame[f"{name}_tokens"] = count(frame.pop(part).tolist())
     return frame
 
 

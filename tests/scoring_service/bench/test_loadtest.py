@@ -1,6 +1,9 @@
 """A load test accounts for every request; one that could send nothing is refused."""
 
 import json
+import os
+import re
+import signal
 
 import pytest
 
@@ -24,3 +27,30 @@ def test_a_load_test_accounts_for_every_request(server, capsys):
 def test_rates_and_times_are_above_0(name, value):
     with pytest.raises(ConfigError, match=f"{name} is"):
         LoadtestConfig(**{name: value})
+
+
+def test_a_load_test_that_nothing_answers_counts_failures_and_fails(capsys):
+    options = ["--rate", "50", "--seconds", "0.2", "--json"]
+    assert main(["loadtest", "--target", "127.0.0.1:1", *options]) == 2
+    output = capsys.readouterr()
+    assert sum(json.loads(output.out)["failed"].values()) == 10
+    assert "127.0.0.1:1 answered none of 10 requests" in output.err
+
+
+def test_an_interrupted_load_test_tells_what_it_sent(server, capsys, monkeypatch):
+    asked, real = [], server.service.begin
+
+    def interrupting(*call):
+        asked.append(call)
+        if len(asked) == 5:  # By now the handler stands.
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(*call)
+
+    monkeypatch.setattr(server.service, "begin", interrupting)
+    options = ["--rate", "100", "--seconds", "60", "--timeout-s", "60"]
+    assert main(["loadtest", "--target", server.target, *options]) == 130
+    output = capsys.readouterr()
+    assert output.err == "interrupted\n"
+    assert re.search(
+        rf"^sent +{len(asked)} .*^answered +{len(asked)} +p50", output.out, re.M | re.S
+    )

@@ -18,3 +18,8 @@ def test_the_bench_prints_every_figure_as_one_json_object(tiny_bundle, capsys):
     assert result["cpu_ratio_unary"] > 1
     assert result["overload"]["goodput_fraction"] > 0
     assert result["start_and_memory"]["rss_mb"] > 10
+
+
+def test_no_bundle_is_one_clear_line(capsys, tmp_path):
+    assert main(["bench", "--bundle", str(tmp_path)]) == 2
+    assert "--bundle" in capsys.readouterr().err

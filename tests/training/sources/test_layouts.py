@@ -35,7 +35,7 @@ def test_rows_keep_prompts_and_lengths_together(tmp_path: Path) -> None:
     davinci = built("alpaca-davinci003", tmp_path)["lengths"]
     assert davinci.output_tokens.tolist() == [1, 26, 101]
     evaluated = built("alpaca-eval", tmp_path)["lengths"]
-    assert evaluated[["model", "output_chars"]].values.tolist() == [["a model", 8], ["m", 9]]
+    assert evaluated[["model", "output_tokens"]].values.tolist() == [["a model", 1], ["m", 3]]
     arena = built("arena-hard", tmp_path)
     assert arena["lengths"].model.tolist() == ["m", "m"]
     assert arena["prompts"].prompt.tolist() == ["One?", "Two?"]
