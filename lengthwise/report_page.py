@@ -46,20 +46,13 @@ FIGURE_STYLE: Final[dict[Any, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportTable:
-    """Rows of a report table. Numbers of a column are shown with equally many decimals."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReportSection:
     """One part of a report: a heading, paragraphs, a table and figures."""
 
     heading: str
     text: str = ""
-    table: ReportTable | None = None
+    table: pd.DataFrame | None = None
+    """Numbers of a column are shown with equally many decimals."""
     figure: Figure | Sequence[Figure] | None = None
     """Several figures are side by side on a wide page."""
     caption: str = ""
@@ -92,11 +85,6 @@ def write_page(path: Path, page: str) -> Path:
 def save_table(table: pd.DataFrame, path: Path) -> Path:
     """Write a table as CSV; returns the path."""
     return write_whole(path, lambda part: table.to_csv(part, index=False), make_folder=True)
-
-
-def table_of(table: pd.DataFrame) -> ReportTable:
-    """Return a table as one of a report."""
-    return ReportTable(columns=[*map(str, table)], rows=table.to_numpy(dtype=object).tolist())
 
 
 def page_text(*, title: str, lead: str, sections: Sequence[ReportSection]) -> str:
@@ -164,8 +152,8 @@ def _section(section: ReportSection) -> str:
     return "<section>" + "".join(parts) + "</section>"
 
 
-def _table(table: ReportTable) -> str:
-    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+def _table(table: pd.DataFrame) -> str:
+    columns = table.to_numpy(dtype=object).T.tolist()
     looks = [' class="text"' if any(map(_is_text, column)) else "" for column in columns]
 
     def row(tag: str, cells: Sequence[str]) -> str:
@@ -174,7 +162,7 @@ def _table(table: ReportTable) -> str:
         return "<tr>" + "".join(filled) + "</tr>"
 
     rows = "".join(row("td", cells) for cells in zip(*map(_cells, columns), strict=True))
-    return f'<div class="wide"><table>{row("th", table.columns)}{rows}</table></div>'
+    return f'<div class="wide"><table>{row("th", [*table])}{rows}</table></div>'
 
 
 def _is_text(value: Any) -> bool:

@@ -17,7 +17,7 @@ from lengthwise.command_line.options import common_options
 from lengthwise.command_line.program import INTERRUPTED
 from lengthwise.errors import ConfigError, at_least, require
 from lengthwise.progress import Progress
-from lengthwise.report_page import ReportSection, table_of, write_report
+from lengthwise.report_page import ReportSection, write_report
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands import experiment_settings as setup
 from scheduler_adapters.commands.experiment_settings import load_named, policy_of
@@ -368,7 +368,7 @@ def capacity_section(
     return ReportSection(
         heading="Capacity",
         text=text,
-        table=table_of(table.rename(columns={"mean": label, "low": "95% low", "high": "95% high"})),
+        table=table.rename(columns={"mean": label, "low": "95% low", "high": "95% high"}),
         figure=capacity_figure(table, label),
         caption="Bars: mean over the seeds; whiskers: 95% interval. "
         + config.searched(len(requests)),

@@ -14,7 +14,7 @@ from lengthwise.command_line.options import common_options
 from lengthwise.command_line.program import INTERRUPTED
 from lengthwise.errors import SchedulingError, require
 from lengthwise.progress import Progress
-from lengthwise.report_page import ReportSection, save_table, table_of, write_report
+from lengthwise.report_page import ReportSection, save_table, write_report
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
 from scheduler_adapters.commands.experiment_settings import check_names, check_one_of, load_named
@@ -229,7 +229,7 @@ def _table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
 def _sections(config: CompareConfig, outcomes: Sequence[Outcome]) -> Iterator[ReportSection]:
     """Yield all runs, latency against several rates, then latencies and load at the highest one."""
     effect = effect_text(outcomes).replace("\n", "\n\n")  # paragraphs
-    yield ReportSection(heading="All runs", text=effect, table=table_of(_table(outcomes)))
+    yield ReportSection(heading="All runs", text=effect, table=_table(outcomes))
     count = len(outcomes[0].timeline.requests)
     rates = {outcome.rate_per_s for outcome in outcomes}
     if len(rates) > 1:

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from lengthwise.report_page import ReportSection, ReportTable, write_report
+import pandas as pd
+
+from lengthwise.report_page import ReportSection, write_report
 from scheduler_adapters.papers.rows import PaperFigure
 from scheduler_adapters.papers.runs import ReproduceConfig
 
@@ -15,9 +17,7 @@ def write_page(config: ReproduceConfig, conditions: str, rows: Sequence[PaperFig
     columns = {f.name: f.name for f in fields(PaperFigure)}
     columns |= {"criterion": "counts if", "pre_set": "criterion"}
     cells = [asdict(r) | {"reproduced": str(r.reproduced), "pre_set": r.settled} for r in rows]
-    table = ReportTable(
-        columns=list(columns.values()), rows=[[row[name] for name in columns] for row in cells]
-    )
+    table = pd.DataFrame(cells, columns=list(columns)).rename(columns=columns)
     return write_report(
         folder,
         title=f"{config.paper.upper()} reproduced in virtual time",

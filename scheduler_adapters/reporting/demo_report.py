@@ -12,7 +12,6 @@ from lengthwise.agreement import figure_text
 from lengthwise.bundle import Manifest
 from lengthwise.report_page import (
     ReportSection,
-    ReportTable,
     page_text,
     save_figure,
     save_table,
@@ -27,19 +26,19 @@ from scheduler_adapters.workload.requests import Requests
 _SHOWN: Final = 48
 _GO_ON: Final = ReportSection(
     heading="Go on",
-    table=ReportTable(
-        columns=("to", "command"),
-        rows=(
-            ("talk to this ranker behind a small vLLM", "make play"),
-            (
+    table=pd.DataFrame(
+        {
+            "to": [
+                "talk to this ranker behind a small vLLM",
                 "know what it would bring to your server",
-                "python -m scheduler_adapters advise --log gateway.jsonl --gpu h100",
-            ),
-            (
                 "put it before your vLLM",
+            ],
+            "command": [
+                "make play",
+                "python -m scheduler_adapters advise --log gateway.jsonl --gpu h100",
                 "python -m scheduler_adapters serve-vllm MODEL --policy pars --scorer HOST:PORT",
-            ),
-        ),
+            ],
+        }
     ),
 )
 
@@ -141,27 +140,26 @@ def _predictor_section(manifest: Manifest, requests: Requests) -> ReportSection:
         heading="Predicted against real",
         text="Each point is a held-out prompt: the score that the service gave it, and how long "
         "its response really was. Only the order of the scores matters to the scheduler.",
-        table=ReportTable(columns=("ranker", "tau_b, held out"), rows=rows),
+        table=pd.DataFrame(rows, columns=["ranker", "tau_b, held out"]),
         figure=figures.scatter_figure(requests.score, requests.output_tokens),
         caption=f"{len(requests)} held-out prompts of {manifest.dataset.get('id')}",
     )
 
 
-def _latency_table(bursts: Bursts) -> ReportTable:
+def _latency_table(bursts: Bursts) -> pd.DataFrame:
     """One row per scheduler: normalised latency and E2E, and how many times below FCFS."""
     summaries = bursts.summaries
     base = summaries["fcfs"].normalized_latency_s.mean
-    return ReportTable(
-        columns=(
-            *("scheduler", "s/token mean", "s/token p90", "FCFS / this"),
-            *("E2E s mean", "E2E s p99", "TTFT s mean"),
-        ),
-        rows=[
-            (
-                *(name, s.normalized_latency_s.mean, s.normalized_latency_s.p90),
-                f"{base / s.normalized_latency_s.mean:.2f}x",
-                *(s.e2e_s.mean, s.e2e_s.p99, s.ttft_s.mean),
-            )
-            for name, s in summaries.items()
-        ],
-    )
+    rows = [
+        {
+            "scheduler": name,
+            "s/token mean": s.normalized_latency_s.mean,
+            "s/token p90": s.normalized_latency_s.p90,
+            "FCFS / this": f"{base / s.normalized_latency_s.mean:.2f}x",
+            "E2E s mean": s.e2e_s.mean,
+            "E2E s p99": s.e2e_s.p99,
+            "TTFT s mean": s.ttft_s.mean,
+        }
+        for name, s in summaries.items()
+    ]
+    return pd.DataFrame(rows)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from lengthwise.bundle import BANNER
 from lengthwise.errors import DataError
-from lengthwise.report_page import ReportSection, ReportTable, page_text, write_page, write_report
+from lengthwise.report_page import ReportSection, page_text, write_page, write_report
 
 
 def a_figure() -> Figure:
@@ -50,7 +50,7 @@ def test_text_is_escaped_and_paragraphs_stay() -> None:
 def test_numbers_of_a_column_have_equally_many_decimals(
     values: list[object], shown: list[str]
 ) -> None:
-    page = a_page(table=ReportTable(columns=["x"], rows=[[value] for value in values]))
+    page = a_page(table=pd.DataFrame({"x": values}))
     assert re.findall("<td[^>]*>(.*?)</td>", page) == shown
 
 
@@ -80,7 +80,7 @@ def test_equal_reports_have_equal_bytes() -> None:
 
 def test_a_column_of_words_is_read_from_the_left() -> None:
     rows = [["pars", 1.5, "3.4x", "python -m training"], ["fcfs", 2.5, "1.0x", None]]
-    page = a_page(table=ReportTable(columns=["policy", "s", "times", "command"], rows=rows))
+    page = a_page(table=pd.DataFrame(rows, columns=["policy", "s", "times", "command"]))
     assert re.findall("<th([^>]*)>", page) == [' class="text"', "", "", ' class="text"']
     assert page.count('<td class="text">') == 4
 

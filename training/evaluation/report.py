@@ -5,11 +5,12 @@ from typing import Any, Final
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from lengthwise.bundle import Manifest
-from lengthwise.report_page import FIGURE_STYLE, ReportSection, ReportTable, page_text
+from lengthwise.report_page import FIGURE_STYLE, ReportSection, page_text
 
 _NUM_WORST: Final = 12
 _CHARACTERS: Final = 90
@@ -40,7 +41,7 @@ def ranker_page(
             text="tau_b is 1 where every pair of prompts is in the right order, 0 by chance. A "
             "second sample is the model's own next answer to the prompt: what no ranker can beat "
             "by much.",
-            table=ReportTable(columns=("ordered by", "tau_b", "from", "to"), rows=order),
+            table=pd.DataFrame(order, columns=["ordered by", "tau_b", "from", "to"]),
         )
     ]
     with matplotlib.rc_context(FIGURE_STYLE):
@@ -50,13 +51,13 @@ def ranker_page(
             ReportSection(heading="Predicted against real", figure=points, caption=caption)
         )
         if coverage:
-            columns = ("quantile", "share of lengths at or below it")
+            columns = ["quantile", "share of lengths at or below it"]
             text = (
                 "A calibrated ranker also predicts quantiles of the length. The share of lengths "
                 "at or below each should be the quantile itself."
             )
             shares = [(float(quantile), share) for quantile, share in coverage.items()]
-            table = ReportTable(columns=columns, rows=shares)
+            table = pd.DataFrame(shares, columns=columns)
             sections.append(ReportSection(heading="Predicted lengths", text=text, table=table))
         sections.append(_worst(prompts, scores, lengths))
         if manifest.history:
@@ -115,5 +116,5 @@ def _worst(
     return ReportSection(
         heading="Worst errors",
         text="The share of all prompts that a prompt was predicted to be longer than, and is.",
-        table=ReportTable(columns=columns, rows=rows),
+        table=pd.DataFrame(rows, columns=columns),
     )

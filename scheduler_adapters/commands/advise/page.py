@@ -9,9 +9,7 @@ import pandas as pd
 
 from lengthwise.report_page import (
     ReportSection,
-    ReportTable,
     save_table,
-    table_of,
     write_report,
 )
 from scheduler_adapters.commands.advise.replay import STATISTICS, Figures, Spread, spread_of
@@ -152,7 +150,7 @@ def _latencies(advice: Advice, table: pd.DataFrame) -> ReportSection:
         "FCFS is first come, first served, as engines do by default; PARS puts requests first "
         "whose answers are predicted to be short; the oracle knows every length, which is the "
         "best that a ranker could do.\n\n" + " ".join(advice.without_ranker),
-        table=table_of(latency_table(advice)),
+        table=latency_table(advice),
         figure=band_figure(drawn, "times the load of the log"),
         caption="Points: simulated loads; bands: 95% intervals. " + " ".join(advice.notes),
         drawn=("latency_by_load", drawn),
@@ -165,16 +163,16 @@ def _prices(advice: Advice) -> Iterator[ReportSection]:
         heading="Who waits longer",
         text=f"Under PARS {share:.0%} of the requests end later than under FCFS, the worst 1% "
         f"of all by {worst_s:.3g} s or more.",
-        table=ReportTable(
+        table=pd.DataFrame(
+            group_rows(advice),
             columns=["requests", "policy", "E2E mean s, FCFS", "E2E mean s", "change"],
-            rows=group_rows(advice),
         ),
     )
     yield ReportSection(
         heading="Instances",
         text=advice.capacity,
-        table=ReportTable(
+        table=pd.DataFrame(
+            [(name, *load, count) for name, (load, count) in advice.carried.items()],
             columns=["policy", "times the log's load", "95% low", "95% high", "instances"],
-            rows=[[name, *load, count] for name, (load, count) in advice.carried.items()],
         ),
     )
