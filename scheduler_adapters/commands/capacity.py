@@ -14,7 +14,6 @@ from typing import Any, Final, Literal, Self
 import numpy as np
 
 from lengthwise.command_line.options import common_options
-from lengthwise.command_line.program import INTERRUPTED
 from lengthwise.errors import ConfigError, at_least, require
 from lengthwise.progress import Progress
 from lengthwise.report_page import ReportSection, write_report
@@ -153,7 +152,7 @@ class CapacityConfig(SearchConfig):
     *("trace", "lengths", "num_requests", "scores", "profile", "policies", "slo", "by"),
     *("out", "json"),
 )
-def run(config: CapacityConfig) -> int:
+def run(config: CapacityConfig) -> None:
     """Find the highest load at which all targets are met, by bisection, with its spread.
 
     Examples:
@@ -184,14 +183,13 @@ def run(config: CapacityConfig) -> int:
         files = write_report(config.out, title=title, lead=lead, sections=sections)
     _show(config, found, lead)
     if done < wanted:
-        print(f"interrupted: {wanted - done} of {wanted} searches are left out", file=sys.stderr)
-        return INTERRUPTED
+        print(f"{wanted - done} of {wanted} searches are left out", file=sys.stderr)
+        raise KeyboardInterrupt
     metrics = {
         f"capacity.{'bound' if name == _BOUND else name}": float(np.mean(values))
         for name, values in found.items()
     }
     config.log(f"capacity by {config.by}", metrics, files)
-    return 0
 
 
 def with_best_split(config: CapacityConfig, requests: Requests) -> CapacityConfig:

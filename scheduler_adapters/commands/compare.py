@@ -11,7 +11,6 @@ from typing import Any, Self
 import pandas as pd
 
 from lengthwise.command_line.options import common_options
-from lengthwise.command_line.program import INTERRUPTED
 from lengthwise.errors import SchedulingError, require
 from lengthwise.progress import Progress
 from lengthwise.report_page import ReportSection, save_table, write_report
@@ -109,7 +108,7 @@ class CompareConfig(SearchConfig):
     *("trace", "lengths", "num_requests", "rate_per_s", "rates_per_s", "scores", "profile"),
     *("policies", "slo", "out"),
 )
-def run(config: CompareConfig) -> int:
+def run(config: CompareConfig) -> None:
     """Run several policies on the same requests and show them side by side.
 
     Examples:
@@ -133,11 +132,11 @@ def run(config: CompareConfig) -> int:
         for system, value in _searches(config, requests):
             found.setdefault(system, []).append(value)
     except (KeyboardInterrupt, SchedulingError) as error:
-        if isinstance(error, SchedulingError) and not outcomes:
+        if not outcomes:
             raise
         stopped = error  # raised again below: finished runs must be kept
     lead, files = config.lead(requests), []
-    if config.out is not None and outcomes:
+    if config.out is not None:
         rows = pd.DataFrame([outcome.row() for outcome in outcomes])
         files = [save_table(rows, config.out / "summary.csv")]
         sections = [*_sections(config, outcomes)]
@@ -148,18 +147,14 @@ def run(config: CompareConfig) -> int:
         plan = config.plan[len(outcomes) :]
         left_out = [system_name(policy, on) + _rate_text(rate) for policy, on, rate in plan]
         left_out += ["the search for the capacity"] * bool(config.slo)
-        why = "interrupted" if isinstance(stopped, KeyboardInterrupt) else "stopped"
-        print(f"{why}: left out {', '.join(left_out)}", file=sys.stderr)
-        if isinstance(stopped, SchedulingError):
-            raise stopped
-        return INTERRUPTED
+        print(f"left out {', '.join(left_out)}", file=sys.stderr)
+        raise stopped
     metrics = {
         f"{outcome.name}.{name}": number
         for outcome in outcomes
         for name, number in outcome.summary.flat().items()
     }
     config.log(f"compare {', '.join(config.policies)}", metrics, files)
-    return 0
 
 
 def _searches(config: CompareConfig, requests: Requests) -> Iterator[tuple[str, float]]:
@@ -206,13 +201,13 @@ def _show(
     config: CompareConfig, outcomes: Sequence[Outcome], found: dict[str, list[float]], lead: str
 ) -> None:
     if config.json:
-        page = None if config.out is None or not outcomes else str(config.out / "report.html")
+        page = None if config.out is None else str(config.out / "report.html")
         capacity = {"capacity": found} if config.slo else {}
         runs = [outcome.row() | reading_figures(outcome.timeline) for outcome in outcomes]
         cluster = {"instances": config.instances} if config.placement_names else {}
         result = {"runs": runs, "scores": config.scores, **cluster, **capacity, "report": page}
         print(to_json(result))
-    elif outcomes:
+    else:
         print(text_of(_table(outcomes).dropna(axis="columns", how="all")))
         print(effect_text(outcomes))
         if found:

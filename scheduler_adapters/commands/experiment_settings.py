@@ -88,7 +88,6 @@ class Setup(InstanceConfig, WorkloadConfig):
         if not files or self.mlruns_dir is None or find_spec("mlflow") is None:
             return
         settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}
-        settings |= {"warning": self.banner} if self.banner else {}
         tags = {NOTE: self.banner} if self.banner else {}
         store = find_store(self.mlruns_dir)
         client = store.open(create=True)

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from lengthwise.command_line.options import common_options
-from lengthwise.command_line.program import INTERRUPTED
 from lengthwise.errors import ConfigError
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
@@ -76,7 +75,7 @@ class SimulateConfig(Setup, ClusterConfig):
     *("trace", "lengths", "num_requests", "rate_per_s", "scores", "profile"),
     *("policy", "settings", "out", "json"),
 )
-def run(config: SimulateConfig) -> int:
+def run(config: SimulateConfig) -> None:
     """Simulate one policy on one or many instances in virtual time; prints the table of latencies.
 
     Examples:
@@ -120,11 +119,9 @@ def run(config: SimulateConfig) -> int:
     summary = summarize(timeline)
     _show(config, summary, timeline, cluster, past_lower_score_fraction(orders))
     if stopped is not None:
-        left_out = summary.num_unfinished
-        print(f"interrupted: {left_out} requests are left out of E2E", file=sys.stderr)
-        return INTERRUPTED
+        print(f"{summary.num_unfinished} requests are left out of E2E", file=sys.stderr)
+        raise stopped
     config.log(f"simulate {config.policy}", summary.flat(), [config.out] if config.out else [])
-    return 0
 
 
 def _show(
