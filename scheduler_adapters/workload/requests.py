@@ -7,10 +7,10 @@ requests = make_requests(..., arrival_s=poisson_arrivals_s(1000, rate_per_s=6.45
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from os import PathLike
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,7 +54,7 @@ class Requests:
 
     def with_scores(self, score: ArrayLike) -> Requests:
         """Return the requests with other scores, (N,) or one for all; NaN means none."""
-        return replace(self, score=_Columns(len(self), None).optional("score", score))
+        return replace(self, score=_Columns(len(self), None).numbers("score", score))
 
 
 def make_requests(
@@ -86,22 +86,17 @@ def make_requests(
     ids = np.arange(count) if request_id is None else request_id
     requests = Requests(
         request_id=check.names("request_id", ids),
-        arrival_s=check.numbers(
-            "arrival_s", arrival_s, "seconds >= 0", lambda c: (c >= 0) & np.isfinite(c)
-        ),
-        prompt_tokens=check.tokens("prompt_tokens", prompt_tokens, least=1),
-        output_tokens=check.tokens("output_tokens", output_tokens, least=1),
-        reasoning_tokens=check.tokens("reasoning_tokens", reasoning_tokens, least=0),
-        score=check.optional("score", scores),
+        arrival_s=check.numbers("arrival_s", arrival_s),
+        prompt_tokens=check.numbers("prompt_tokens", prompt_tokens).astype(np.int64),
+        output_tokens=check.numbers("output_tokens", output_tokens).astype(np.int64),
+        reasoning_tokens=check.numbers("reasoning_tokens", reasoning_tokens).astype(np.int64),
+        score=check.numbers("score", scores),
         user_class=check.names("user_class", user_class),
-        tbt_s=check.optional("tbt_s", tbt_s),
-        score_delay_s=check.numbers(
-            "score_s", score_s, "seconds >= 0, or NaN for never", lambda c: ~(c < 0)
-        ),
+        tbt_s=check.numbers("tbt_s", tbt_s),
+        score_delay_s=check.numbers("score_s", score_s),
     )
     delay_s = np.maximum(requests.score_delay_s - requests.arrival_s, 0.0)
     requests.score_delay_s[:] = np.nan_to_num(delay_s, nan=np.inf, posinf=np.inf)
-    check.refuse(requests.tbt_s <= 0, "tbt_s", requests.tbt_s, "seconds above 0, or NaN for none")
     reasoning = requests.reasoning_tokens
     is_more = reasoning > requests.output_tokens
     check.refuse(is_more, "reasoning_tokens", reasoning, "no more than output_tokens")
@@ -109,6 +104,23 @@ def make_requests(
         log.warning("requests are not in order of arrival: sorted by arrival_s")
         requests = requests.take(np.argsort(requests.arrival_s, kind="stable"))
     return requests
+
+
+def _are_tokens(least: int) -> tuple[Callable[[Floats], Any], str]:
+    right = f"a whole number, {least} to 2**31"
+    return lambda c: (c >= least) & (c <= 2**31) & (c == np.floor(c)), right
+
+
+_RULES: Final[Mapping[str, tuple[Callable[[Floats], Any], str]]] = {
+    "arrival_s": (lambda c: (c >= 0) & np.isfinite(c), "seconds >= 0"),
+    "prompt_tokens": _are_tokens(1),
+    "output_tokens": _are_tokens(1),
+    "reasoning_tokens": _are_tokens(0),
+    "score": (lambda c: ~np.isinf(c), "a finite number, or NaN for none"),
+    "tbt_s": (lambda c: np.isnan(c) | (c > 0) & np.isfinite(c), "seconds above 0, or NaN for none"),
+    "score_s": (lambda c: ~(c < 0), "seconds >= 0, or NaN for never"),
+}
+"""Column -> check of its numbers, and the right values in words."""
 
 
 class _Columns:
@@ -119,29 +131,16 @@ class _Columns:
         if count == 0:
             raise DataError("there are no requests; give at least one", path=path)
 
-    def numbers(
-        self, name: str, values: ArrayLike, wanted: str, is_right: Callable[[Floats], Any]
-    ) -> Floats:
+    def numbers(self, name: str, values: ArrayLike) -> Floats:
+        are_right, right = _RULES[name]
         try:
             column = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError) as error:
             text = f"{name} holds no numbers ({error}); give a number per request"
             raise DataError(text, path=self.path) from error
         column = self._shaped(name, column)
-        self.refuse(~is_right(column), name, column, wanted)
+        self.refuse(~are_right(column), name, column, right)
         return column
-
-    def tokens(self, name: str, values: ArrayLike, *, least: int) -> Ints:
-        right = f"a whole number, {least} to 2**31"
-        column = self.numbers(
-            name, values, right, lambda c: (c >= least) & (c <= 2**31) & (c == np.floor(c))
-        )
-        return column.astype(np.int64)
-
-    def optional(self, name: str, values: ArrayLike) -> Floats:
-        return self.numbers(
-            name, values, "a finite number, or NaN for none", lambda c: ~np.isinf(c)
-        )
 
     def names(self, name: str, values: ArrayLike) -> NDArray[np.str_]:
         import pandas as pd  # late: a scheduler that only calls a scoring service has no pandas
