@@ -131,24 +131,22 @@ def _show(
     cluster: ClusterRun | None,
     past_lower_score: float,
 ) -> None:
-    reading = reading_figures(timeline)
+    reading, moved = reading_figures(timeline), {} if cluster is None else cluster_figures(cluster)
     if config.json:
         named: dict[str, Any] = {"policy": config.policy, "scores": config.scores}
         named["past_lower_score_fraction"] = past_lower_score
         if config.placement is not None:
             named |= {"placement": config.placement, "instances": config.instances}
-        if cluster is not None:
-            named |= cluster_figures(cluster)
-        print(to_json({**named, **summary.to_dict(), **reading}))
+        print(to_json({**named, **moved, **summary.to_dict(), **reading}))
         return
     print(format_summary(config.policy, summary))
     if past_lower_score > 0:
         print(f"{past_lower_score:.1%} of requests were admitted while a lower score waited")
     if reading:
         print(format_reading(summary, reading))
-    if cluster is not None:
+    if moved:
         on = f"placement {config.placement} over {config.instances} instances"
-        print(f"{on}: {format_cluster(cluster_figures(cluster))}")
+        print(f"{on}: {format_cluster(moved)}")
     arrivals = config.arrivals_text(config.rate_per_s, timeline.requests)
     if config.clients is not None:
         arrivals = f"closed loop of {config.clients} clients"
