@@ -297,6 +297,9 @@ class RankOrder(Generic[Item]):
         start = bisect_left(entries, lane, key=_lane)
         return entries[start : bisect_right(entries, lane, start, key=_lane)]
 
+    def __contains__(self, number: int) -> bool:
+        return number in self._by_number
+
     def __len__(self) -> int:
         return len(self.entries)
 
