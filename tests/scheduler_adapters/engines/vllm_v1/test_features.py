@@ -802,7 +802,8 @@ def test_speculative_decoding_keeps_the_order_of_the_queue_and_every_token(engin
         more = {"max_tokens": 40 - number, "extra_args": {SCORE: float(40 - number)}}
         requests.append((str(number), [5, 6, 7 + number] * 6, more | {"ignore_eos": True}))
     plain = answers(engine, *requests)
-    with open_engine(CONFIG, speculative_config=speculative, **ARGUMENTS) as speculating:
+    unguarded = replace(CONFIG, settings={"guard": "none"})
+    with open_engine(unguarded, speculative_config=speculative, **ARGUMENTS) as speculating:
         scheduler = scheduler_of(speculating)
         accepted, update = list[int](), type(scheduler).update_from_output
 
