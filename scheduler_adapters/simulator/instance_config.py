@@ -38,15 +38,11 @@ class InstanceConfig:
     host_gb_per_s: float | None = None
     """Bandwidth to host memory for evicted KV, GB/s (50: PCIe 5 x16); none: evicted KV is computed
     again. Only policies with "offload": true in their settings use it."""
-    host_blocks: int | None = None
-    """KV blocks that fit into host memory; none: no limit."""
 
     def __post_init__(self) -> None:
         gb_per_s = self.host_gb_per_s
         if self.unlimited_kv and self.kv_blocks is not None:
             raise ConfigError(f"kv_blocks is {self.kv_blocks} with unlimited_kv; use one of them")
-        if gb_per_s is None and self.host_blocks is not None:
-            raise ConfigError(f"host_blocks is {self.host_blocks}; give host_gb_per_s as well")
         if gb_per_s is not None:
             require("host_gb_per_s", gb_per_s, 0 < gb_per_s < inf, "GB/s above 0")
         if gb_per_s is not None and self.engine != "plain":
@@ -64,11 +60,8 @@ class InstanceConfig:
         elif self.kv_blocks is not None:
             limits["kv_blocks"] = self.kv_blocks
         if self.host_gb_per_s is not None:
-            limits["host"] = HostLink.of_model(
-                self.profile.partition("@")[0],
-                bytes_per_s=self.host_gb_per_s * 1e9,
-                max_blocks=self.host_blocks,
-            )
+            model = self.profile.partition("@")[0]
+            limits["host"] = HostLink.of_model(model, bytes_per_s=self.host_gb_per_s * 1e9)
         return Instance.preset(self.profile, **limits)
 
 

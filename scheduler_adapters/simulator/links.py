@@ -41,14 +41,6 @@ class HostLink(KvLink):
 
     bytes_per_s: float = 50e9
     """Sum of all copies; the default is PCIe 5 x16 in practice."""
-    max_blocks: int | None = None
-    """KV blocks in host memory, those of copies under way included; None: no limit. Blocks without
-    room are computed again."""
-
-    def __post_init__(self) -> None:
-        KvLink.__post_init__(self)
-        most = self.max_blocks
-        require("max_blocks", most, most is None or most >= 0, "0 or more, or None")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

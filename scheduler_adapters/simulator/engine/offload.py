@@ -19,11 +19,7 @@ class StoredBlocks:
     def __init__(self, instance: Instance, load: LoadView) -> None:
         host = instance.host
         self.load = load
-        self.copies: HostCopies | None = None
-        self.max_host_blocks: float = 0
-        if host is not None:
-            self.copies = HostCopies(host, block_tokens=instance.block_tokens)
-            self.max_host_blocks = inf if host.max_blocks is None else host.max_blocks
+        self.copies = None if host is None else HostCopies(host, block_tokens=instance.block_tokens)
         self.copying: dict[int, RequestState] = {}
         """Requests by number of their copy under way."""
         self.used_host_blocks = self.brought_blocks = self.prompt_tokens = 0
@@ -33,8 +29,8 @@ class StoredBlocks:
         self.next_landing_s = inf
 
     def offload(self, request: RequestState, blocks: int) -> None:
-        """Copy the computed blocks of an evicted request to the host, where that has room."""
-        if blocks and self.used_host_blocks + blocks <= self.max_host_blocks:
+        """Copy the computed blocks of an evicted request to the host, if there is one."""
+        if blocks and self.copies is not None:
             request.stored_blocks = blocks
             self.used_host_blocks += blocks
             self.prompt_tokens += request.view.prompt_tokens

@@ -193,7 +193,6 @@ hosts = st.builds(
     kv_bytes_per_token=st.just(1),
     bytes_per_s=st.sampled_from([1e9, 20_000.0, 1_000.0, 100.0]),
     latency_s=st.sampled_from([0.0, 0.02]),
-    max_blocks=st.sampled_from([None, 3, 12]),
 )
 """From faster than a step to several steps for a block."""
 

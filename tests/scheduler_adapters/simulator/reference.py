@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthwise.errors import InvalidDecision, SchedulingError
-from scheduler_adapters.planner.step_budget import StepBudget, evict_order, limit_of
+from scheduler_adapters.planner.step_budget import StepBudget, evict_order
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
 from scheduler_adapters.simulator.engine.memory import MAX_EVICTIONS_PER_REQUEST
 from scheduler_adapters.simulator.engine.ranked_requests import MAX_SUCCESSORS
@@ -149,7 +149,6 @@ class ReferenceEngine:
         self.late: list[tuple[float, int, float]] = []
         """Scores still to come after their requests: when, row, score."""
         instance.check(policy)
-        self.host_used_blocks = 0
         self.copies: HostCopies | None = None
         self.copying: dict[int, _Live] = {}
         if instance.host is not None:
@@ -207,7 +206,6 @@ class ReferenceEngine:
         for live in landed:
             live.is_moving = False
         for live in back:
-            self.host_used_blocks -= live.host_blocks
             live.host_blocks = 0
             live.view.phase = Phase.PREFILL if live.prefill_left else live.decode_phase
         self._count()
@@ -482,15 +480,14 @@ class ReferenceEngine:
         self._ask(live)
 
     def _offload(self, live: _Live) -> None:
-        """Copy what a victim has computed to the host, where that has room."""
+        """Copy what a victim has computed to the host."""
         assert self.instance.host is not None
         assert self.copies is not None
         is_whole = live.prefill_left == 0
         done = self.instance.blocks(live.context - live.prefill_left)
         blocks = live.blocks if is_whole else done
-        if blocks and self.host_used_blocks + blocks <= limit_of(self.instance.host.max_blocks):
+        if blocks:
             live.host_blocks, live.is_moving = blocks, True
-            self.host_used_blocks += blocks
             self.copying[self.copies.start(self.load.now_s, blocks)] = live
 
     def _run_step(self, record: TimelineRecord, step: _Step) -> None:

@@ -15,10 +15,9 @@ PROFILE = "llama-3-8b@a100-80g"
 def test_limits_take_the_place_of_the_profile_s():
     plain = InstanceConfig(max_num_seqs=7, max_tokens=99).instance()
     assert plain == Instance.preset(PROFILE, max_num_seqs=7, max_tokens=99)
-    limited = InstanceConfig(kv_blocks=50, host_gb_per_s=2.0, host_blocks=9).instance()
+    limited = InstanceConfig(kv_blocks=50, host_gb_per_s=2.0).instance()
     assert limited.kv_blocks == 50
     assert limited.host is not None
-    assert limited.host.max_blocks == 9
 
 
 def test_unlimited_memory_holds_what_the_profile_s_does_not():
@@ -30,7 +29,6 @@ def test_unlimited_memory_holds_what_the_profile_s_does_not():
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        ({"host_blocks": 9}, "give host_gb_per_s as well"),
         ({"kv_blocks": 9, "unlimited_kv": True}, "use one of them"),
         ({"host_gb_per_s": 0.0}, "use GB/s above 0"),
         ({"host_gb_per_s": float("inf")}, "use GB/s above 0"),

@@ -152,7 +152,6 @@ def test_how_often_one_asks_does_not_matter(starts):
                 ("latency_s", -1.0),
             )
         ),
-        (HostLink, "max_blocks", -1),
     ],
 )
 def test_a_link_that_cannot_be_is_refused(link, field, value):
