@@ -88,7 +88,7 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
         except UnsupportedByEngine as error:
             log.warning("%s; the demo leaves the real engine out", error)
     page = config.trained / "report.html"
-    write_demo_report(page, bundle.manifest, requests, simulated, served)
+    write_demo_report(page, bundle.manifest, simulated, served)
     return _figures(bundle, simulated, served) | {"report": str(page)}
 
 

@@ -21,7 +21,6 @@ from scheduler_adapters.reporting import figures
 from scheduler_adapters.reporting.latency_tables import ecdf_table
 from scheduler_adapters.timeline.latency_metrics import Summary, summarize
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.requests import Requests
 
 _SHOWN: Final = 48
 _GO_ON: Final = ReportSection(
@@ -58,7 +57,6 @@ class Bursts:
 def write_demo_report(
     page: Path,
     manifest: Manifest,
-    requests: Requests,
     simulated: Bursts,
     served: Bursts | None,
 ) -> None:
@@ -66,7 +64,7 @@ def write_demo_report(
     sections = [_waiting_section(simulated), _latency_section("In the simulator", simulated)]
     if served is not None:
         sections.append(_latency_section("In vLLM", served))
-    sections += [_predictor_section(manifest, requests), _GO_ON]
+    sections += [_predictor_section(manifest), _GO_ON]
     means = {name: s.normalized_latency_s.mean for name, s in simulated.summaries.items()}
     banner = f"{manifest.banner}. " if manifest.banner else ""
     lead = (
@@ -125,7 +123,7 @@ def _latency_section(heading: str, bursts: Bursts) -> ReportSection:
     )
 
 
-def _predictor_section(manifest: Manifest, requests: Requests) -> ReportSection:
+def _predictor_section(manifest: Manifest) -> ReportSection:
     metrics = manifest.metrics
     rows = [
         ("this ranker", metrics.get("tau_b")),
@@ -138,11 +136,8 @@ def _predictor_section(manifest: Manifest, requests: Requests) -> ReportSection:
     rows = [(name, "undefined" if value is None else value) for name, value in rows]
     return ReportSection(
         heading="Predicted against real",
-        text="Each point is a held-out prompt: the score that the service gave it, and how long "
-        "its response really was. Only the order of the scores matters to the scheduler.",
+        text="Only the order of the scores matters to the scheduler.",
         table=pd.DataFrame(rows, columns=["ranker", "tau_b, held out"]),
-        figure=figures.scatter_figure(requests.score, requests.output_tokens),
-        caption=f"{len(requests)} held-out prompts of {manifest.dataset.get('id')}",
     )
 
 

@@ -12,7 +12,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
-from numpy.typing import ArrayLike
 
 from lengthwise.report_page import FIGURE_STYLE
 
@@ -234,14 +233,4 @@ def capacity_figure(table: pd.DataFrame, xlabel: str) -> Figure:
         axis.set(xlabel=xlabel)
         axis.grid(visible=False, axis="y")
         axis.invert_yaxis()
-        return figure
-
-
-def scatter_figure(scores: ArrayLike, lengths: ArrayLike) -> Figure:
-    """Scores and lengths, as pixels: a file with thousands of them stays small."""
-    with _canvas(5.6, 3.4, dpi=110) as (figure, axis):
-        dots: dict[str, Any] = {"s": 7, "alpha": 0.35, "color": COLOURS["pars"], "linewidths": 0}
-        axis.scatter(scores, lengths, **dots, rasterized=True)
-        axis.set(xlabel="score (higher = longer)", ylabel="response length (tokens)")
-        axis.set_yscale("log")
         return figure
