@@ -12,16 +12,16 @@ from lengthwise.__main__ import main
 from lengthwise.tables.files import _standard_input
 from tests.lengthwise.tables import logs
 
+Capture = pytest.CaptureFixture[str]
 
-def inspected(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+
+def inspected(capsys: Capture, *arguments: object) -> dict[str, Any]:
     assert main(["inspect", *map(str, arguments), "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
     return found
 
 
-def test_the_result_has_counts_sources_and_the_first_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_result_has_counts_sources_and_the_first_rows(tmp_path: Path, capsys: Capture) -> None:
     path = logs.write_lines(tmp_path / "log.jsonl", logs.OPENAI)
     found = inspected(capsys, path, "--rows", 1)
     assert (found["format"], found["files"], found["rows"]) == ("OpenAI", [str(path)], 4)
@@ -45,7 +45,7 @@ def test_the_result_has_counts_sources_and_the_first_rows(
 
 
 def test_what_other_commands_refuse_is_a_warning_or_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capture
 ) -> None:
     rows: logs.Rows = [{"timestamp": n, "output_tokens": n} for n in (0, 500, 900)]
     path = logs.write_lines(tmp_path / "t.jsonl", [*rows, {"output_tokens": "x"}])
@@ -57,9 +57,7 @@ def test_what_other_commands_refuse_is_a_warning_or_counted(
     assert [row["arrival_s"] for row in in_ms["sample"]] == [0.0, 0.4]
 
 
-def test_the_standard_input_is_a_log(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_standard_input_is_a_log(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(json.dumps(row) + "\n" for row in logs.OPENAI)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     _standard_input.cache_clear()
@@ -67,7 +65,7 @@ def test_the_standard_input_is_a_log(
     _standard_input.cache_clear()
 
 
-def test_wrong_settings_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_settings_are_refused(capsys: Capture) -> None:
     assert main(["inspect", "absent.jsonl"]) == 2
     assert main(["inspect", "x", "--rows", "-2"]) == 2
     assert "does not exist" in capsys.readouterr().err

@@ -7,7 +7,6 @@ import pytest
 
 from lengthwise.bundle import BANNER
 from lengthwise.errors import ConfigError
-from lengthwise.report_page import page_text
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import experiment_settings
 from scheduler_adapters.commands.experiment_settings import (
@@ -92,9 +91,6 @@ def test_scores_of_a_ranker_of_invented_data_carry_its_banner(tmp_path, monkeypa
     monkeypatch.setattr(workload, "read_manifest", lambda folder: manifest)
     setup = Setup(trace=(str(tmp_path / "t.csv"),), scores="bundle:run/bundle")
     assert setup.conditions("all at 0 s", 5).startswith(f"{BANNER}. llama")
-    text = page_text(title="t", lead=setup.conditions("", 5), sections=[])
-    assert text.count(BANNER) == 1
-    assert f'<p class="banner">{BANNER}</p><h1>' in text
     assert Setup().banner is None
 
 

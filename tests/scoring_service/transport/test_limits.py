@@ -44,15 +44,6 @@ def test_adding_a_call_again_restarts_its_time(made):
     assert len(blocked) == 1
 
 
-def test_of_too_many_calls_the_oldest_are_cancelled_and_at_the_end_all(made):
-    blocked, _, cancelled = made
-    for name in "abcde":
-        blocked.add(name)
-    assert cancelled == ["a", "b"]
-    blocked.cancel_all()
-    assert cancelled == ["a", "b", "c", "d", "e"]
-
-
 def test_a_call_that_cannot_be_cancelled_keeps_no_other(caplog):
     clock = Clock()
 

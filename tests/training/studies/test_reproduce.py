@@ -14,16 +14,12 @@ from training.data.synthetic import generate
 from training.studies import reproduce
 from training.studies.reproduce import paper_figures, train_seeds
 
+Capture = pytest.CaptureFixture[str]
+
 CURVE = [{"val/tau_b": 0.3, "cpu_s": 1.0}, {"val/tau_b": 0.5, "cpu_s": 2.0}]
 
 
-def run(
-    backbone: Path,
-    card: Path,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    *more: str,
-) -> dict[str, Any]:
+def run(backbone: Path, card: Path, folder: Path, capsys: Capture, *more: str) -> dict[str, Any]:
     """The result of a study on a tiny backbone."""
     own = ["--data-dir", str(folder), "--mlruns-dir", str(folder / "mlruns"), "--threads", "1"]
     fixed = ["--dataset", str(card), "--backbone", str(backbone), "--epochs", "1", "--json"]
@@ -37,7 +33,7 @@ def test_every_row_sees_as_many_prompts_and_says_what_it_cost(
     tiny_bert: Path,
     make_card: Callable[..., Path],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     card = make_card(generate(300, seed=5)[0])
     result = run(tiny_bert, card, tmp_path, capsys, "--prompts", "128")

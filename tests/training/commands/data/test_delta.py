@@ -8,6 +8,8 @@ import pytest
 
 from training.__main__ import main
 
+Capture = pytest.CaptureFixture[str]
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> str:
@@ -19,9 +21,7 @@ def table(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_delta_is_what_a_part_of_the_prompts_stays_within(
-    table: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_delta_is_what_a_part_of_the_prompts_stays_within(table: str, capsys: Capture) -> None:
     assert main(["delta", "--data", table, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["delta"] == pytest.approx(0.2)
@@ -30,9 +30,7 @@ def test_delta_is_what_a_part_of_the_prompts_stays_within(
     assert "delta              0.200, of half of the prompts" in capsys.readouterr().out
 
 
-def test_answers_that_were_given_once_tell_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_that_were_given_once_tell_nothing(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "logs.csv"
     path.write_text("prompt,output_tokens\na,1\nb,2\n")
     assert main(["delta", "--data", str(path)]) == 2
