@@ -188,8 +188,8 @@ def test_the_tests_mirror_the_rooms() -> None:
     assert not missing
 
 
-MAX_SOURCE_LINES = 38_000
-MAX_SOURCE_STATEMENTS = 20_500
+MAX_SOURCE_LINES = 38_550
+MAX_SOURCE_STATEMENTS = 20_950
 MAX_TEST_LINES = 40_000
 """A larger limit needs a reason in `docs/architecture.md`."""
 

@@ -100,6 +100,7 @@ def token_counter(name: str) -> Callable[[str], int]:
         reason = str(error).splitlines()[0][:200]
         raise ConfigError(f"tokenizer {name!r} cannot be loaded ({reason})") from error
     made.no_truncation()
+    made.no_padding()
 
     def count(text: str) -> int:
         return len(made.encode(text, add_special_tokens=False))

@@ -12,5 +12,7 @@ from tokenizers.pre_tokenizers import Whitespace
 def tokenizer(tmp_path: Path) -> Path:
     made = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     made.pre_tokenizer = Whitespace()
+    made.enable_padding(length=64)
+    made.enable_truncation(2)
     made.save(str(tmp_path / "words.json"))
     return tmp_path / "words.json"
