@@ -24,7 +24,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from lengthwise.__main__ import by_name
+from lengthwise.__main__ import LOGS, by_name
 from lengthwise.bundle import ModelBundle
 from lengthwise.child_processes import free_port, started
 from lengthwise.command_line.program import programs
@@ -36,7 +36,7 @@ from training.data.synthetic import generate
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/guides/*.md"))]
 ELSEWHERE = re.compile(r"make |pip install |python -m scheduler_adapters serve-vllm ")
-OURS = re.compile(r"python -m (training|scoring_service|scheduler_adapters) (.*)")
+OURS = re.compile(r"python -m (lengthwise|training|scoring_service|scheduler_adapters) (.*)")
 
 LESS = {
     "training fit": "--epochs 1 --optim.encoder-lr 1e-3 --encoder.backbone BACKBONE --threads 1",
@@ -61,7 +61,7 @@ def typed(page: Path) -> list[str]:
 def in_full(line: str) -> str:
     """The command of a package that a short form stands for."""
     _, name, arguments = line.split(" ", 2)
-    program, command = by_name(programs().values())[name]
+    program, command = by_name([LOGS, *programs().values()])[name]
     return f"python -m {program.module} {command} {arguments}"
 
 
