@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import string
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,6 +28,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 # A shell's background job ignores Ctrl-C and so would the processes that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _proxies_end_with_their_test() -> Iterator[None]:
+    """urllib keeps the opener of its first call, with the proxies of that test."""
+    yield
+    urllib.request._opener = None  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)
