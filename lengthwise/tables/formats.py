@@ -186,7 +186,7 @@ LANGFUSE: Final = LogFormat(
     ),
     reasoning_tokens=("usageDetails.output_reasoning*", "usage_details.output_reasoning*"),
     output_parts=("usageDetails.output_*", "usage_details.output_*"),
-    cached_tokens=(*("usageDetails.[ic]*_*", "usage_details.[ic]*_*"),),
+    cached_tokens=("usageDetails.[ic]*_*", "usage_details.[ic]*_*"),
     total_tokens=("usageDetails.total", "usage_details.total", "usage.total", "totalUsage"),
     parts_beside=True,
     model=("model", "providedModelName", "provided_model_name"),
@@ -216,7 +216,7 @@ OPENAI: Final = LogFormat(
     ),
     request_id=("request_id", "requestId", "id", *_under(_RESPONSE, ("id",))),
     finish_reason=_under(_RESPONSE, _FINISH),
-    limit=_under(_REQUEST, (*_LIMITS, "generationConfig.maxOutputTokens")),
+    limit=_under(_REQUEST, _LIMITS),
     choices=_under(_RESPONSE, ("choices", "candidates")),
     broken=_under(_RESPONSE, ("broken",)),
     answered={

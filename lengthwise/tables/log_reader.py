@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,6 +39,7 @@ from lengthwise.tables.values import count_of, first_at, shape_of, unpacked, val
 if TYPE_CHECKING:
     import pandas as pd
 
+NO_ROWS: Final = "the table has no rows; give some"
 NO_ANSWER: Final = "an output of 0 tokens"
 _OPTIONS: Final = {
     "prompt": PROMPT,
@@ -66,9 +66,6 @@ _INSTANTS: Final = 1e8
 """Times above are seconds since 1970, which the first request starts anew."""
 _MOST_SHAPES: Final = 4096
 _CUT: Final = "litellm_truncated"
-
-log = logging.getLogger(__name__)
-
 
 _Way = tuple[str, tuple[str, ...]]
 """A path, and its keys in rows of one shape; no keys: `value_at` walks."""
@@ -491,7 +488,7 @@ class LogReader:
 
     def _nothing(self, files: Sequence[Path]) -> DataError:
         if not self.num_rows:
-            return DataError("the table has no rows; give some", path=files[0])
+            return DataError(NO_ROWS, path=files[0])
         most = ", ".join(f"{n} {why}" for why, n in self.left_out.most_common(5))
         is_cut = any(why.startswith("censored") for why in self.left_out)
         option = f"; keep censored rows with {CENSORED} keep" * is_cut

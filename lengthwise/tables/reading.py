@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Final
 from lengthwise.errors import DataError
 from lengthwise.tables.files import BadRow, Paths, Row, files_of, kind_of, lines_of, opened, rows_of
 from lengthwise.tables.formats import TABLE, LogFormat, recognise
-from lengthwise.tables.log_reader import Log, LogReader, no_column
+from lengthwise.tables.log_reader import NO_ROWS, Log, LogReader, no_column
 from lengthwise.tables.options import ReadingOptions
 from lengthwise.tables.vllm_log import VLLM, vllm_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NO_ROWS: Final = "the table has no rows; give some"
 _PLAIN: Final = frozenset(("prompt", "output_tokens"))
 """Columns of a table that is no log."""
 _SAMPLE: Final = 50

@@ -14,7 +14,6 @@ _KEPT: Final = (
     *("id", "model", "modelVersion", "created", "error", "incomplete_details", "stop_reason"),
     "usageMetadata",
 )
-BROKEN: Final = "its stream broke off"
 
 
 def merged_stream(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -55,11 +55,6 @@ class Times:
         self.numbers.append(np.nan)
         self.is_wall.append(True)
 
-    def drop_last(self) -> None:
-        """Take the last time away."""
-        self.numbers.pop()
-        self.is_wall.pop()
-
     def in_seconds(
         self, name: str, unit: str | None, known_unit: str | None, others: Sequence[str] = ()
     ) -> tuple[NDArray[np.float64], str]:

@@ -62,9 +62,8 @@ def settle(
             reasoning, output, rule = total - prompt - output, total - prompt, INSIDE_TOTAL
         else:
             parts = f"prompt {prompt} and output {output}"
-            parts += f", reasoning {more_out}" * bool(more_out) + f", cached {more_in}" * bool(
-                more_in
-            )
+            parts += f", reasoning {more_out}" * bool(more_out)
+            parts += f", cached {more_in}" * bool(more_in)
             doubt = f"token counts are not the total ({parts} of {total})"
     elif total and output is None and prompt is not None and total >= prompt:
         output, rule = total - prompt, INSIDE_TOTAL
