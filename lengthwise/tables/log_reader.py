@@ -267,7 +267,7 @@ class LogReader:
         if output is None and reasoning is not None and answer is not None:
             output = reasoning + answer
         counts = dict(zip(_COUNTS, (found.prompt, output, reasoning, answer), strict=True))
-        if (reason := self._unfit(row, values, prompt, counts)) is not None:
+        if (reason := self._unfit(row, values, prompt, prompt_from, counts)) is not None:
             return reason
         arrival = values.get("arrival_s")
         if "request_id" in values:
@@ -335,6 +335,7 @@ class LogReader:
         row: Mapping[str, Any],
         values: Mapping[str, Any],
         prompt: str | None,
+        prompt_from: str,
         counts: Mapping[str, int | None],
     ) -> str | None:
         """Return why a row is bad or left out; None for a good row."""
@@ -364,7 +365,7 @@ class LogReader:
                     else self._missing(name)
                 )
         if "prompt" in self.needs and prompt is None:
-            if any(prompt_of(value_at(row, path)) == REDACTED for path in self.fields["prompt"]):
+            if prompt_from == REDACTED:
                 return "LiteLLM redacted the prompt (turn_off_message_logging is set)"
             return self._missing("prompt")
         for name in self.options.length_column[1:]:

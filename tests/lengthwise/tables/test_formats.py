@@ -56,24 +56,25 @@ def test_the_parts_of_a_pair_may_have_other_names_and_be_text(
     assert columns(read(tmp_path, logs.BATCH), "output_tokens") == [(1,), (2,), (3,)]
 
 
-def test_litellm_keeps_the_prompt_in_one_of_two_places(tmp_path: Path) -> None:
-    log = read(tmp_path, logs.LITELLM)
-    assert log.format == "LiteLLM"
+@pytest.mark.parametrize(
+    ("name", "rows", "first", "second", "left_out"),
+    [
+        # LiteLLM keeps the prompt in one of two places.
+        ("LiteLLM", logs.LITELLM, (12, 0, 0.0), (30, 20, 1.0), "status is 'failure'"),
+        # Langfuse takes details off the output, and they are added again.
+        ("Langfuse", logs.LANGFUSE, (11, 0, 0.0), (30, 24, 1.75), "type is 'SPAN'"),
+    ],
+)
+def test_the_rows_of_a_gateway_are_read_and_others_counted(
+    tmp_path: Path, name: str, rows: logs.Rows, first: Any, second: Any, left_out: str
+) -> None:
+    log = read(tmp_path, rows)
+    assert log.format == name
     assert columns(log, "prompt", "output_tokens", "reasoning_tokens", "arrival_s") == [
-        ("one", 12, 0, 0.0),
-        ("two", 30, 20, 1.0),
+        ("one", *first),
+        ("two", *second),
     ]
-    assert log.left_out == {"status is 'failure'": 1}
-
-
-def test_langfuse_takes_details_off_the_output_and_they_are_added_again(tmp_path: Path) -> None:
-    log = read(tmp_path, logs.LANGFUSE)
-    assert log.format == "Langfuse"
-    assert columns(log, "prompt", "output_tokens", "reasoning_tokens", "arrival_s") == [
-        ("one", 11, 0, 0.0),
-        ("two", 30, 24, 1.75),
-    ]
-    assert log.left_out == {"type is 'SPAN'": 1}
+    assert log.left_out == {left_out: 1}
 
 
 USAGES: list[tuple[dict[str, Any], tuple[int, int]]] = [
