@@ -8,7 +8,7 @@ import numpy as np
 from lengthwise.command_line.options import POSITIONAL, common_options
 from lengthwise.errors import require
 from lengthwise.strict_json import to_json
-from lengthwise.tables.log_reader import Log, quantiles
+from lengthwise.tables.log_reader import OPTIONS, ORIGINS, Log, quantiles
 from lengthwise.tables.options import TraceOptions
 from lengthwise.tables.reading import read_log
 
@@ -75,6 +75,13 @@ def text_of(log: Log, sample: list[dict[str, Any]]) -> str:
     lines += [f"left out    {count:,} {reason}" for reason, count in log.left_out.items()]
     lines += [f"warning     {text}" for text in log.warnings]
     lines += [f"{name:17} from {source}" for name, source in log.sources.items()]
+    missing = [name for name in ORIGINS if name not in log.sources]
+    if any("--time-unit" in text for text in log.warnings):
+        missing.remove("arrival_s")
+    lines += [
+        f"{name:17} not found; if a column holds it, {OPTIONS[name]} COLUMN" for name in missing
+    ]
+    lines += [f"not read    {', '.join(log.unread)}"] * bool(log.unread)
     lines += [
         f"{name:17} {quantiles(log.frame[name])}" for name in _SAMPLE[1:4] if name in log.frame
     ]

@@ -95,7 +95,7 @@ _TIMES: Final = (
     *("requested_at", "requestedAt", "request_created_at", "start_time", "startTime", "@timestamp"),
 )
 _ARRIVALS: Final = (
-    *("arrival_s", "arrival_time", "arrival_time_s", "arrived_at", "timestamp_s"),
+    *("arrival_s", "arrival", "arrival_time", "arrival_time_s", "arrived_at", "timestamp_s"),
     *("timestamp_ms", "arrival_ms", "arrival_time_ms", "TIMESTAMP", "Timestamp", "timestamp"),
 )
 _LIMITS: Final = (

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 NO_ROWS: Final = "the table has no rows; give some"
 NO_ANSWER: Final = "an output of 0 tokens"
-_OPTIONS: Final = {
+OPTIONS: Final = {
     "prompt": PROMPT,
     "output_tokens": LENGTH,
     "prompt_tokens": PROMPT_TOKENS,
@@ -49,7 +49,7 @@ _OPTIONS: Final = {
     "model": MODEL,
 }
 _COUNTS: Final = ("prompt_tokens", "output_tokens", "reasoning_tokens", "answer_tokens")
-_ORIGINS: Final = ("prompt", "output_tokens", "prompt_tokens", "arrival_s")
+ORIGINS: Final = ("prompt", "output_tokens", "prompt_tokens", "arrival_s")
 _FIELDS: Final = (
     *("prompt", "output_tokens", "prompt_tokens", "reasoning_tokens", "total_tokens"),
     *("cached_tokens", "output_parts", "model", "arrival_s", "request_id", "finish_reason"),
@@ -101,6 +101,8 @@ class Log:
     warnings: tuple[str, ...]
     sources: Mapping[str, str]
     """Our column -> column or rule that it is from."""
+    unread: tuple[str, ...] = ()
+    """Columns of a plain table that hold nothing we read."""
 
     def short_form(self) -> list[str]:
         """Return the log in three lines: its rows, its sources, its lengths and times."""
@@ -150,6 +152,7 @@ class LogReader:
         self.left_out: Counter[str] = Counter()
         self.warned: Counter[str] = Counter()
         self.origins: Counter[tuple[str, ...]] = Counter()
+        self.unread: dict[str, None] = {}
         self.seen: set[int] = set()
         self.ids: set[int] = set()
         self.tokenizer = str(options.tokenizer)
@@ -199,12 +202,15 @@ class LogReader:
             if rows and not any(first_at(row, paths[name]) is not None for row in rows)
         }
         if missing:
-            given = [f"{_OPTIONS.get(name, LENGTH)} COLUMN" for name in missing.values()]
+            given = [f"{OPTIONS.get(name, LENGTH)} COLUMN" for name in missing.values()]
             more = "".join(_MORE.get(name, "") for name in missing.values())
             advice = f"; give {' '.join(dict.fromkeys(given))}{more}"
             text = no_column(list(missing), _leaves(rows[0]), advice)
             raise DataError(text, path=path)
         every_path = (*chain(*paths.values()), *known.answered, *known.no_load)
+        if known is TABLE and rows:
+            read = {path.partition(".")[0] for path in every_path} | set(every_path)
+            self.unread |= dict.fromkeys(name for name in rows[0] if name not in read)
         self.inner = frozenset(
             ".".join(keys[start:end])
             for keys in (path.split(".") for path in every_path)
@@ -455,6 +461,7 @@ class LogReader:
                 f"{count:,} {text}" if count else text for text, count in self.warned.items()
             ),
             sources={name: _shares(found) for name, found in self.sources.items()},
+            unread=tuple(self.unread),
         )
 
     def _columns(self) -> dict[str, Any]:
@@ -482,7 +489,7 @@ class LogReader:
     def _sources(self) -> dict[str, Counter[str]]:
         found: dict[str, Counter[str]] = defaultdict(Counter)
         for origins, rows in self.origins.items():
-            for name, source in zip(_ORIGINS, origins, strict=True):
+            for name, source in zip(ORIGINS, origins, strict=True):
                 if source:
                     found[name][source] += rows
         return found

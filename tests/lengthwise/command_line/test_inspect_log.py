@@ -57,6 +57,15 @@ def test_what_other_commands_refuse_is_a_warning_or_counted(
     assert [row["arrival_s"] for row in in_ms["sample"]] == [0.0, 0.4]
 
 
+def test_columns_that_are_not_read_are_named(tmp_path: Path, capsys: Capture) -> None:
+    row = {"began": 17, "prompt": "a", "output_tokens": 5}
+    path = logs.write_lines(tmp_path / "t.jsonl", [row])
+    assert main(["inspect", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "arrival_s         not found; if a column holds it, --arrival-column COLUMN" in text
+    assert "not read    began\n" in text
+
+
 def test_the_standard_input_is_a_log(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(json.dumps(row) + "\n" for row in logs.OPENAI)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
