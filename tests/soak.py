@@ -70,7 +70,7 @@ def _service(scratch: Path) -> Iterator[Service]:
     bundle, metrics = write_tiny_bundle(scratch / "bundle").path, f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle)]
     command += ["--address", "127.0.0.1:0", "--metrics-address", metrics]
-    command += ["--reflection", "true", "--reload-poll-s", "0.5", "--drain-grace-s", "2"]
+    command += ["--reload-poll-s", "0.5", "--drain-grace-s", "2"]
     command += ["--report-log", str(scratch / "log.jsonl")]
     # Filled within a minute: 65,536 results, the default, take 27 MB and longer than the soak.
     command += ["--cache-entries", "1000"]

@@ -21,14 +21,14 @@ from scoring_service.service.scoring import CallAnswer, ScoringService
 SERVICE: Final = "inference.GRPCInferenceService"
 INPUT: Final = "text"
 OUTPUT: Final = "score"
-POOL: Final = descriptor_pool.DescriptorPool()
-"""Pool of the protocol's messages; a client of it in this process uses the default pool."""
 
 
 def _load_messages() -> dict[str, Any]:
     serialized = (files("scoring_service.proto") / "open_inference.desc").read_bytes()
     described = descriptor_pb2.FileDescriptorSet.FromString(serialized)
-    kinds = message_factory.GetMessages(described.file, pool=POOL)
+    # A client of the protocol in this process uses the default pool.
+    pool = descriptor_pool.DescriptorPool()
+    kinds = message_factory.GetMessages(described.file, pool=pool)
     return {kind.DESCRIPTOR.name: kind for kind in kinds.values()}
 
 

@@ -4,13 +4,13 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final
 
 import grpc
 
 from lengthwise.errors import ConfigError
 from scoring_service.ranker.model import RankerModel
-from scoring_service.server import oip, reflection, security
+from scoring_service.server import oip, security
 from scoring_service.server.call_lifecycle import CallLifecycle
 from scoring_service.server.health import SERVICE as HEALTH
 from scoring_service.server.health import Health
@@ -20,7 +20,7 @@ from scoring_service.service.config import ServerConfig, split_address
 from scoring_service.service.reload import Locate, ModelReloader
 from scoring_service.service.scoring import ScoringService
 from scoring_service.transport.direct import Admit, ClientBlocked, DirectMethod, Handle, supports
-from scoring_service.transport.limits import BlockedCalls, Workers
+from scoring_service.transport.limits import Workers
 from scoring_service.transport.scrapes import ScrapeEndpoint
 
 _log = logging.getLogger(__name__)
@@ -52,9 +52,6 @@ class ScoringServer:
             max_tasks=config.max_concurrent_calls,
             max_bytes=config.max_waiting_bytes,
         )
-        self._swept: list[BlockedCalls[Any]] = list(self._blocked)
-        # grpcio's own threads: only reflection uses them, half of them to end silent calls.
-        self._threads = ThreadPoolExecutor(2 * reflection.MAX_CALLS, "call")
         self._server = self._build()
         self.port = _bind(self._server, config.address, security.server_credentials(config))
         self._scrapes: ScrapeEndpoint | None = None
@@ -98,7 +95,6 @@ class ScoringServer:
         self._stopped.set()
         if self._reloader is not None:
             self._reloader.stop(_END_S)
-        self._threads.shutdown(wait=False, cancel_futures=True)
         self._workers.close()
         self.service.reports.close()
         if self._scrapes is not None:
@@ -107,11 +103,8 @@ class ScoringServer:
     def _build(self) -> grpc.Server:
         config = self._config
         tokens = security.read_tokens(config.token_file)
-        server = grpc.server(
-            self._threads,
-            options=_options(config),
-            maximum_concurrent_rpcs=2 * reflection.MAX_CALLS,
-        )
+        # grpcio demands threads, of which no method here starts any.
+        server = grpc.server(ThreadPoolExecutor(1), options=_options(config))
         if not supports(server):
             raise ConfigError(
                 f"grpcio {grpc.__version__} is not built as this service expects; install 1.85.1, "
@@ -134,15 +127,11 @@ class ScoringServer:
             DirectMethod(server, path, handle, self._blocked, admit)
             for path, handle, admit in handlers
         ]
-        if config.reflection:
-            described = reflection.Reflection((SERVICE, oip.SERVICE, HEALTH), tokens)
-            server.add_generic_rpc_handlers([described.handlers()])
-            self._swept.append(described.silent)
         return server
 
     def _sweep(self) -> None:
         while not self._stopped.wait(_SWEEP_S):
-            for blocked in self._swept:
+            for blocked in self._blocked:
                 blocked.cancel_overdue()
 
 

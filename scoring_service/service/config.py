@@ -77,8 +77,6 @@ class ServerConfig:
     """Bearer tokens that are accepted, one per line; null accepts every call."""
     report_token_file: str | None = None
     """Bearer tokens accepted for reports only; null refuses reports where token_file is set."""
-    reflection: bool = False
-    """Answer server reflection, which lists services and messages, e.g. to grpcurl."""
     allow_plaintext: bool = False
     """Serve other machines without TLS, e.g. inside an encrypting mesh."""
 

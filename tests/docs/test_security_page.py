@@ -41,5 +41,4 @@ def test_the_defaults_on_the_page_are_those_of_the_service() -> None:
         f"{ScoreConfig().max_scores_per_key} scores under way for one API key",
     ):
         assert shown in page, shown
-    assert not config.reflection
     assert config.token_file is config.report_token_file is config.metrics_address is None

@@ -196,14 +196,12 @@ def invented_reports(target: str, seconds: float) -> None:
 
 
 def malformed_messages(target: str, seconds: float) -> None:
-    """Bytes that are no messages, to every method, reflection included."""
+    """Bytes that are no messages, to every method."""
     until_s = time.monotonic() + seconds
-    reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
     with open_channel(target) as channel:
         while time.monotonic() < until_s:
             for name in ("Score", "ScoreBatch", "Report", "Info"):
                 channel.unary_unary(f"/{SERVICE}/{name}").future(b"\xff\xff", timeout=60).code()
-            channel.stream_stream(reflection)(iter([b"\xff\xff"]), timeout=60).code()
 
 
 ATTACKS: dict[str, Attack] = {

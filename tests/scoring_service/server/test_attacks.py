@@ -30,7 +30,7 @@ from tests.soak import soak
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_costs_honest_callers_nothing_and_ends_with_the_process(tiny_bundle, name):
-    with serving(tiny_bundle, "--reflection", "true") as (process, target):
+    with serving(tiny_bundle) as (process, target):
         with honest_callers(target, timeout_s=60) as honest:
             ATTACKS[name](target, 1.5)
         assert honest.scored > 0
