@@ -34,10 +34,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from lengthwise.child_processes import free_port  # noqa: E402
-from scoring_service.bench.load import rss_bytes  # noqa: E402
 from tests.conftest import write_tiny_bundle  # noqa: E402
 from tests.scoring_service import attacks  # noqa: E402
 from tests.scoring_service.attacks import ATTACKS, Honest, honest_callers  # noqa: E402
+from tests.scoring_service.waiting import rss_bytes  # noqa: E402
 
 MAX_GROWTH = 0.1
 """Of the peak of resident memory, which fluctuates with the size of the prompts under way; the

@@ -1,15 +1,22 @@
 """Load on a running service at a fixed rate, which slow answers do not lower."""
 
+import threading
+import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
+import grpc
 import numpy as np
 
-from lengthwise.errors import ServiceUnavailable, require
+from lengthwise.errors import ServiceOverloaded, ServiceUnavailable, require
 from lengthwise.strict_json import to_json
-from scoring_service.bench.load import open_loop, percentile_ms
 from scoring_service.client.channel import ClientSecurity
+from scoring_service.client.codec import write_prompt
+from scoring_service.proto.status import CODE_OF, from_rpc_error
+from scoring_service.server.rpc import SERVICE
 from scoring_service.server.worker import EndRequest
 
 _WORDS: Final = ("write", "explain", "short", "long", "story", "about", "code", "email", "poem")
@@ -61,25 +68,59 @@ def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, 
     """Counts and latencies of the requests: those sent until Ctrl-C, where `interrupted`."""
     # Not an exception: from within gRPC it would leave a call that never ends.
     stop = EndRequest.on_signals()
-    outcomes = open_loop(
-        config.target,
-        _random_prompts(config),
-        per_s=config.rate,
-        timeout_s=config.timeout_s,
-        seed=config.seed,
-        security=security,
-        stop=stop,
-    )
+    took_s = defaultdict[str, list[float]](list)
+    sent_per_s = _send(config, security, stop, took_s)
+    answered_s, refused_s = took_s.pop("answered", []), took_s.pop("refused", [])
+    failed = {name: len(seconds) for name, seconds in sorted(took_s.items())}
     return {
-        "sent": outcomes.sent,
-        "sent_per_s": outcomes.sent / outcomes.wall_s,
-        "answered": len(outcomes.answered_s),
-        "refused": len(outcomes.refused_s),
-        "failed": dict(sorted(outcomes.failed.items())),
-        "answered_ms": _percentiles(outcomes.answered_s),
-        "refused_ms": _percentiles(outcomes.refused_s),
+        "sent": len(answered_s) + len(refused_s) + sum(failed.values()),
+        "sent_per_s": sent_per_s,
+        "answered": len(answered_s),
+        "refused": len(refused_s),
+        "failed": failed,
+        "answered_ms": percentiles_ms(answered_s) or None,
+        "refused_ms": percentiles_ms(refused_s) or None,
         "interrupted": stop.wait(0),
     }
+
+
+def _send(
+    config: LoadtestConfig,
+    security: ClientSecurity,
+    stop: EndRequest,
+    took_s: defaultdict[str, list[float]],
+) -> float:
+    """Fill `took_s` with the latencies by outcome; returns the rate, requests per second."""
+    lock, landed = threading.Lock(), threading.Semaphore(0)
+
+    def done(rpc: grpc.Future, begun_s: float) -> None:
+        seconds, code = time.perf_counter() - begun_s, rpc.code()
+        names = {grpc.StatusCode.OK: "answered", CODE_OF[ServiceOverloaded]: "refused"}
+        name = names.get(code) or type(from_rpc_error(rpc, config.target)).__name__
+        with lock:
+            took_s[name].append(seconds)
+        landed.release()
+
+    # The client shares the machine with the server: nothing is encoded or parsed under load.
+    prompts = _random_prompts(config)
+    requests = [write_prompt(prompt, "").SerializeToString() for prompt in prompts]
+    gaps_s = np.random.default_rng(config.seed).exponential(1 / config.rate, len(prompts)).tolist()
+    num_sent = 0
+    with security.open(config.target) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/Score")
+        due_s = started_s = time.perf_counter()
+        for request, gap_s in zip(requests, gaps_s, strict=True):
+            due_s += gap_s
+            if stop.wait(max(0.0, due_s - time.perf_counter())):
+                break
+            begun_s = time.perf_counter()
+            rpc = call.future(request, timeout=config.timeout_s, metadata=security.metadata)
+            rpc.add_done_callback(partial(done, begun_s=begun_s))
+            num_sent += 1
+        wall_s = time.perf_counter() - started_s
+        for _ in range(num_sent):
+            landed.acquire()
+    return num_sent / wall_s
 
 
 def format_loadtest(result: Mapping[str, Any]) -> str:
@@ -101,5 +142,6 @@ def _random_prompts(config: LoadtestConfig) -> list[str]:
     return [f"{n}: {' '.join(random.choice(_WORDS, size))}" for n, size in enumerate(sizes)]
 
 
-def _percentiles(seconds: Sequence[float]) -> dict[str, float | None] | None:
-    return {f"p{p}": percentile_ms(seconds, p) for p in (50, 90, 99)} if seconds else None
+def percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:
+    """Percentiles in milliseconds; none without values."""
+    return {f"p{p}": float(np.percentile(seconds, p) * 1e3) for p in (50, 90, 99) if seconds}

@@ -2,45 +2,30 @@
 
 import os
 import statistics
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Self
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from lengthwise.bundle import ModelBundle
-from scoring_service.bench.load import (
-    Load,
-    Outcomes,
-    PromptMaker,
-    closed_loop,
-    cpu_s,
-    open_loop,
-    percentile_ms,
-    rss_bytes,
-)
-from scoring_service.bench.peers import Peer, ours
+from scoring_service.bench.loadtest import percentiles_ms
+from scoring_service.bench.peers import Ask, Peer
 from scoring_service.client import ScoringClient
 from scoring_service.ranker.model import RankerModel
-from scoring_service.server.worker import use_short_slices
 from scoring_service.service.batching import Call, Job, MicroBatcher
 
 BATCH: Final = 32
 NUM_CLIENTS: Final = 16
-DEADLINE_S: Final = 0.1
-"""Deadline of the requests of the overload, seconds."""
-_OVERLOADS: Final = 5
-"""Slices of overload, with a slice of `_CAPACITY_PROMPTS` at capacity before and after each."""
-_CAPACITY_PROMPTS: Final = 400
-_STARTS: Final = 5
+SIGMA: Final = 0.65
+"""Spread of log length of prompts, about that of instruction data sets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,10 +40,6 @@ class BenchConfig:
     """Turns that each peer takes; figures are medians over them."""
     slice_size: int = 80
     """Requests of one turn with one client; turns with all clients have three times as many."""
-    overload_s: float = 10.0
-    """Duration of the overload, seconds."""
-    num_shapes: int = 10_000
-    """Prompts of random lengths over which memory may grow."""
     peer: str | None = None
     """Command that starts another server of the Open Inference Protocol, to compare with; e.g.
     "python tests/peers/naive.py BUNDLE"."""
@@ -66,6 +47,29 @@ class BenchConfig:
     """Of the prompts and arrival times."""
     json: bool = False
     """Print one JSON object."""
+
+
+class PromptMaker:
+    """Seeded random prompts of words that are one token each; special tokens count as well."""
+
+    def __init__(self, tokenizer: Tokenizer, max_tokens: int, seed: int = 0) -> None:
+        words = sorted(word for word in tokenizer.get_vocab() if word.isalpha() and word.isascii())
+        self._words = np.array([word for word in words if len(word) > 3] or words)
+        self._max_tokens = max_tokens
+        self._random = np.random.default_rng(seed)
+
+    def lognormal(self, num: int, mean_tokens: float = 34.0) -> list[str]:
+        """`num` different prompts whose lengths are lognormal with about that mean."""
+        mu = np.log(mean_tokens) - SIGMA**2 / 2
+        lengths = np.rint(self._random.lognormal(mu, SIGMA, num))
+        return [self.of_length(int(n)) for n in np.clip(lengths, 4, self._max_tokens)]
+
+    def uniform(self, num: int, low: int, high: int) -> list[str]:
+        return [self.of_length(int(n)) for n in self._random.integers(low, high + 1, num)]
+
+    def of_length(self, num_tokens: int) -> str:
+        """One prompt of that many tokens, special ones included."""
+        return " ".join(self._random.choice(self._words, max(num_tokens - 2, 1)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +94,45 @@ class Subject:
             make=PromptMaker(tokenizer, bundle.manifest.max_prompt_tokens, config.seed),
             cores=len(os.sched_getaffinity(0)),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Cost of one slice of load."""
+
+    cpu_ms: float
+    """Server CPU per request, milliseconds."""
+    per_s: float
+    client_cores: float
+    """Cores that the load generator used."""
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process, all threads, user and system, seconds. Linux."""
+    # The clock id of another process, as clock_getcpuclockid(3) computes it.
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def closed_loop(pid: int, asks: Sequence[Ask], prompts: Sequence[str]) -> Load:
+    """Each of `asks` is a client that sends its next prompt when it has the last answer."""
+    idle = SimpleQueue[Ask]()
+    for ask in asks:
+        idle.put(ask)
+
+    def send(prompt: str) -> None:
+        ask = idle.get()
+        ask(prompt)
+        idle.put(ask)
+
+    server_s, client_s, started_s = cpu_s(pid), time.process_time(), time.perf_counter()
+    with ThreadPoolExecutor(len(asks)) as pool:
+        list(pool.map(send, prompts))
+    wall_s = time.perf_counter() - started_s
+    return Load(
+        cpu_ms=(cpu_s(pid) - server_s) / len(prompts) * 1e3,
+        per_s=len(prompts) / wall_s,
+        client_cores=(time.process_time() - client_s) / wall_s,
+    )
 
 
 def offline(model: RankerModel, prompts: Sequence[str], num_threads: int) -> Load:
@@ -154,21 +197,13 @@ def batch_cpu_ratio(subject: Subject, peer: Peer) -> float:
     return statistics.median(ratios)
 
 
-def added_latency_ms(subject: Subject, peer: Peer, num: int) -> dict[str, float | None]:
-    """Latency of one client's calls - tokenize and run of the same prompt, milliseconds.
-
-    Beside it an `Info` call, which needs no model: the round trip on this machine.
-    """
-    added, empty = [], []
-    ask = peer.client()
-    with ScoringClient(peer.target, timeout_s=60.0) as client:
-        for prompt in subject.make.lognormal(num):
-            bare = partial(subject.model.score_texts, [prompt])
-            bare_s = took_s(time.perf_counter, bare)
-            added.append(took_s(time.perf_counter, partial(ask, prompt)) - bare_s)
-            bare()
-            empty.append(took_s(time.perf_counter, client.info))
-    return _percentiles("", added) | _percentiles("info_", empty)
+def added_latency_ms(subject: Subject, peer: Peer, num: int) -> dict[str, float]:
+    """Latency of one client's calls - tokenize and run of the same prompt, milliseconds."""
+    added, ask = [], peer.client()
+    for prompt in subject.make.lognormal(num):
+        bare_s = took_s(time.perf_counter, partial(subject.model.score_texts, [prompt]))
+        added.append(took_s(time.perf_counter, partial(ask, prompt)) - bare_s)
+    return percentiles_ms(added)
 
 
 def batching_gain(subject: Subject) -> dict[str, float]:
@@ -191,101 +226,4 @@ def batching_gain(subject: Subject) -> dict[str, float]:
     return {
         "mixed": statistics.median(gain(make.lognormal(BATCH)) for _ in rounds),
         "short": statistics.median(gain(make.uniform(BATCH, 6, 16)) for _ in rounds),
-    }
-
-
-def overload(subject: Subject) -> dict[str, float | None]:
-    """Goodput and latencies under twice the capacity, for some seconds.
-
-    Goodput is the median over the slices. The load generator takes a share of the cores: goodput on
-    the cores left stands beside it, and the latency of `Info` calls beside that of refusals.
-    """
-    # Capacity is measured before and after each slice, since a machine's speed drifts.
-    use_short_slices()  # For the load generator, which shares the machine.
-    make, seconds = subject.make, subject.config.overload_s / _OVERLOADS
-    with ours(subject.folder, subject.config.precision) as peer:
-        clients = [peer.client() for _ in range(NUM_CLIENTS)]
-        closed_loop(peer.pid, clients, make.lognormal(100))
-        slices = list[Outcomes]()
-        capacities = [closed_loop(peer.pid, clients, make.lognormal(_CAPACITY_PROMPTS))]
-        info_s: list[float] = []
-        for number in range(_OVERLOADS):
-            per_s = 2 * capacities[-1].per_s
-            prompts = make.lognormal(int(per_s * seconds))
-            with _info_calls(peer.target, info_s):
-                slices.append(
-                    open_loop(peer.target, prompts, per_s=per_s, timeout_s=DEADLINE_S, seed=number)
-                )
-            capacities.append(closed_loop(peer.pid, clients, make.lognormal(_CAPACITY_PROMPTS)))
-    refused_s = [latency_s for result in slices for latency_s in result.refused_s]
-    wall_s = sum(each.wall_s for each in slices)
-    return {
-        **_goodput(capacities, slices, subject.cores),
-        **_percentiles("reject_", refused_s),
-        **_percentiles("info_", info_s),
-        "client_cores": sum(each.client_cpu_s for each in slices) / wall_s,
-    }
-
-
-def _goodput(
-    capacities: Sequence[Load], slices: Sequence[Outcomes], cores: int
-) -> dict[str, float]:
-    goodputs, of_cores_left = [], []
-    for before, result, after in zip(capacities, slices, capacities[1:], strict=False):
-        capacity_per_s = (before.per_s + after.per_s) / 2
-        cores_then = cores - (before.client_cores + after.client_cores) / 2
-        cores_now = cores - result.client_cpu_s / result.landed_s
-        goodputs.append(len(result.answered_s) / result.landed_s / capacity_per_s)
-        of_cores_left.append(goodputs[-1] * cores_then / cores_now)
-    return {
-        "goodput_fraction": statistics.median(goodputs),
-        "goodput_fraction_of_cores_left": statistics.median(of_cores_left),
-    }
-
-
-def _percentiles(prefix: str, seconds: Sequence[float]) -> dict[str, float | None]:
-    return {f"{prefix}p{percent}_ms": percentile_ms(seconds, percent) for percent in (50, 99)}
-
-
-@contextmanager
-def _info_calls(target: str, latencies_s: list[float]) -> Iterator[None]:
-    """Call `Info` again and again during the block, and append the latencies."""
-    stop = threading.Event()
-
-    def run() -> None:
-        with ScoringClient(target, timeout_s=10.0) as client:
-            client.info()
-            while not stop.wait(0.02):
-                latencies_s.append(took_s(time.perf_counter, client.info))
-
-    with ThreadPoolExecutor(1) as pool:
-        calls = pool.submit(run)
-        try:
-            yield
-        finally:
-            stop.set()
-    calls.result()
-
-
-def start_and_memory(subject: Subject) -> dict[str, float]:
-    """Seconds from a process's start to READY, the median of several; resident memory.
-
-    Memory grows over batches of random lengths.
-    """
-    starts_s = []
-    for _ in range(_STARTS):
-        started_s = time.perf_counter()
-        with ours(subject.folder, subject.config.precision) as peer:
-            starts_s.append(time.perf_counter() - started_s)
-            if len(starts_s) < _STARTS:
-                continue
-            with ScoringClient(peer.target, timeout_s=60.0) as client:
-                client.score_batch(subject.make.uniform(10 * BATCH, 4, 128))
-                before = rss_bytes(peer.pid)
-                client.score_batch(subject.make.uniform(subject.config.num_shapes, 4, 128))
-                growth = rss_bytes(peer.pid) / before - 1
-    return {
-        "start_s": statistics.median(starts_s),
-        "rss_mb": before / 2**20,
-        "growth_fraction": growth,
     }

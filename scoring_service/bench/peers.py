@@ -2,19 +2,19 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from lengthwise.child_processes import started
-from scoring_service.bench.load import Ask
 from scoring_service.client import ScoringClient
 from scoring_service.client.channel import PLAINTEXT
 from scoring_service.server.oip import INPUT, MESSAGES
 from scoring_service.server.oip import SERVICE as OIP_SERVICE
 
+Ask = Callable[[str], object]
 MODEL_NAME: Final = "ranker"
 
 

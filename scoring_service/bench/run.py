@@ -2,7 +2,6 @@
 
 import os
 import statistics
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, Final
@@ -21,8 +20,6 @@ TARGETS: Final = {
     "vs_peer_cpu": ">= 1.3 (MLServer with batches of 32, 2 ms), >= 2.5 (naive)",
     "added_latency_ms": "p50 <= 0.5, p99 <= 1.5",
     "batching_gain": "mixed >= 1.0, short >= 1.35",
-    "overload": "goodput >= 0.90, reject p99 <= 2 ms",
-    "start_and_memory": "start <= 1.5 s, <= 200 MB, growth <= 0.05",
 }
 _CPU_RATIOS: Final = {
     "cpu_ratio_unary": ("ours/all", "bare/all"),
@@ -34,35 +31,27 @@ _CPU_RATIOS: Final = {
 def bench(config: BenchConfig) -> None:
     """Measure the service beside the bare model and any other service.
 
-    Starts everything it needs, lets the peers take turns and compares CPU times; about 3 minutes.
+    Starts everything it needs, lets the peers take turns and compares CPU times; about 2 minutes.
+    Overload is measured by `loadtest` at twice the requests per second that --json prints.
 
     Example:
       python -m scoring_service bench --bundle mlruns/demo/bundle --json
     """
-    result = run_bench(config)
-    print(to_json(result) if config.json else format_table(result))
-
-
-def run_bench(config: BenchConfig) -> dict[str, Any]:
-    """All figures by key; progress is printed on stderr. Takes about three minutes.
-
-    Raises BundleError if there is no bundle to serve, or not of that precision.
-    """
-    _say("loading the model")
     try:
         subject = measures.Subject.load(config)
     except BundleError as error:
         raise BundleError(f"{error}; or say which with --bundle") from error
-    return {
+    result = {
         "bundle": str(subject.folder),
         "revision": subject.model.revision,
         "precision": subject.model.precision,
         "cores": subject.cores,
         "load_average": os.getloadavg()[0],
         **_side_by_side(subject),
-        **_alone(subject),
+        "batching_gain": measures.batching_gain(subject),
         "load_average_end": os.getloadavg()[0],
     }
+    print(to_json(result) if config.json else format_table(result))
 
 
 def _side_by_side(subject: measures.Subject) -> dict[str, Any]:
@@ -70,9 +59,7 @@ def _side_by_side(subject: measures.Subject) -> dict[str, Any]:
         us = stack.enter_context(peers.ours(subject.folder, subject.config.precision))
         running = [us]
         if subject.config.peer is not None:
-            _say("starting the other peer")
             running.append(stack.enter_context(peers.other(subject.config.peer)))
-        _say("CPU and throughput, in turns")
         turns = measures.loads_in_turns(subject, running)
         cpu_ms = {name: [load.cpu_ms for load in loads] for name, loads in turns.items()}
         served = turns["ours/all"]
@@ -80,7 +67,6 @@ def _side_by_side(subject: measures.Subject) -> dict[str, Any]:
             key: measures.median_ratio(cpu_ms.get(name, ()), cpu_ms.get(other, ()))
             for key, (name, other) in _CPU_RATIOS.items()
         }
-        _say("batches, latency")
         return result | {
             "cpu_ms": {name: statistics.median(values) for name, values in cpu_ms.items()},
             "throughput_ratio": measures.throughput_ratio(served, turns["bare/all"], subject.cores),
@@ -90,21 +76,13 @@ def _side_by_side(subject: measures.Subject) -> dict[str, Any]:
         }
 
 
-def _alone(subject: measures.Subject) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for measure in (measures.batching_gain, measures.overload, measures.start_and_memory):
-        _say(measure.__name__.replace("_", " "))
-        result[measure.__name__] = measure(subject)
-    return result
-
-
 def format_table(result: Mapping[str, Any]) -> str:
     """The figures beside their targets."""
     lines = [f"{result['bundle']} {result['precision']} on {result['cores']} cores"]
     if result["load_average"] > IDLE_LOAD * result["cores"]:
         lines.append(
             f"  The machine was busy (load {result['load_average']:.1f}): trust the CPU ratios; "
-            "latencies, throughput and overload depend on the other work."
+            "latencies and throughput depend on the other work."
         )
     lines += [f"  {key:20} {_shown(result[key]):58} {text}" for key, text in TARGETS.items()]
     return "\n".join(lines)
@@ -114,8 +92,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_shown(part)}" for key, part in value.items())
     return "not measured" if value is None else f"{value:.3g}"
-
-
-def _say(what: str) -> None:
-    if sys.stderr.isatty():
-        print(f"bench: {what}", file=sys.stderr)

@@ -1,8 +1,10 @@
 """Waits for a state that another thread or process brings about, and calls that never speak."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -11,6 +13,11 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process. Linux."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def no_messages(end: threading.Event) -> Iterator[bytes]:

@@ -22,6 +22,16 @@ def test_a_load_test_accounts_for_every_request(server, capsys):
     assert result["answered_ms"]["p50"] <= result["answered_ms"]["p99"]
 
 
+def test_failures_are_counted_by_name_beside_the_answers(server, capsys, monkeypatch):
+    prompts = ["yes", "", "long essay"] * 5
+    monkeypatch.setattr("scoring_service.bench.loadtest._random_prompts", lambda _: prompts)
+    options = ["--rate", "10000", "--timeout-s", "60"]
+    assert main(["loadtest", "--target", server.target, "--json", *options]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["sent"], result["answered"]) == (15, 10)
+    assert result["failed"] == {"InvalidPrompt": 5}
+
+
 @pytest.mark.parametrize("name", ["rate", "seconds", "timeout_s"])
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_rates_and_times_are_above_0(name, value):

@@ -1,9 +1,22 @@
 """The figures of the bench from what was measured."""
 
-import pytest
+import os
+import threading
+import time
 
-from scoring_service.bench.load import Load
-from scoring_service.bench.measures import median_ratio, offline, throughput_ratio
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from scoring_service.bench.measures import (
+    Load,
+    PromptMaker,
+    closed_loop,
+    cpu_s,
+    median_ratio,
+    offline,
+    throughput_ratio,
+)
 
 
 def test_ratios_are_of_the_same_round_and_the_median_counts():
@@ -18,3 +31,42 @@ def test_throughput_is_compared_on_the_cores_that_the_clients_leave():
 
 def test_the_bare_model_runs_every_prompt(tiny_model):
     assert offline(tiny_model, ["yes", "long essay", "poem"], 2).per_s > 0
+
+
+def test_a_closed_loop_asks_every_prompt_once():
+    asked, lock = [], threading.Lock()
+
+    def ask(prompt):
+        with lock:
+            asked.append(prompt)
+
+    prompts = [str(n) for n in range(50)]
+    load = closed_loop(os.getpid(), [ask] * 4, prompts)
+    assert sorted(asked) == sorted(prompts)
+    assert load.per_s > 0
+
+
+def test_a_failed_request_fails_the_loop():
+    with pytest.raises(ZeroDivisionError):
+        closed_loop(os.getpid(), [lambda prompt: 1 / 0], ["a"])
+
+
+def test_cpu_time_of_a_process_is_its_own():
+    before_s = time.process_time()
+    while time.process_time() < before_s + 0.05:
+        pass
+    assert before_s + 0.05 <= cpu_s(os.getpid()) <= time.process_time()
+
+
+def test_prompts_have_the_lengths_that_were_asked_for_and_a_seed_repeats_them(tiny_bundle):
+    tokenizer = Tokenizer.from_file(str(tiny_bundle.tokenizer_path))
+    make, again = PromptMaker(tokenizer, 128, seed=3), PromptMaker(tokenizer, 128, seed=3)
+    prompts = make.lognormal(2000)
+    assert prompts == again.lognormal(2000) != PromptMaker(tokenizer, 128, seed=4).lognormal(2000)
+
+    def lengths(prompts):
+        return [len(tokenizer.encode(prompt).ids) for prompt in prompts]
+
+    assert np.mean(lengths(prompts)) == pytest.approx(34, rel=0.1)
+    assert lengths(map(make.of_length, (4, 20, 128))) == [4, 20, 128]
+    assert set(lengths(make.uniform(200, 5, 7))) == {5, 6, 7}

@@ -10,14 +10,12 @@ from scoring_service.bench.run import TARGETS
 
 @pytest.mark.slow
 def test_the_bench_prints_every_figure_as_one_json_object(tiny_bundle, capsys):
-    options = ["--rounds", "2", "--slice-size", "20", "--overload-s", "0.5", "--num-shapes", "64"]
+    options = ["--rounds", "2", "--slice-size", "20"]
     assert main(["bench", "--bundle", str(tiny_bundle.path), "--json", *options]) == 0
     result = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert set(TARGETS) <= set(result)
     assert result["vs_peer_cpu"] is None
     assert result["cpu_ratio_unary"] > 1
-    assert result["overload"]["goodput_fraction"] > 0
-    assert result["start_and_memory"]["rss_mb"] > 10
 
 
 def test_no_bundle_is_one_clear_line(capsys, tmp_path):

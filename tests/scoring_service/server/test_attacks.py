@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from scoring_service.bench.load import rss_bytes
 from scoring_service.client import Score, ScoringClient
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.rpc import SERVICE
@@ -23,7 +22,7 @@ from tests.scoring_service.attacks import (
     serving,
     stalled_calls,
 )
-from tests.scoring_service.waiting import no_messages, wait_until
+from tests.scoring_service.waiting import no_messages, rss_bytes, wait_until
 from tests.soak import soak
 
 

@@ -71,7 +71,7 @@ def test_a_process_ends_with_its_parent():
 
 def test_large_blocks_are_given_back_when_they_are_free():
     code = (
-        "from scoring_service.bench.load import rss_bytes; import os, sys;"
+        "from tests.scoring_service.waiting import rss_bytes; import os, sys;"
         "from scoring_service.server.worker import return_free_memory;"
         "return_free_memory();"
         "before = rss_bytes(os.getpid());"
