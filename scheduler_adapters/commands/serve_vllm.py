@@ -33,6 +33,7 @@ from scheduler_adapters.engines.vllm_v1.additional_config import (
 )
 from scheduler_adapters.engines.vllm_v1.features import read_configuration, require_features
 from scheduler_adapters.engines.vllm_v1.middleware import (
+    ALLOWED_PROXIES,
     VARIABLE,
     MiddlewareConfig,
     ScoreConfig,
@@ -185,6 +186,9 @@ def run(config: ServeConfig) -> None:
         os.environ[METRICS_FOLDER] = tempfile.mkdtemp(prefix="lengthwise-metrics-")
         middleware = replace(middleware, metrics_dir=os.environ[METRICS_FOLDER])
     os.environ[VARIABLE] = middleware.to_json()
+    if os.environ.get(ALLOWED_PROXIES):
+        log.warning("%s is ignored; name gateways in trusted_proxies of --classes", ALLOWED_PROXIES)
+    os.environ[ALLOWED_PROXIES] = ""
     if config.timeline is not None:
         os.environ[timeline_log.VARIABLE] = str(config.timeline.resolve())
     if len(keys) == 1:

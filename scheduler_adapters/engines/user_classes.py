@@ -6,24 +6,34 @@
 
 A class may have a target time between tokens, in seconds. The key decides first, then the header
 of a trusted proxy, then `default`; a class that is not in `classes` does not count. Requests with a
-trusted key may carry hints of their own. Imports no engine.
+trusted key may carry hints of their own. A client's address is that of its connection; behind a
+trusted proxy it is the last other hop of X-Forwarded-For. Imports no engine.
 """
 
 import hmac
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from math import isfinite
+from functools import cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from lengthwise.errors import ConfigError
+from lengthwise.errors import ConfigError, require
 from scheduler_adapters.planner.request_annotations import TBT_S, USER_CLASS
 
-_KEYS: Final = frozenset(
-    {"classes", "api_keys", "header", "trusted_proxies", "default", "trusted_keys"}
-)
+_FORMS: Final[Mapping[str, tuple[type, str]]] = {
+    "classes": (dict, 'an object with different keys, {"chat": {"tbt_s": 0.05}}'),
+    "api_keys": (dict, 'an object with different keys, {"sk-3f9c": "chat"}'),
+    "header": (str, 'the name of a header, "X-User-Class"'),
+    "trusted_proxies": (list, 'a list of addresses and networks, ["10.0.0.0/8"]'),
+    "default": (str, 'the name of a class, "chat"'),
+    "trusted_keys": (list, 'a list of keys, ["sk-gate"]'),
+}
+_TEXT: Final = re.compile("[!-~](?:[ -~]*[!-~])?")
+_HEADER_NAME: Final = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +54,19 @@ class UserClasses:
     """Bearer tokens whose requests may carry hints of their own."""
 
     def __post_init__(self) -> None:
+        texts: dict[str, Iterable[object]] = {
+            "classes": self.tbt_s,
+            "api_keys": self.api_keys,
+            "header": [] if self.header is None else [self.header],
+            "trusted_proxies": self.trusted_proxies,
+            "trusted_keys": self.trusted_keys,
+        }
+        for where, found in texts.items():
+            pattern = _HEADER_NAME if where == "header" else _TEXT
+            for number, text in enumerate(found, 1):
+                if not isinstance(text, str) or not pattern.fullmatch(text):  # keys are not shown
+                    reason = f"entry {number} of {where} is no text of visible ASCII"
+                    raise ConfigError(f"{reason}; {_use(where)}")
         if self.header is not None and not self.trusted_proxies:
             raise ConfigError(
                 f"header {self.header!r} could be sent by any client; name the gateways that set "
@@ -51,21 +74,21 @@ class UserClasses:
             )
         for address in self.trusted_proxies:
             _network(address)
-        for name in [*self.api_keys.values(), *([self.default] if self.default else [])]:
-            if name not in self.tbt_s:
+        for name in [*self.api_keys.values(), *([] if self.default is None else [self.default])]:
+            if not isinstance(name, str) or name not in self.tbt_s:
                 raise ConfigError(f"no class {name!r}; use one of {', '.join(sorted(self.tbt_s))}")
         for name, tbt_s in self.tbt_s.items():
-            if tbt_s is not None and not (isfinite(tbt_s) and tbt_s > 0):
-                raise ConfigError(f"tbt_s of class {name!r} is {tbt_s}; use seconds > 0")
+            is_right = tbt_s is None or (type(tbt_s) in (int, float) and 0 < tbt_s < inf)
+            require(f"tbt_s of class {name!r}", tbt_s, is_right, "seconds > 0")
 
-    def of(self, headers: Iterable[tuple[bytes, bytes]], client: str | None = None) -> str | None:
+    def of(self, headers: Iterable[tuple[bytes, bytes]], peer: str | None = None) -> str | None:
         """Return the class of a request with these (lower-case) ASGI headers, or None.
 
-        `client`: address of the sender; None: unknown, so no trusted proxy.
+        `peer`: address of the connection; None: unknown, so no trusted proxy.
         """
         sent = list(headers)
         name = self.api_keys.get(bearer_token(sent))
-        if name is None and self.header is not None and self._is_proxy(client):
+        if name is None and self.header is not None and self._is_proxy(peer):
             names = [value for key, value in sent if key == self.header.lower().encode()]
             # Of two, one may be the client's own, after which the gateway has put its own.
             name = names[0].decode("latin-1") if len(names) == 1 else None
@@ -81,12 +104,20 @@ class UserClasses:
         # Every key is compared, so that the time taken reveals nothing.
         return any([hmac.compare_digest(key, trusted.encode()) for trusted in self.trusted_keys])
 
-    def _is_proxy(self, client: str | None) -> bool:
-        try:
-            address = ip_address(client or "")
-        except ValueError:
-            return False
-        return any(address in _network(proxy) for proxy in self.trusted_proxies)
+    def client_address(
+        self, headers: Iterable[tuple[bytes, bytes]], peer: str | None
+    ) -> str | None:
+        """Return the address of the client at or, of a trusted proxy, behind a connection."""
+        forwarded = [value for key, value in headers if key == b"x-forwarded-for"]
+        for hop in reversed(b",".join(forwarded).decode("latin-1").split(",")):
+            if not self._is_proxy(peer) or (address := address_of(_without_port(hop))) is None:
+                break
+            peer = str(address)
+        return peer
+
+    def _is_proxy(self, peer: str | None) -> bool:
+        address = address_of(peer)
+        return address is not None and any(address in _network(one) for one in self.trusted_proxies)
 
     def annotations(self, name: str | None) -> dict[str, Any]:
         """Return the annotations of a request of class `name`."""
@@ -105,36 +136,68 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
+def address_of(text: str | None) -> IPv4Address | IPv6Address | None:
+    """Return an IP address, IPv4 also if it is mapped into IPv6; None for other text."""
+    try:
+        found = ip_address((text or "").strip())
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def _without_port(hop: str) -> str:
+    host = hop.strip()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0] if host.count(":") == 1 else host
+
+
+@cache
 def _network(address: str) -> IPv4Network | IPv6Network:
     try:
-        return ip_network(address, strict=False)
+        if (found := ip_network(address)).prefixlen:
+            return found
+        reason = "everybody's"
     except ValueError as error:
-        raise ConfigError(f"trusted proxy {address!r} is no IP address or network") from error
+        reason = f"no IP address or network ({error})"
+    raise ConfigError(f"trusted proxy {address!r} is {reason}; use 10.0.0.1 or 10.0.0.0/8")
 
 
 def read_user_classes(path: Path) -> UserClasses:
     """Read a JSON file as shown at the top of this module.
 
-    Raises ConfigError: no such file, no JSON, an unknown key, or an undefined class.
+    Raises ConfigError: no such file, no JSON, a field that is unknown or of a wrong type, or an
+    undefined class.
     """
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        content = json.loads(path.read_text(), object_pairs_hook=_object)
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as JSON ({error}); give a class file") from error
-    if not isinstance(content, dict) or not isinstance(content.get("classes"), dict):
-        raise ConfigError(f'{path} has no "classes"; give an object, name -> {{"tbt_s": seconds}}')
-    if unknown := content.keys() - _KEYS:
-        raise ConfigError(f"{path} has unknown keys {sorted(unknown)}; use {sorted(_KEYS)}")
+    if not isinstance(content, dict) or "classes" not in content:
+        raise ConfigError(f'{path} has no "classes", or a field twice; {_use("classes")}')
+    if unknown := content.keys() - _FORMS.keys():
+        raise ConfigError(f"{path} has unknown keys {sorted(unknown)}; use {sorted(_FORMS)}")
     try:
-        return UserClasses(
-            tbt_s={name: _tbt_s(about) for name, about in content.pop("classes").items()}, **content
-        )
-    except (ConfigError, TypeError, ValueError, AttributeError) as error:
+        for name, value in content.items():
+            if type(value) is not _FORMS[name][0]:
+                raise ConfigError(f"{name} is of a wrong form; {_use(name)}")
+        tbt_s = {name: _tbt_s(name, about) for name, about in content.pop("classes").items()}
+        return UserClasses(tbt_s=tbt_s, **content)
+    except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _tbt_s(about: Mapping[str, Any]) -> float | None:
-    if unknown := about.keys() - {"tbt_s"}:
-        raise ConfigError(f"a class has unknown keys {sorted(unknown)}; use tbt_s")
-    tbt_s = about.get("tbt_s")
-    return None if tbt_s is None else float(tbt_s)
+def _use(name: str) -> str:
+    return f"use {_FORMS[name][1]}"
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] | None:
+    """Return an object; None, which is right nowhere, for one with a key twice."""
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else None
+
+
+def _tbt_s(name: str, about: Any) -> float | None:
+    if isinstance(about, dict) and about.keys() <= {"tbt_s"} and about != {"tbt_s": None}:
+        return about.get("tbt_s")
+    raise ConfigError(f'class {name!r} is of a wrong form; use {{"tbt_s": seconds}}, or {{}}')

@@ -7,8 +7,8 @@ without one. Answers, streams included, pass unchanged. `/lengthwise/load` retur
 report of each engine, for a router.
 
 `serve-vllm` starts vLLM with it. By hand: set `LENGTHWISE_MIDDLEWARE` to the JSON of a
-`MiddlewareConfig`, and add `--middleware scheduler_adapters.engines.vllm_v1.middleware.VllmScores`.
-Imports no engine.
+`MiddlewareConfig` and `FORWARDED_ALLOW_IPS` to nothing, and add
+`--middleware scheduler_adapters.engines.vllm_v1.middleware.VllmScores`. Imports no engine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections import Counter as Count
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from functools import partial
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +35,12 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from lengthwise.errors import ConfigError, at_least, require
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
 from scheduler_adapters.engines.score_channel import RETRIED, LateScoring
-from scheduler_adapters.engines.user_classes import UserClasses, bearer_token, read_user_classes
+from scheduler_adapters.engines.user_classes import (
+    UserClasses,
+    address_of,
+    bearer_token,
+    read_user_classes,
+)
 from scheduler_adapters.engines.vllm_v1 import client_bodies
 from scheduler_adapters.engines.vllm_v1.client_bodies import HINT_HEADERS, PRIORITY, Prompts
 from scheduler_adapters.planner.request_annotations import (
@@ -57,6 +62,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 VARIABLE: Final = "LENGTHWISE_MIDDLEWARE"
 """Environment variable with the JSON of a `MiddlewareConfig`; vLLM passes no arguments."""
+ALLOWED_PROXIES: Final = "FORWARDED_ALLOW_IPS"
+"""Environment variable with the peers of which uvicorn believes X-Forwarded-For; vLLM has no option
+for it. Empty: none, and the middleware sees the address of the connection."""
 LOAD_PATH: Final = "/lengthwise/load"
 UNSCORABLE: Final = frozenset({"no_text", "budget", "invalid_prompt"})
 """Reasons for no score that a client controls: token ids, images only or too many prompts in a
@@ -120,6 +128,11 @@ class MiddlewareConfig(ScoreConfig):
         """Read the output of `to_json`. Raises ConfigError for other text."""
         try:
             values = json.loads(text)
+            for name, default in asdict(cls()).items():
+                if type(default) in (bool, list) and type(values.get(name, default)) is not type(
+                    default
+                ):
+                    raise TypeError(f"{name} is no {type(default).__name__}")
             security = ClientSecurity(**values.pop("security", {}))
             return cls(security=security, **values)
         except (ValueError, TypeError, AttributeError) as error:
@@ -253,8 +266,7 @@ class ScoreMiddleware:
         is_changed = self._drop_hints(body, has_priority, client, scope["headers"])
         key = None
         if prompts_of is not None:
-            address = (scope.get("client") or (None,))[0]
-            user_class = self.classes.of(scope["headers"], address)
+            user_class = self.classes.of(scope["headers"], _peer(scope))
             added = self.classes.annotations(user_class)
             added |= await self._score(body, prompts_of(body), client)
             is_changed |= client_bodies.attach(body, added, path)
@@ -288,7 +300,9 @@ class ScoreMiddleware:
         is_trusted = self.classes.trusts(headers)
         is_known = any(matches) or is_trusted or self.classes.has_key(headers)
         return _Client(
-            name=found if is_known else _network_of((scope.get("client") or ("",))[0]),
+            name=found
+            if is_known
+            else _network_of(self.classes.client_address(headers, _peer(scope))),
             is_let_in=not matches or any(matches),
             may_hint=self.config.client_hints or is_trusted,
             is_trusted=is_trusted,
@@ -385,6 +399,8 @@ class VllmScores(ScoreMiddleware):
 
     def __init__(self, app: App) -> None:
         config = MiddlewareConfig.from_json(os.environ.get(VARIABLE, "{}"))
+        if os.environ.get(ALLOWED_PROXIES) != "":
+            raise ConfigError(f"{ALLOWED_PROXIES} is not empty; start vLLM with {ALLOWED_PROXIES}=")
         folder = os.environ.get(METRICS_FOLDER)
         if config.metrics_dir is not None:
             atexit.register(shutil.rmtree, config.metrics_dir, ignore_errors=True)
@@ -415,13 +431,15 @@ def hash_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
+def _peer(scope: Scope) -> str | None:
+    """Return the address of a connection; None: unknown, as on a Unix socket."""
+    return (scope.get("client") or (None,))[0]
+
+
 def _network_of(address: str | None) -> str:
     """Return a client's address, or its IPv6 network, of which it has all addresses."""
-    try:
-        found = ip_address(address or "")
-    except ValueError:
-        return address or ""
-    return str(int(found) >> 64) if isinstance(found, IPv6Address) else str(found)
+    found = address_of(address)
+    return str(int(found) >> 64 if isinstance(found, IPv6Address) else found or address or "")
 
 
 async def _send_json(send: Send, content: object, status: int) -> None:

@@ -21,6 +21,7 @@ from scheduler_adapters.engines.user_classes import UserClasses
 from scheduler_adapters.engines.vllm_v1 import middleware
 from scheduler_adapters.engines.vllm_v1.client_bodies import HINT_HEADERS, MOST_PROMPTS
 from scheduler_adapters.engines.vllm_v1.middleware import (
+    ALLOWED_PROXIES,
     UNSCORABLE,
     VARIABLE,
     MiddlewareConfig,
@@ -876,6 +877,7 @@ def test_a_service_that_never_answers_is_soon_left_alone(
     config = MiddlewareConfig(scorer=service.target, deadline_s=0.2, late_s=3000.0)
     monkeypatch.setenv(VARIABLE, config.to_json())
     monkeypatch.setenv(METRICS_FOLDER, str(tmp_path))
+    monkeypatch.setenv(ALLOWED_PROXIES, "")
     made = VllmScores(bench.server)
     assert made.scorer is not None
     made.scorer._breaker = CircuitBreaker(open_s=3600.0, max_open_s=3600.0)
@@ -914,6 +916,7 @@ def test_settings_come_from_the_environment_and_late_scores_need_a_shared_folder
         assert MiddlewareConfig.from_json(config.to_json()) == config
         monkeypatch.setenv(VARIABLE, config.to_json())
         monkeypatch.setenv(METRICS_FOLDER, str(folder))
+        monkeypatch.setenv(ALLOWED_PROXIES, "")
         made = VllmScores(Server())
         assert made.classes.tbt_s == {"chat": 0.1}
         assert (made.late is not None) == is_late
@@ -925,7 +928,12 @@ def test_settings_come_from_the_environment_and_late_scores_need_a_shared_folder
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"deadline": 1}', '{"deadline_s": -1}', '{"late_s": 0}']
+    "text",
+    [
+        *("", "[]", '{"deadline": 1}', '{"deadline_s": -1}', '{"late_s": 0}'),
+        *('{"client_hints": "false"}', '{"open_load": 1}', '{"key_hashes": "ab"}'),
+        '{"key_hashes": null}',
+    ],
 )
 def test_settings_that_serve_vllm_did_not_write_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
