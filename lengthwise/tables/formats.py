@@ -10,7 +10,7 @@ Sources, as read in November 2026:
   OpenInference, and of Langfuse's SDK. Input includes cached tokens; output includes reasoning.
 - Bedrock: docs.aws.amazon.com/bedrock/latest/userguide/model-invocation-logging.html.
 - Helicone: HeliconeRequest of docs.helicone.ai/rest/request/post-v1requestquery-clickhouse.
-- Portkey: portkey.ai/docs/product/observability/logs-export.
+- Portkey: portkey.ai/docs/product/observability/logs-export, with the names of three years.
 - Traces: AzurePublicDataset, HPMLL/BurstGPT, kvcache-ai/Mooncake, and the ShareGPT layout.
 """
 
@@ -71,7 +71,7 @@ class LogFormat:
     """Mark of a prompt that the logger cut."""
     prepare: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     """Rewrites a row before its paths are read."""
-    without_prompt: str = "let the gateway log the requests"
+    without_prompt: str = "a trace of lengths has none; give a log with prompts"
     """Advice about rows without a prompt."""
     without_length: str = "log the usage of each response"
     """Advice about rows without a length."""
@@ -129,13 +129,22 @@ _USAGE_CACHED: Final = (
     "usageMetadata.toolUsePromptTokenCount",
 )
 
+
+def with_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the row of a callback with LiteLLM's standard logging payload as its own keys."""
+    if row.keys().isdisjoint(("standard_logging_object", "kwargs")):
+        return row
+    paths = ("standard_logging_object", "kwargs.standard_logging_object")
+    payload = _mapping(first_at(row, paths))
+    return {**row, **{key: value for key, value in payload.items() if value not in _EMPTY}}
+
+
+_EMPTY: Final[tuple[Any, ...]] = (None, "", {}, [])
 LITELLM: Final = LogFormat(
     name="LiteLLM",
     marks=(("call_type",), ("startTime",), ("completion_tokens",)),
-    prompt=(
-        *("messages", "proxy_server_request", "proxy_server_request.body"),
-        *("standard_logging_object.messages",),
-    ),
+    prompt=("messages", "proxy_server_request", "proxy_server_request.body"),
+    prepare=with_payload,
     output_tokens=("completion_tokens",),
     prompt_tokens=("prompt_tokens",),
     reasoning_tokens=(
@@ -229,6 +238,7 @@ OPENAI: Final = LogFormat(
         **dict.fromkeys(_under(_RESPONSE, ("status",)), ("failed", "cancelled")),
     },
     prepare=merged_stream,
+    without_prompt="let the gateway log the requests",
     without_length="request streamed answers with stream_options.include_usage",
 )
 
@@ -314,6 +324,7 @@ OPENTELEMETRY: Final = LogFormat(
 def _without_cache(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row of Helicone, marked if it names another request whose answer was sent again."""
     is_hit = set(str(row.get("cache_reference_id") or "0")) - {"0", "-"}
+    row = merged_stream(row)
     return {**row, "no_call": "an answer from Helicone's cache"} if is_hit else row
 
 
@@ -331,13 +342,20 @@ HELICONE: Final = replace(
 PORTKEY: Final = replace(
     OPENAI,
     name="Portkey",
-    marks=(("created_at",), ("req_units",), ("res_units",)),
-    output_tokens=(*OPENAI.output_tokens, "res_units"),
-    prompt_tokens=(*OPENAI.prompt_tokens, "req_units"),
+    marks=(
+        *(("created_at",), ("ai_model", "ai_org", "ai_provider", "res_units")),
+        ("request", "request.body", "req_units", "request_tokens"),
+    ),
+    output_tokens=(*OPENAI.output_tokens, "res_units", "response_tokens"),
+    prompt_tokens=(*OPENAI.prompt_tokens, "req_units", "request_tokens"),
+    total_tokens=(*OPENAI.total_tokens, "total_units", "total_tokens"),
     model=("ai_model",),
-    answered={"is_success": (1, "1", "true"), "response_status_code": (200, "200")},
+    answered={
+        "is_success": (1, "1", "true"),
+        **dict.fromkeys(("response_status_code", "status_code"), (200, "200")),
+    },
     no_load={**OPENAI.no_load, "cache_status": ("HIT", "SEMANTIC HIT")},
-    without_prompt="export the columns request.body and response.body",
+    without_prompt="export the fields request and response",
 )
 
 

@@ -6,7 +6,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -22,6 +22,7 @@ from lengthwise.tables.formats import REDACTED, TABLE, LogFormat
 from lengthwise.tables.options import (
     ARRIVAL,
     CENSORED,
+    FILE_TIMES,
     LENGTH,
     MODEL,
     PROMPT,
@@ -517,6 +518,7 @@ class LogReader:
         try:
             known = next(iter(self.time_units)) if len(self.time_units) == 1 else None
             seconds, rule = self.times.in_seconds(name, unit, known, others)
+            seconds = self._of_files(seconds)
         except DataError as error:
             self.sources.pop("arrival_s")
             if self.is_lenient:
@@ -525,15 +527,40 @@ class LogReader:
                 raise DataError(str(error), path=self.path) from error
             return None, is_good
         self.sources["arrival_s"] = Counter({rule: 1})
+        if without_zone := self.times.num_without_zone():
+            self.warned["times without a zone among others, read as UTC"] = without_zone
         is_bad = np.isnan(seconds)
-        start_s = np.nanmin(seconds)
+        start_s = np.nanmin(np.append(seconds, np.inf))
         if start_s > _INSTANTS or self.known is not TABLE:
             seconds = np.round(seconds - start_s, 6)  # doubles hold instants of today to 0.2 us
         if "arrival_s" not in self.needs:
             return (None if is_bad.any() else seconds), is_good
         for place in np.flatnonzero(is_bad):
-            self._bad("it has no time", self.paths[self.places[place]], self.numbers[place])
+            time = self.times.numbers[place]
+            reason = "it has no time" if np.isnan(time) else f"its time is out of range ({time:g})"
+            self._bad(reason, self.paths[self.places[place]], self.numbers[place])
         return seconds, is_bad
+
+    def _of_files(self, seconds: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return times since a start in the order of files that --file-times states."""
+        pieces = np.split(seconds, np.searchsorted(self.places, range(1, len(self.paths))))
+        pieces = [piece for piece in pieces if np.isfinite(piece).any()]
+        spans = sorted((float(np.nanmin(piece)), float(np.nanmax(piece))) for piece in pieces)
+        order = getattr(self.options, "file_times", None)
+        if len(spans) < 2 or spans[0][0] > _INSTANTS or order == "together":
+            return seconds
+        if order == "in-turn":
+            for before, piece in pairwise(pieces):
+                piece += np.nanmax(before)
+        elif spans[0][0] == spans[1][0] < spans[-1][1]:
+            raise DataError(
+                f"several files start at {spans[0][0]:g} s; give {FILE_TIMES} together for pieces "
+                "of one log, or in-turn for logs that follow each other"
+            )
+        elif any(after[0] < before[1] for before, after in pairwise(spans)):
+            text = f"files overlap in time and are read as pieces of one log; or give {FILE_TIMES}"
+            self.warned[f"{text} in-turn"] = 0
+        return seconds
 
 
 def quantiles(values: ArrayLike) -> str:

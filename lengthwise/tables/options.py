@@ -11,6 +11,7 @@ Censored = Literal["leave-out", "keep"]
 
 PROMPT, LENGTH, MODEL = "--prompt-column", "--length-column", "--model-column"
 PROMPT_TOKENS, ARRIVAL, CENSORED = "--prompt-tokens-column", "--arrival-column", "--censored"
+FILE_TIMES: Final = "--file-times"
 SKIP: Final = (
     "mend the row, or leave out every bad row with --on-bad-rows skip (of fit: --data.on-bad-rows)"
 )
@@ -54,3 +55,6 @@ class TraceOptions(ReadingOptions):
     """Times of arrival: a wall clock, or numbers; default: the names of known formats."""
     time_unit: TimeUnit | None = None
     """Unit of numbers as times; default: by their magnitude or name, an error if both are open."""
+    file_times: Literal["together", "in-turn"] | None = None
+    """Times since a start in several files: together (pieces of one log), or in-turn (each file
+    after the one before); default: together, an error if several files start at one time."""

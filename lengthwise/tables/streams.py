@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lengthwise.tables.values import count_of
+from lengthwise.tables.values import count_of, unpacked
 
 _PLACES: Final = (
     *("response.body", "response", "response_body", "resp", "respPayload"),
@@ -23,16 +23,11 @@ def merged_stream(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     for place in _PLACES:
         top, _, inner = place.partition(".")
-        if (held := row.get(top)) is None or (type(held) is dict and not inner):
-            continue
+        held = unpacked(row.get(top)) if inner else row.get(top)
         value = held.get(inner) if inner and isinstance(held, Mapping) else held
-        if inner and not isinstance(held, Mapping):
-            continue
-        if (events := _events(value)) is not None:
-            merged: Any = _merged(events)
-            if inner and isinstance(held, Mapping):
-                merged = {**held, inner: merged}
-            return {**row, top: merged}
+        if held is not None and (events := _events(value)) is not None:
+            merged = _merged(events)
+            return {**row, top: {**held, inner: merged} if value is not held else merged}
     return row
 
 

@@ -100,8 +100,8 @@ def count_of(value: Any) -> int | None:
     return value if 0 <= value <= _MOST else None
 
 
-def seconds_of(value: Any) -> float | None:
-    """Return an instant in seconds since 1970 of an ISO 8601 time; UTC without a zone."""
+def clock_of(value: Any) -> tuple[float, bool] | None:
+    """Return the seconds since 1970 of an ISO 8601 time, and whether it has a zone; else UTC."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value.strip().removesuffix(" UTC"))
@@ -109,7 +109,8 @@ def seconds_of(value: Any) -> float | None:
             return None
     if not isinstance(value, datetime):
         return None
-    return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    has_zone = value.tzinfo is not None
+    return (value if has_zone else value.replace(tzinfo=UTC)).timestamp(), has_zone
 
 
 def number_of(value: Any) -> float | None:

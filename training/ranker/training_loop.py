@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 
 from lengthwise.errors import ConfigError, DataError, at_least, require
 from training.config import TrainConfig
+from training.data.labels import texts
 from training.data.splits import Splits
 from training.ranker.callbacks import ResumableInterrupt, StepProgress
 from training.ranker.data_module import LengthData
@@ -121,6 +122,14 @@ def train(
         total_steps=steps_per_epoch * config.epochs,
     )
     logger.info("backbone %s", backbone)
+    prompts, sequences = set(texts(data.splits.train)), set(map(tuple, data.train.ids))
+    if 2 * len(sequences) <= len(prompts):
+        logger.warning(
+            "%d different prompts become %d sequences of tokens by the tokenizer of %s (unknown "
+            "characters, or a common start), and equal ones have equal scores; try another "
+            "--encoder.backbone, or a larger --data.max-prompt-tokens",
+            *(len(prompts), len(sequences), config.encoder.backbone),
+        )
     # torch writes zip files, whose directory comes last: one that a full disk cut off is none.
     start = folder / LAST if resume and zipfile.is_zipfile(folder / LAST) else None
     _run(_trainer(config, num_batches, folder, lightning_logger), module, data, start)

@@ -61,7 +61,7 @@ def test_a_number_that_is_no_instant_among_instants_is_a_bad_row() -> None:
     found = seconds([0, *range(START, START + 20), "noon", None])
     assert np.isnan(found[0])
     assert np.isnan(found[-2:]).all()
-    with pytest.raises(DataError, match="mixes wall clocks with numbers"):
+    with pytest.raises(DataError, match="mixes instants with other numbers"):
         seconds(["2026-03-01T10:00:00Z", 5, 6])
 
 
