@@ -104,7 +104,7 @@ def clock_of(value: Any) -> tuple[float, bool] | None:
     """Return the seconds since 1970 of an ISO 8601 time, and whether it has a zone; else UTC."""
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value.strip().removesuffix(" UTC"))
+            value = datetime.fromisoformat(value.strip().replace(" UTC", "+00:00"))
         except ValueError:
             return None
     if not isinstance(value, datetime):

@@ -61,8 +61,11 @@ def test_a_number_that_is_no_instant_among_instants_is_a_bad_row() -> None:
     found = seconds([0, *range(START, START + 20), "noon", None])
     assert np.isnan(found[0])
     assert np.isnan(found[-2:]).all()
-    with pytest.raises(DataError, match="mixes instants with other numbers"):
-        seconds(["2026-03-01T10:00:00Z", 5, 6])
+    for values, name in ((["2026-03-01T10:00:00Z", 5, 6], "t"), ([START, 5, 6], "t_s")):
+        with pytest.raises(DataError, match="mixes instants with other numbers"):
+            seconds(values, name)
+    assert np.isnan(seconds([-1, 0, 2], "t_s")).tolist() == [True, False, False]
+    assert seconds([START * 1000 // 2000], "t_us") == [0]
 
 
 def test_times_of_another_century_are_bad_among_instants_and_units_of_columns_agree() -> None:

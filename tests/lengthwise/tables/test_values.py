@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lengthwise.tables.values import count_of, number_of, clock_of, value_at
+from lengthwise.tables.values import clock_of, count_of, number_of, value_at
 
 ROW = {
     "usage": {"out": 3, "out_more": 4, "in": 9},
@@ -60,6 +60,7 @@ def test_instants_of_wall_clocks_are_seconds_since_1970() -> None:
     assert clock_of("2026-03-01T10:00:00Z") == (instant, True)
     assert clock_of("2026-03-01 10:00:00 UTC") == (instant, True)
     assert clock_of("2026-03-01T11:00:00+01:00") == (instant, True)
+    assert clock_of("2026-03-01T10:00:00") == (instant, False)
     assert clock_of("noon") is clock_of(None) is clock_of(instant) is None
 
 
