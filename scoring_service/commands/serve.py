@@ -3,7 +3,7 @@
 import gc
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from lengthwise.command_line.logs import LOG_FORMATS, configure_logs
 from lengthwise.command_line.options import common_options
 from lengthwise.errors import ConfigError, require
 from scoring_service.server import worker
-from scoring_service.server.supervisor import as_options, supervise
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.registry import RegistrySource
 
@@ -30,9 +29,6 @@ class ServeOptions:
     log_format: str = "text"
     """text or json."""
 
-    parent_pid: int | None = None
-    """Process whose end ends this one; `processes` sets it."""
-
     def __post_init__(self) -> None:
         is_known = self.log_format in LOG_FORMATS
         require("log_format", repr(self.log_format), is_known, f"one of {', '.join(LOG_FORMATS)}")
@@ -49,7 +45,7 @@ class ServeOptions:
 
 
 @common_options(
-    *("bundle", "registry_model", "address", "precision", "processes", "cache_entries"),
+    *("bundle", "registry_model", "address", "precision", "num_runners", "cache_entries"),
     *("metrics_address", "tls_certificate_file", "tls_key_file", "token_file"),
 )
 def serve(options: ServeOptions, config: ServerConfig) -> None:
@@ -62,11 +58,6 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
       python -m scoring_service serve --bundle mlruns/demo/bundle --address 127.0.0.1:50051
     """
     configure_logs(options.log_format)
-    if config.processes > 1:
-        supervise(config, as_options(replace(options, parent_pid=os.getpid())))
-        return
-    if options.parent_pid is not None:
-        worker.end_with_parent(options.parent_pid)
     worker.return_free_memory()
     worker.use_short_slices()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -82,6 +73,6 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     gc.collect()
     gc.freeze()
     print(f"serving {model.manifest.name} revision {model.revision} on {server.target}", flush=True)
-    worker.wait(end, options.parent_pid)
+    end.wait()
     worker.end_for_sure(config.drain_notice_s + config.drain_grace_s + worker.END_S)
     server.stop()

@@ -1,4 +1,4 @@
-"""The wire: gRPC methods, health, security, metrics, processes.
+"""The wire: gRPC methods, health, security, metrics, set-up and end of the process.
 
 Start with `server.py`, then `rpc.py`. Decisions are made in `service/`.
 """

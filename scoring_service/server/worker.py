@@ -1,4 +1,4 @@
-"""Set-up and end of a server process: time slices, memory, signs of life, an end in time."""
+"""Set-up and end of a server process: time slices, memory, an end in time."""
 
 import ctypes
 import logging
@@ -12,15 +12,11 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final, Self
 
-BEAT: Final = "alive"
-"""Written to standard output under a supervisor, once in `BEAT_S`."""
-BEAT_S: Final = 1.0
 END_S: Final = 1.0
 """Longest time of a process's end beyond its notice and grace."""
 SLICE_S: Final = 150e-6
 _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274}
 """Number of sched_setattr(2), which neither Python nor the C library wraps."""
-_PR_SET_PDEATHSIG: Final = 1
 _M_MMAP_THRESHOLD: Final = -3
 _LARGE_BYTES: Final = 262_144
 _log = logging.getLogger(__name__)
@@ -56,13 +52,6 @@ class EndRequest:
         return self._is_made
 
 
-def end_with_parent(parent_pid: int) -> None:
-    """Let the parent's end, of any kind, send SIGTERM to this process."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent_pid:  # It ended before the call above.
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def use_short_slices() -> None:
     """Shorten the time slices of this thread and of the threads that it starts."""
     # A running thread finishes its slice, by default some milliseconds, before a woken thread takes
@@ -82,14 +71,6 @@ def return_free_memory() -> None:
     # glibc raises the size of such blocks with each of them, up to 32 MiB.
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
-
-
-def wait(end: EndRequest, parent_pid: int | None) -> None:
-    """Wait until `end` is made; under a supervisor, print signs of life meanwhile."""
-    while not end.wait(None if parent_pid is None else BEAT_S):
-        # A supervisor that is gone reads nothing; its end has sent SIGTERM.
-        with suppress(OSError):
-            print(BEAT, flush=True)
 
 
 def end_for_sure(after_s: float) -> None:

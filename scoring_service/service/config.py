@@ -21,10 +21,8 @@ class ServerConfig:
     """HOST:PORT to listen on; port 0 takes any free one."""
     precision: str = "auto"
     """fp32, int8 or auto: fp32 on a GPU with onnxruntime-gpu, else int8 if the bundle has it."""
-    processes: int = 1
-    """Server processes that share the port and the cores; several help beyond about 8 cores."""
     shared_port: bool = False
-    """Let other processes of this user listen on the same port; `processes` sets it."""
+    """Let other services of this user listen on the same port, each with its own num_runners."""
     num_runners: int | None = None
     """One-thread model runs at once; null: one per available core, or two on a GPU."""
     max_prompt_bytes: int = 1_048_576
@@ -90,7 +88,7 @@ class ServerConfig:
         ):
             require(name, repr(getattr(self, name)), holds, right)
         limits = [field.name for field in fields(self) if field.name.startswith("max_")]
-        for name in ("processes", "num_runners", *limits, *_NOT_NEGATIVE):
+        for name in ("num_runners", *limits, *_NOT_NEGATIVE):
             at_least(name, getattr(self, name), 0 if name in _NOT_NEGATIVE else 1)
         split_address("address", self.address)
         if self.metrics_address is not None:

@@ -33,6 +33,17 @@ def test_a_port_in_use_is_one_clear_line(fails, tiny_bundle):
         assert address in fails("serve", "--bundle", str(tiny_bundle.path), "--address", address)
 
 
+def test_services_share_a_port_and_the_last_one_still_answers(tiny_bundle):
+    with serving(tiny_bundle, "--shared-port", "true") as (first, target):
+        options = ("--shared-port", "true", "--num-runners", "1", "--address", target)
+        with serving(tiny_bundle, *options) as (_, same):
+            assert same == target
+            first.send_signal(signal.SIGTERM)
+            assert first.wait(60) == 0
+            with ScoringClient(target, timeout_s=60) as client:
+                assert client.score("yes").truncated is False
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

@@ -1,32 +1,17 @@
-"""A process ends: when it is told to, when its supervisor is gone, and if something in it hangs."""
+"""A process ends when it is told to, and if something in it hangs."""
 
 import os
 import platform
-import select
-import signal
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 
 from scoring_service.server import worker
-from scoring_service.server.worker import BEAT, EndRequest, use_short_slices, wait
+from scoring_service.server.worker import use_short_slices
 
 PYTHON = [sys.executable, "-c"]
-
-
-def test_a_worker_shows_signs_of_life_until_it_is_stopped(monkeypatch, capsys):
-    monkeypatch.setattr("scoring_service.server.worker.BEAT_S", 0.001)
-    end = EndRequest()
-    threading.Timer(0.05, end.make).start()
-    wait(end, os.getppid())
-    assert set(capsys.readouterr().out.splitlines()) == {BEAT}
-    end = EndRequest()
-    threading.Timer(0.01, end.make).start()
-    wait(end, None)
 
 
 def test_a_signal_at_any_moment_of_a_wait_ends_it():
@@ -46,27 +31,6 @@ def test_a_process_ends_though_something_in_it_hangs():
         "end_for_sure(0.05); threading.Thread(target=threading.Event().wait).start()"
     )
     assert subprocess.run([*PYTHON, code], capture_output=True, timeout=60).returncode == 1
-
-
-def test_a_process_ends_with_its_parent():
-    code = (
-        "import os, time; from scoring_service.server.worker import end_with_parent;"
-        "end_with_parent({}); print(flush=True); time.sleep(60)"
-    )
-    orphan = subprocess.run([*PYTHON, code.format(1)], capture_output=True, timeout=60)
-    assert orphan.returncode == -signal.SIGTERM
-    # A parent that waits for the sign of its child's life, and leaves.
-    inner = code.format("os.getppid()")
-    parent = (
-        "import subprocess, sys, os;"
-        f"p = subprocess.Popen([sys.executable, '-c', {inner!r}], stdout=subprocess.PIPE);"
-        "p.stdout.readline(); print(p.pid, flush=True); os._exit(0)"
-    )
-    run = subprocess.run([*PYTHON, parent], stdout=subprocess.PIPE, text=True, timeout=60)
-    with suppress(ProcessLookupError):
-        child = os.pidfd_open(int(run.stdout))
-        assert select.select([child], [], [], 60)[0], "the child lives on"
-        os.close(child)
 
 
 def test_large_blocks_are_given_back_when_they_are_free():

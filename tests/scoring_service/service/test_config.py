@@ -12,7 +12,6 @@ from scoring_service.service.config import ServerConfig, split_address
     "settings",
     [
         {"precision": "fp64"},
-        {"processes": 0},
         {"max_queued_prompts": 0},
         {"max_concurrent_calls": -1},
         {"num_runners": 0},
@@ -35,9 +34,7 @@ def test_a_wrong_setting_is_named(settings):
 
 
 def test_limits_themselves_are_allowed():
-    config = ServerConfig(
-        processes=1, num_runners=1, cache_entries=0, drain_grace_s=0, reload_poll_s=None
-    )
+    config = ServerConfig(num_runners=1, cache_entries=0, drain_grace_s=0, reload_poll_s=None)
     assert config.runners() == config.runners("gpu") == 1
 
 
