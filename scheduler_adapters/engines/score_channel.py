@@ -125,16 +125,11 @@ class LateScoring:
         self._socket.setblocking(False)
 
     def start(
-        self,
-        first: asyncio.Future[Answer],
-        retry: Callable[[], Awaitable[Answer]],
-        on_end: Callable[[], object],
+        self, first: asyncio.Future[Answer], retry: Callable[[], Awaitable[Answer]]
     ) -> str | None:
         """Return the key of a request whose score will be sent later; None for one too many.
 
-        Args:
-            first: the answer that missed the deadline.
-            on_end: called at the end, unless there are too many.
+        `first` is the answer that missed the deadline.
         """
         if len(self._tasks) >= MAX_LATE:
             self._count("full")
@@ -144,7 +139,6 @@ class LateScoring:
         def ended(task: asyncio.Task[str]) -> None:
             del self._tasks[key]
             first.cancel()
-            on_end()
             self._count("started" if task.cancelled() else task.result())
 
         self._tasks[key] = asyncio.create_task(self._score(key, first, retry))

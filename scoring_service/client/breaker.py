@@ -20,20 +20,25 @@ class CircuitBreaker:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._failures = 0
         self._open_s = self.open_s
         self._open_until_s: float | None = None
         self._trying = False
 
+    @property
+    def is_open(self) -> bool:
+        """True while no call is permitted, also during a trial call."""
+        with self._lock:
+            until_s = self._open_until_s
+            return until_s is not None and (self._trying or self.clock() < until_s)
+
     def allow(self) -> bool:
         """Return True if a call is permitted: then report `success`, `failure` or `unsure`."""
         with self._lock:
-            if self._open_until_s is None:
-                return True
-            if self._trying or self.clock() < self._open_until_s:
+            if self.is_open:
                 return False
-            self._trying = True
+            self._trying = self._open_until_s is not None
             return True
 
     def success(self) -> None:

@@ -16,6 +16,7 @@ from collections import Counter, OrderedDict, deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from lengthwise import errors
@@ -91,6 +92,8 @@ class FailOpenScorer(Connection):
         self._called_s = 0.0
         """Instant of the first call after the last answer."""
         self._answered_s = 0.0
+        self._silence_s = 0.0
+        """Longest time between recent answers, while calls were in flight."""
         self.counts: Counter[str] = Counter()
         """Number of answers by `Answer.outcome`."""
 
@@ -129,6 +132,17 @@ class FailOpenScorer(Connection):
             self._breaker.failure()
         else:
             self._breaker.unsure()
+
+    @property
+    def is_away(self) -> bool:
+        """True while the breaker permits no call."""
+        return self._breaker.is_open
+
+    async def answers_within(self, seconds: float) -> bool:
+        """Wait as long; return whether no more time passes between answers of the service."""
+        begun_s = time.monotonic()
+        await asyncio.sleep(seconds)
+        return self._answered_s >= begun_s and self._silence_s <= seconds and not self.is_away
 
     def _submit(self, prompt: str, client: str = "") -> _Waiter:
         waiter = _Waiter(prompt, client, time.monotonic() + self._timeout_s)
@@ -211,6 +225,10 @@ class FailOpenScorer(Connection):
         with self._lock:
             self._in_flight -= 1
             self._calls -= Counter({waiter.client for waiter in batch})
+            if self._breaker.is_open:
+                for waiter in chain.from_iterable(self._waiting.values()):
+                    self._answer(waiter, None, "breaker_open")
+                self._waiting.clear()
         if isinstance(outcome, InvalidPrompt) and len(batch) > 1:
             # The message as a whole was refused: send the prompts one by one to score the others.
             for waiter in batch:
@@ -235,11 +253,18 @@ class FailOpenScorer(Connection):
             ):
                 self._breaker.failure()
             case ServiceOverloaded(retry_after_s=float() as seconds):
-                self._answered_s = time.monotonic()
+                self._answered()
                 self._breaker.pause(seconds)
             case _:  # An error of a prompt is an answer too.
-                self._answered_s = time.monotonic()
+                self._answered()
                 self._breaker.success()
+
+    def _answered(self) -> None:
+        with self._lock:
+            now_s, since_s = time.monotonic(), max(self._called_s, self._answered_s)
+            # Answers to calls made together arrive together: one of them hides no silence.
+            self._silence_s = max(now_s - since_s, 0.9 * self._silence_s)
+            self._answered_s = now_s
 
 
 def _reason(result: Score | ScoringError) -> str:

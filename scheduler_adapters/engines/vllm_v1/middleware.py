@@ -66,6 +66,8 @@ ALLOWED_PROXIES: Final = "FORWARDED_ALLOW_IPS"
 """Environment variable with the peers of which uvicorn believes X-Forwarded-For; vLLM has no option
 for it. Empty: none, and the middleware sees the address of the connection."""
 LOAD_PATH: Final = "/lengthwise/load"
+GRACE_S: Final = 1
+"""Seconds in which open answers may end after the engine's own `--shutdown-timeout`."""
 UNSCORABLE: Final = frozenset({"no_text", "budget", "invalid_prompt"})
 """Reasons for no score that a client controls: token ids, images only or too many prompts in a
 request; too many requests at once; text that cannot be encoded."""
@@ -216,6 +218,8 @@ class ScoreMiddleware:
         path = _path(scope) if scope["type"] in ("http", "websocket") else ""
         if path in client_bodies.UNSCORED:
             self.metrics.count("unscored", "endpoint")
+        if scope["type"] == "lifespan":
+            _bound_end(scope)
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -334,22 +338,26 @@ class ScoreMiddleware:
             self.metrics.count("explicit")
             return {}
         in_progress = self.scores_in_progress[client.name] + len(prompts)
+        is_over = in_progress > self.config.max_scores_per_key and not client.is_trusted
         if self.scorer is None:
             reason = "no_scorer"
         elif not prompts:
             reason = "no_text"
         elif not client.is_let_in:
             reason = "no_key"
-        elif in_progress > self.config.max_scores_per_key and not client.is_trusted:
-            reason = "budget"
+        elif is_over and not self.scorer.is_away:
+            # Where the service is late, too many at once are not of the client's making.
+            in_time = await self.scorer.answers_within(self.config.deadline_s)
+            reason = "budget" if in_time else "overloaded"
         else:
-            self.scores_in_progress[client.name] = in_progress
             return await self._request_score(self.scorer, prompts, client)
         self.metrics.count("unscored", reason)
         return self._without_score(reason, client)
 
     def _without_score(self, reason: str, client: _Client) -> dict[str, Any]:
-        if client.is_trusted or reason not in UNSCORABLE or not self.config.unscored_last:
+        is_away = self.scorer is not None and self.scorer.is_away  # then by arrival
+        is_last = reason in UNSCORABLE and self.config.unscored_last and not client.is_trusted
+        if is_away or not is_last:
             return {}
         return score_annotations(self.highest_score, {}) if self.highest_score > -inf else {}
 
@@ -357,9 +365,8 @@ class ScoreMiddleware:
         self, scorer: FailOpenScorer, prompts: Prompts, client: _Client
     ) -> dict[str, Any]:
         started_s, key = time.monotonic(), None
-        request = partial(self._highest, scorer, prompts, client)
-        release = partial(self._release, client.name, len(prompts))
-        requested = asyncio.ensure_future(request())
+        request = partial(self._ask, scorer, prompts, client)
+        requested = request()
         try:
             await asyncio.wait({requested}, timeout=self.config.deadline_s)
             self.metrics.waited_s.observe(time.monotonic() - started_s)
@@ -373,17 +380,26 @@ class ScoreMiddleware:
             outcome = answer.outcome
             self.metrics.count("late" if outcome == "timeout" else "unscored", outcome)
             if self.late is not None and outcome in RETRIED:
-                key = self.late.start(requested, request, release)
+                key = self.late.start(requested, request)
             return self._without_score(outcome, client) if key is None else {REQUEST_KEY: key}
         finally:
             if key is None:
                 requested.cancel()
-                release()
 
-    def _release(self, client: str, count: int) -> None:
-        self.scores_in_progress[client] -= count
-        if not self.scores_in_progress[client]:
-            del self.scores_in_progress[client]
+    def _ask(
+        self, scorer: FailOpenScorer, prompts: Prompts, client: _Client
+    ) -> asyncio.Future[Answer]:
+        """Ask for a score; until the answer the prompts are in progress."""
+
+        def answered(_: object) -> None:
+            self.scores_in_progress[client.name] -= len(prompts)
+            if not self.scores_in_progress[client.name]:
+                del self.scores_in_progress[client.name]
+
+        self.scores_in_progress[client.name] += len(prompts)
+        asked = asyncio.ensure_future(self._highest(scorer, prompts, client))
+        asked.add_done_callback(answered)
+        return asked
 
     async def _highest(self, scorer: FailOpenScorer, prompts: Prompts, client: _Client) -> Answer:
         """Return the highest score among the prompts, or the answer of a prompt without one."""
@@ -440,6 +456,14 @@ def _network_of(address: str | None) -> str:
     """Return a client's address, or its IPv6 network, of which it has all addresses."""
     found = address_of(address)
     return str(int(found) >> 64 if isinstance(found, IPv6Address) else found or address or "")
+
+
+def _bound_end(scope: Scope) -> None:
+    """Bound the wait of vLLM's HTTP server for open answers, once its engine has stopped."""
+    # Without its limit, a request that met the end of the engine holds the server for ever.
+    server = getattr(getattr(scope.get("app"), "state", None), "server", None)
+    if server is not None and server.config.timeout_graceful_shutdown is None:
+        server.config.timeout_graceful_shutdown = GRACE_S
 
 
 async def _send_json(send: Send, content: object, status: int) -> None:

@@ -133,7 +133,6 @@ class Bench:
     def __init__(self, *answers: Answer, late_s: float = 60.0) -> None:
         self.scorer, self.counts = Scorer(*answers), Counter[str]()
         self.sent: list[Any] = []
-        self.num_open = 0
         self.late = LateScoring(
             Path(), late_s=late_s, count=lambda outcome: self.counts.update([outcome])
         )
@@ -144,17 +143,11 @@ class Bench:
 
     def start(self) -> str | None:
         ask = partial(self.scorer.ask_async, "prompt")
-        key = self.late.start(asyncio.ensure_future(ask()), ask, self.end)
-        self.num_open += key is not None
-        return key
-
-    def end(self) -> None:
-        self.num_open -= 1
+        return self.late.start(asyncio.ensure_future(ask()), ask)
 
     async def ended(self) -> Counter[str]:
         while self.late._tasks:
             await asyncio.wait(self.late._tasks.values())
-        assert self.num_open == 0
         self.late.close()
         return self.counts
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from lengthwise.errors import ConfigError
+from scheduler_adapters.engines import score_channel
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, write_load
 from scheduler_adapters.engines.score_channel import LateScoring
 from scheduler_adapters.engines.user_classes import UserClasses
@@ -63,8 +64,13 @@ class FakeScorer:
         self.quantiles = quantiles or {}
         self.asked: list[str] = []
 
+    is_away = False
+
     def out_of_time(self) -> None:
         pass
+
+    async def answers_within(self, seconds: float) -> bool:
+        return self.outcome not in score_channel.RETRIED
 
     async def ask_async(self, prompt: str, client: str = "") -> Answer:
         self.asked.append(prompt)
@@ -896,6 +902,59 @@ def test_a_service_that_never_answers_is_soon_left_alone(
     assert made.late is not None
     made.late.close()
     service.stop()
+
+
+@pytest.mark.parametrize("count", [1, 8, 700])
+@pytest.mark.parametrize("state", ["dead", "hung", "refusing", "slow"])
+def test_no_request_ranks_last_because_the_service_is_away(
+    state: str, count: int, tiny_bundle: Any, tmp_path: Path
+) -> None:
+    """All of one address, without and with text; none keeps a place of the scores."""
+    model, proceed = RankerModel.load(tiny_bundle), threading.Event()
+    real = model.scorer.score
+    model.scorer.score = lambda ids: (proceed.wait(300), real(ids))[1]  # type: ignore[method-assign]
+    (tmp_path / "token").write_text("sk-1\n")
+    token = {"token_file": str(tmp_path / "token")} if state == "refusing" else {}
+    service = ScoringServer(model, ServerConfig(address="127.0.0.1:0", drain_grace_s=0, **token))
+    service.start()
+    if state == "dead":
+        service.stop()
+    breaker = CircuitBreaker(open_s=3600.0, max_open_s=3600.0)
+    scorer = FailOpenScorer(service.target, budget_s=0.3, breaker=breaker)
+    bench, reached = Bench(scorer, deadline_s=0.05), list[Any]()
+    bench.middleware.highest_score = 40.0
+
+    async def engine(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(json.loads((await receive())["body"]).get("vllm_xargs"))
+
+    async def burst() -> None:
+        body = b'{"prompt": "hello"}'
+        await asyncio.gather(*(bench.call(body, "/v1/completions") for _ in range(count)))
+
+    async def main() -> None:
+        bench.middleware.app = engine
+        await burst()
+        if state == "slow":  # in time for none, and answers all
+            proceed.set()
+            return
+        async with asyncio.timeout(120):
+            while not scorer.is_away:
+                await burst()
+        await burst()
+        asked = bench.registry.get_sample_value("lengthwise_score_wait_seconds_count")
+        await bench.call(b'{"prompt": [1, 2]}', "/v1/completions")
+        assert bench.registry.get_sample_value("lengthwise_score_wait_seconds_count") == asked
+        while bench.middleware.scores_in_progress:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert len(reached) > count - 1
+    assert not any(reached)
+    assert bench.count("unscored", "budget") == 0
+    proceed.set()
+    scorer.close()
+    if state != "dead":
+        service.stop()
 
 
 def test_settings_come_from_the_environment_and_late_scores_need_a_shared_folder(
