@@ -161,14 +161,13 @@ def kind_of(path: Path) -> Kind:
     named, suffix = SUFFIXES.get(suffix_of(path), "text"), suffix_of(path)
     if start.startswith(_PARQUET) or named == "parquet":
         return "parquet"
-    is_text = any(map(start.startswith, _MARKS)) or b"\0" not in start[:4096]
-    if start.startswith(_ZIP) or not is_text:
-        known = ", ".join(SUFFIXES)
-        raise DataError(
-            f"format {suffix or 'of binary data'!r} is unknown; use one of {known}, also with .gz "
-            "or .zst, or no suffix at all",
-            path=path,
-        )
+    num_nul = 0 if any(map(start.startswith, _MARKS)) else start[:4096].count(0)
+    if start.startswith(_ZIP) or num_nul > (len(start[:4096]) / 10 if suffix in SUFFIXES else 0):
+        state = f"format {suffix or 'of binary data'!r} is unknown"
+        if suffix in SUFFIXES:
+            state = "it is no text, but an archive, binary data or UTF-16 without its mark"
+        advice = f"use one of {', '.join(SUFFIXES)}, also with .gz or .zst, or no suffix at all"
+        raise DataError(f"{state}; {advice}", path=path)
     text = start.decode(encoding_of(start), errors="replace")
     if _JSON_START.match(text) and named != "csv":
         return "text" if any(map(_is_server_line, text.split("\n")[:20])) else "json"

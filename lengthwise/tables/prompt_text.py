@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from lengthwise.tables.values import unpacked
 
+_RESULTS: Final = frozenset(("tool_result", "toolResult", "functionResponse"))
 MAX_CHARACTERS: Final = 16_384
 """Longest text that is sent to a ranker, which reads a few hundred tokens of it."""
 
@@ -56,8 +57,8 @@ def of_response(body: Mapping[str, Any]) -> str | None:
 def of_messages(messages: Sequence[Any]) -> str | None:
     """Return the start of the user's newest message; None without one.
 
-    Results of tools do not count, which Anthropic's API writes as messages of the user. The text
-    of a message is its content, or its parts (Gemini, OpenTelemetry).
+    Results of tools do not count, which Anthropic, Bedrock and Gemini write as messages of the
+    user. The text of a message is its content, or its parts (Gemini, OpenTelemetry).
     """
     for message in reversed(messages):
         if isinstance(message, Mapping) and message.get("role") == "user":
@@ -65,7 +66,8 @@ def of_messages(messages: Sequence[Any]) -> str | None:
             if not isinstance(content, list):
                 return start_of(content)
             parts = [part if isinstance(part, Mapping) else {} for part in content]
-            if not parts or any(part.get("type") != "tool_result" for part in parts):
+            kinds = [{str(part.get("type")), *part} for part in parts]
+            if not parts or any(map(_RESULTS.isdisjoint, kinds)):
                 texts = [part.get("text", part.get("content")) for part in parts]
                 return start_of("\n".join(text for text in texts if isinstance(text, str)))
     return None

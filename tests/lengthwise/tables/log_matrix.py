@@ -100,6 +100,43 @@ def _litellm(sent: Sent, quirk: str) -> dict[str, Any]:
     return row | {"messages": row.pop("request")["messages"], "timestamp": None}
 
 
+def _helicone(sent: Sent, quirk: str) -> dict[str, Any]:
+    row = _openai(sent, quirk)
+    hit = {"cache_reference_id": "r0"} if row["cache_hit"] else {}
+    row = {"request_id": row["request_id"], "request_body": row["request"]} | hit | {
+        "response_body": row["response"], "request_created_at": _iso(sent),
+    }  # fmt: skip
+    return row | {"response_status": 200}
+
+
+def _portkey(sent: Sent, quirk: str) -> dict[str, Any]:
+    row = _openai(sent, quirk)
+    usage = row["response"]["usage"] or {}
+    found = {"id": row["request_id"], "created_at": _iso(sent), "ai_model": "m", "status_code": 200}
+    found |= {name: {"body": row[name]} for name in ("request", "response")}
+    found |= {"response_tokens": usage.get("completion_tokens")}
+    return found | {"cache_status": "HIT"} if row["cache_hit"] else found
+
+
+def _bedrock(sent: Sent, quirk: str) -> dict[str, Any]:
+    name, messages, count, finish, _ = _shared(sent, quirk)
+    beside = 4 if quirk == "cached input" else 0
+    usage = {"inputTokens": sent.size - beside, "outputTokens": count["output"]}
+    usage |= {"totalTokens": count["total"], "cacheReadInputTokens": beside}
+    for message in messages:
+        content = message.get("content") or ""
+        parts = [{"text": content}] if isinstance(content, str) else content
+        message["content"] = [{"text": part["text"]} for part in parts if "text" in part]
+        message["content"] += [{"image": {"format": "png"}}] * (len(parts) > 1)
+    if quirk == "tool calls":
+        messages[2] = {"role": "user", "content": [{"toolResult": {"toolUseId": "c"}}]}
+    reason = {"length": "max_tokens", "stop": "end_turn", "tool_calls": "tool_use"}[finish]
+    body = {"stopReason": reason, "usage": {} if quirk == "no usage" else usage}
+    row = {"timestamp": _iso(sent), "modelId": "m", "schemaType": "ModelInvocationLog"}
+    row |= {"requestId": name, "input": {"inputBodyJson": {"messages": messages}}}
+    return row | {"output": {"outputBodyJson": body}}
+
+
 def _langfuse(sent: Sent, quirk: str) -> dict[str, Any]:
     name, messages, count, *_ = _shared(sent, quirk)
     beside = 4 if quirk == "cached input" else 0
@@ -183,6 +220,9 @@ FORMATS: Final[dict[str, Made]] = {
     "LiteLLM": (_litellm, as_lines, ".jsonl", "startTime"),
     "Langfuse": (_langfuse, as_lines, ".jsonl", "startTime"),
     "OpenTelemetry": (_otel, as_lines, ".jsonl", "startTimeUnixNano"),
+    "Helicone": (_helicone, as_lines, ".jsonl", "request_created_at"),
+    "Portkey": (_portkey, as_lines, ".jsonl", "created_at"),
+    "Bedrock": (_bedrock, as_lines, ".jsonl", "timestamp"),
     "vLLM": (_vllm, lambda parts: "".join(parts).encode(), ".log", ""),
     "CSV": (_table, as_csv, ".csv", "arrival_s"),
     "JSON lines": (_table, as_lines, ".jsonl", "arrival_s"),
@@ -190,9 +230,14 @@ FORMATS: Final[dict[str, Made]] = {
 }
 _TABLES: Final = ("CSV", "JSON lines", "Parquet")
 NONE: Final[dict[tuple[str, str], str]] = {
-    **{(name, "several answers"): "a row is one answer" for name in (*_TABLES, "Langfuse")},
+    **{
+        (name, "several answers"): "a row is one answer"
+        for name in (*_TABLES, "Langfuse", "Bedrock")
+    },
     **{(name, "cached input"): "no column has it" for name in _TABLES},
     **{(name, "hit of a cache"): "no call of a model" for name in ("Langfuse", "OpenTelemetry")},
+    **{("Bedrock", quirk): "no count has it" for quirk in REASONING},
+    ("Bedrock", "hit of a cache"): "no cache answers",
     **{("Parquet", quirk): "a file of bytes" for quirk in OF_TEXT},
     **{("vLLM", quirk): "token ids are counted" for quirk in (*REASONING, "cached input")},
     **{("vLLM", quirk): "no cache answers" for quirk in ("hit of a cache",)},

@@ -1,4 +1,4 @@
-"""What a file holds, whatever it is called and however it is packed."""
+"""Content of a file under any name and any compression."""
 
 import gzip
 import json
@@ -120,6 +120,7 @@ def test_pieces_of_a_log_are_read_oldest_first(tmp_path: Path) -> None:
         ("t", b"PAR1 and so on", "parquet"),
         ("t.log", b"INFO Received request x: params", "text"),
         ("t.txt", b"a,b\n1,2", "csv"),
+        ("t.csv", b"prompt,output_tokens\na\0b,2", "csv"),
     ],
 )
 def test_a_suffix_says_what_a_file_holds_or_its_content(

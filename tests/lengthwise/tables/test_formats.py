@@ -111,8 +111,19 @@ ANSWER = {
 }
 HELICONE = {"request_created_at": TIME, "response_status": 200, "request_id": "1", "model": "m"}
 HELICONE |= {"request_body": CHAT, "prompt_tokens": 9, "completion_tokens": 30}
+STREAMED = [{"object": "chat.completion.chunk"} | ANSWER | {"usage": None}]
+STREAMED += [STREAMED[0] | {"choices": [], "usage": ANSWER["usage"]}]
 PORTKEY = {"created_at": TIME, "request.body": CHAT, "ai_model": "m", "is_success": 1}
 PORTKEY |= {"req_units": 9, "res_units": 30, "cache_status": "MISS"}
+PORTKEY_NEW = {"id": "1", "created_at": TIME, "request": json.dumps(CHAT), "ai_provider": "openai"}
+PORTKEY_NEW |= {"ai_model": "m", "request_tokens": 9, "response_tokens": 30, "status_code": 200}
+PAYLOAD = {
+    "call_type": "acompletion",
+    "startTime": TIME,
+    "completion_tokens": 30,
+    "cache_hit": False,
+}
+PAYLOAD |= {"prompt_tokens": 9, "model": "m", "messages": CHAT["messages"], "status": "success"}
 BEDROCK = {"timestamp": TIME, "modelId": "m", "schemaType": "ModelInvocationLog"}
 INVOKED = {"inputBodyJson": CHAT, "inputTokenCount": 9}
 CONVERSE = {"messages": [{"role": "user", "content": [{"text": "a"}]}]}
@@ -134,12 +145,24 @@ UI = {"traceId": "t", "startTime": TIME, "input": "a", "model": "m", "id": "1"}
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("Helicone", HELICONE),
     ("Helicone", HELICONE | {"completion_tokens": None, "response_body": ANSWER}),
+    ("Helicone", HELICONE | {"completion_tokens": 0, "response_body": STREAMED}),
     ("Helicone: an answer from Helicone's cache", HELICONE | {"cache_reference_id": "4c1e-0"}),
     ("Helicone: response_status is '429'", HELICONE | {"response_status": 429}),
     ("Portkey", PORTKEY),
     ("Portkey", PORTKEY | {"response.body": ANSWER, "res_units": 0}),
     ("Portkey: cache_status is 'SEMANTIC HIT'", PORTKEY | {"cache_status": "SEMANTIC HIT"}),
     ("Portkey: is_success is '0'", PORTKEY | {"is_success": 0}),
+    ("Portkey", PORTKEY_NEW),
+    ("Portkey", PORTKEY_NEW | {"response": {"body": STREAMED}, "response_tokens": 0}),
+    ("Portkey", PORTKEY_NEW | {"response_tokens": 20, "total_tokens": 39}),
+    ("Portkey: status_code is '500'", PORTKEY_NEW | {"status_code": 500}),
+    ("LiteLLM", {"standard_logging_object": PAYLOAD}),
+    ("LiteLLM", {"model": "m", "messages": None, "standard_logging_object": json.dumps(PAYLOAD)}),
+    ("LiteLLM", {"kwargs": {"standard_logging_object": PAYLOAD}, "start_time": TIME}),
+    (
+        "LiteLLM: status is 'failure'",
+        {"standard_logging_object": PAYLOAD | {"status": "failure"}},
+    ),
     ("OpenAI", BEDROCK | {"input": INVOKED, "output": {"outputTokenCount": 30}}),
     (
         "OpenAI",

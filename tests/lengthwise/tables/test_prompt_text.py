@@ -42,6 +42,12 @@ def test_only_the_start_of_a_prompt_is_sent() -> None:
         (["hi"], "hi"),
         (["hi", "ho"], None),
         ([{"role": "assistant", "content": "x"}], None),
+        (
+            [{"role": "user", "content": "hi"}, {"role": "user", "content": [{"toolResult": 1}]}],
+            "hi",
+        ),
+        ([{"role": "user", "parts": [{"functionResponse": {}}]}], None),
+        ([{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}], None),
         (" ", None),
         ("{}", None),
         (float("nan"), None),

@@ -1,4 +1,4 @@
-"""One path from files to requests: what is kept, left out, refused, and said."""
+"""One path from files to requests: what is kept, left out, refused, and a warning."""
 
 import json
 import logging
@@ -68,6 +68,7 @@ def test_a_server_log_in_pieces_is_one_log(tmp_path: Path) -> None:
         ({k: v for k, v in logs.LITELLM[1].items() if k != "messages"}, "store_prompts_in_spend"),
         ({"request": logs.OPENAI[0]["request"], "response": {"choices": []}}, "include_usage"),
         ({"conversations": [{"from": "human", "value": "a"}]}, "--tokenizer"),
+        ({"ContextTokens": 5, "GeneratedTokens": 3}, "a trace of lengths has none"),
         (
             logs.LITELLM[1] | {"messages": [{"role": "user", "content": "redacted-by-litellm"}]},
             "turn_off_message_logging",
@@ -169,6 +170,8 @@ def test_a_missing_column_is_named_beside_the_columns_there_are(tmp_path: Path) 
         ("logs.parquet", b"not parquet at all", "cannot be read as parquet"),
         ("logs.json", b'[{"prompt": "a"', "cannot be read as JSON"),
         ("logs.xlsx", b"PK\x03\x04", "'.xlsx' is unknown"),
+        ("logs.csv", b"PK\x03\x04", "it is no text, but an archive"),
+        ("logs.csv", "prompt,output_tokens\na,1\n".encode("utf-16-le"), "UTF-16 without its mark"),
         ("t.json", b"[]", "no rows"),
     ],
 )

@@ -25,6 +25,8 @@ def test_usage_and_end_are_those_of_the_stream(kept: Any) -> None:
     assert found["response"]["usage"] == USAGE
     assert found["response"]["choices"] == [{"index": 0, "finish_reason": "stop"}]
     assert (found["response"]["broken"], found["timestamp"]) == (None, 1)
+    inner = merged_stream({"response": json.dumps({"status": 200, "body": kept})})["response"]
+    assert inner == {"status": 200, "body": found["response"]}
 
 
 def test_typed_events_of_other_interfaces_are_merged() -> None:

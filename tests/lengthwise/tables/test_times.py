@@ -1,4 +1,4 @@
-"""Units of times are told by magnitude, by a name, or by an option; else they are asked for."""
+"""The unit of times is that of their magnitude, of a name or of an option; else an error."""
 
 from typing import Any
 
