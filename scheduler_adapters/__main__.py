@@ -17,10 +17,6 @@ COMMANDS: Final = {
         "reproduce:run",
         "a paper's figures and ours: pars, slai, rad, pascal, phasor",
     ),
-    "check-golden": (
-        "scheduler_adapters.benchmarks.check_golden:run",
-        "differences to the golden runs of another simulator, at most 1e-9 s",
-    ),
     "bench": (
         "scheduler_adapters.benchmarks.simulator:run",
         "requests per CPU second, and memory",
@@ -29,10 +25,6 @@ COMMANDS: Final = {
     "bench-engine": (
         "scheduler_adapters.benchmarks.engine:bench",
         "CPU time of our scheduler inside vLLM, beside the stock one",
-    ),
-    "bench-transformers": (
-        "scheduler_adapters.benchmarks.transformers_burst:burst",
-        "a burst in transformers' continuous batching under several schedulers, on a GPU",
     ),
     "profile-prefill": (
         "profile_prefill:profile",
@@ -50,10 +42,7 @@ compare --policies '[fcfs, pars, slai]' --rates-per-s '[8, 12, 16]'
 capacity --policies '[fcfs, pars]' --slo '{"ttft_s.p90": 1}'""",
     commands=COMMANDS,
     extra="simulate",
-    extras={
-        **dict.fromkeys(("serve-vllm", "play", "bench-engine"), "vllm"),
-        "bench-transformers": "transformers",
-    },
+    extras=dict.fromkeys(("serve-vllm", "play", "bench-engine"), "vllm"),
     names={"bench": "bench-simulator", "serve-vllm": "vllm"},
 )
 main: Final = PROGRAM.run

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("0.26.0", "0.28.0", "0.30.0", "0.32.0")
-TESTS = ("versions", "rank_scheduler", "decisions", "async", "offline")
+TESTS = ("versions", "rank_scheduler", "decisions", "async", "in_process")
 """Files test_NAME.py of the adapter; an engine each, so a process each."""
 
 

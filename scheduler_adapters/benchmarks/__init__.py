@@ -1,1 +1,1 @@
-"""Benchmarks: the simulator, our scheduler inside vLLM, a burst through transformers."""
+"""Benchmarks: the simulator, our scheduler inside vLLM."""

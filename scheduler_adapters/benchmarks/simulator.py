@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lengthwise.errors import ConfigError, at_least
 from lengthwise.strict_json import to_json
-from scheduler_adapters.benchmarks.check_golden import TABLES_FILE, golden_instance
 from scheduler_adapters.placements.baselines import RoundRobinPlacement
 from scheduler_adapters.placements.pascal import PascalPlacement
 from scheduler_adapters.policies.pascal import Pascal
@@ -36,6 +36,7 @@ from scheduler_adapters.workload.mixes import draw_lengths
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
 
+TABLES_FILE = "tables.npz"
 _RATE_PER_S = 6.45
 """Per instance: a little more than the golden instance can serve."""
 _REASONING_PER_S = 1.9
@@ -98,6 +99,12 @@ def run(config: SimulatorBenchConfig) -> None:
 
 
 _SYNTHETIC = AffineLatency(base_s=0.0096, per_token_s=5.5e-5, per_context_token_s=5e-8)
+
+
+def golden_instance(latency: LatencyModel) -> Instance:
+    """Return the instance of the golden runs."""
+    limits: dict[str, Any] = {"kv_blocks": 30208, "max_num_seqs": 128, "max_tokens": 512}
+    return Instance(latency=latency, decode_headroom_blocks=1, **limits)
 
 
 def _alone(run: Callable[..., dict[str, float]], *sizes: int) -> dict[str, float]:

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +37,6 @@ _PROFILE: Final = "llama-3-8b@a100-80g"
 _NUM_SIMULATED: Final = 2000
 """Limit of held-out prompts in the simulator's burst."""
 _SIMULATOR_SEATS: Final = 64
-_ENGINE_SEATS: Final = 4
 _ENGINE_BURSTS: Final = 4
 """Number of bursts; the machine's speed hardly changes within a short one."""
 _SCORING_TIMEOUT_S: Final = 60.0
@@ -56,6 +55,14 @@ class DemoConfig:
     """Folder of the training run (`python -m training fit RECIPE --out`), and of the report."""
     num_engine_requests: int = 240
     """Held-out prompts for vLLM, drawn at random, in four bursts; 0 leaves vLLM out."""
+    shape: str = "tiny"
+    """Shape of vLLM's random Llama: tiny, small, or for a GPU 7b."""
+    max_num_seqs: int = 4
+    """Requests that run at once in vLLM."""
+    kv_cache_mib: int = 64
+    """Memory of vLLM's KV blocks."""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of vLLM's engine, as in `validate`."""
     seed: int = 0
     """Seed of the draw and of vLLM's random prompts."""
 
@@ -89,7 +96,7 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
             log.warning("%s; the demo leaves the real engine out", error)
     page = config.trained / "report.html"
     write_demo_report(page, bundle.manifest, simulated, served)
-    return _figures(bundle, simulated, served) | {"report": str(page)}
+    return _figures(bundle, simulated, served, config) | {"report": str(page)}
 
 
 def _scored_requests(bundle: ModelBundle, held_out: pd.DataFrame) -> Requests:
@@ -129,7 +136,9 @@ def _serve(requests: Requests, config: DemoConfig) -> Bursts:
 
     The order makes a slowing machine about equally fast under each scheduler.
     """
-    offline = OfflineConfig(scheduler=SCHEDULERS[0], max_num_seqs=_ENGINE_SEATS)
+    names = ("shape", "max_num_seqs", "kv_cache_mib", "engine")
+    own = {name: getattr(config, name) for name in names}
+    offline = OfflineConfig(scheduler=SCHEDULERS[0], **own)
     rows = np.array_split(np.arange(len(requests)), min(_ENGINE_BURSTS, len(requests)))
     served: dict[str, list[Timeline]] = {name: [] for name in SCHEDULERS}
     with open_driver(offline, max_model_len=longest_context(requests)) as driver:
@@ -138,15 +147,16 @@ def _serve(requests: Requests, config: DemoConfig) -> Bursts:
             for name in SCHEDULERS[:: -1 if number % 2 else 1]:
                 log.info("serving a burst of %d with vLLM under %s", len(burst), name)
                 scored = _for_scheduler(requests.take(burst), name)
-                run = driver.serve(scored, clock=clock, seed=config.seed, policy=load_policy(name))
-                served[name].append(run.timeline)
+                policy = load_policy(name)
+                timeline = driver.serve(scored, clock=clock, seed=config.seed, policy=policy)
+                served[name].append(timeline)
     return Bursts(
         timelines={
             name: join_timelines(_for_scheduler(requests, name), timelines, rows)
             for name, timelines in served.items()
         },
         conditions=f"{len(requests)} of the same requests in {len(rows)} bursts, each at t = 0; "
-        f"vLLM, random Llama of 1.2 M parameters, {_ENGINE_SEATS} at once, one engine "
+        f"vLLM, random Llama of shape {config.shape}, {config.max_num_seqs} at once, one engine "
         f"under all three in turn; {_SECONDS[kind]}",
     )
 
@@ -155,7 +165,9 @@ def _for_scheduler(requests: Requests, name: str) -> Requests:
     return requests.with_scores(requests.output_tokens) if name == "oracle" else requests
 
 
-def _figures(bundle: ModelBundle, simulated: Bursts, served: Bursts | None) -> dict[str, Any]:
+def _figures(
+    bundle: ModelBundle, simulated: Bursts, served: Bursts | None, config: DemoConfig
+) -> dict[str, Any]:
     """Return the figures of the training run, then those of this run."""
     manifest = bundle.manifest
     data, trained = manifest.dataset, manifest.metrics
@@ -164,7 +176,7 @@ def _figures(bundle: ModelBundle, simulated: Bursts, served: Bursts | None) -> d
     if served is not None:
         timeline = served.timelines[SCHEDULERS[0]]
         sizes = {"num_requests": len(timeline.requests), "num_bursts": len(set(timeline.instance))}
-        vllm = _latencies(served) | sizes | {"max_num_seqs": _ENGINE_SEATS}
+        vllm = _latencies(served) | sizes | {"max_num_seqs": config.max_num_seqs}
     return {
         "dataset": data.get("id"),
         "banner": manifest.banner,

@@ -56,7 +56,6 @@ class Setup(InstanceConfig, WorkloadConfig):
     def conditions(self, arrivals: str, num_requests: int) -> str:
         """Model, hardware, trace, rate, number of requests and seed, for a caption."""
         memory = "" if self.kv_blocks is None else f", {self.kv_blocks:,} KV blocks"
-        memory += ", unlimited KV memory" * self.unlimited_kv
         if self.host_gb_per_s is not None:
             memory += f", host link of {self.host_gb_per_s:g} GB/s"
         classes = "".join(

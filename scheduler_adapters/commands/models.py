@@ -40,7 +40,7 @@ def list_preset(entry: Preset) -> dict[str, Any]:
     """Return a preset as a row; `kv_blocks` is None and `note` the reason if it cannot be made."""
     row = {"name": entry.name, "provenance": SOURCES[entry.source], "data": entry.data}
     try:
-        latency, kv_blocks = entry.make(None)
+        latency, kv_blocks = entry.make()
     except (ConfigError, DataError) as error:
         return row | {"kv_blocks": None, "is_compiled": False, "note": str(error)}
     is_compiled = latency.compiled() is not None

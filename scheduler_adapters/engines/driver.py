@@ -5,65 +5,23 @@ arrive, reports to observers, and has limits.
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from math import nan
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock
-from scheduler_adapters.planner.engine_view import EngineView
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.timeline.timeline import Timeline, timeline_from_token_times
-from scheduler_adapters.views import RequestView
+from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Requests
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EngineLimits:
-    """The limits of one engine, in the terms of a simulated instance."""
-
-    kv_blocks: int
-    max_num_seqs: int
-    max_tokens: int
-    block_tokens: int
-    watermark_fraction: float = 0.0
-
-    @classmethod
-    def of(cls, view: EngineView[Any], *, watermark_fraction: float = 0.0) -> Self:
-        """Return the limits that an engine's planner reads."""
-        return cls(
-            kv_blocks=view.total_blocks,
-            max_num_seqs=view.max_num_seqs,
-            max_tokens=view.max_tokens,
-            block_tokens=view.block_tokens,
-            watermark_fraction=watermark_fraction,
-        )
-
-    def instance(self, latency: LatencyModel) -> Instance:
-        """Return a simulated instance with these limits and step times."""
-        return Instance(latency=latency, **asdict(self))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServedRun:
-    """The outcome of serving some requests."""
-
-    timeline: Timeline
-    token_ids: Sequence[Sequence[int]]
-    """Output token ids of each request, in the order of the requests."""
 
 
 class EngineDriver(ABC):
     """One engine in this process, idle between two calls. The function that opens it closes it."""
 
-    limits: EngineLimits
-    """Memory, seats and token budget of the engine."""
+    limits: Mapping[str, Any]
+    """Memory, seats and token budget of the engine, as fields of `Instance`."""
 
     @abstractmethod
     def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
@@ -81,40 +39,12 @@ class EngineDriver(ABC):
         seed: int,
         policy: Policy | None = None,
         observers: Sequence[EngineObserver] = (),
-    ) -> ServedRun:
+    ) -> Timeline:
         """Serve the requests as they arrive by `clock`, which is restarted.
 
         Each request gets its number of output tokens. Cached KV blocks and the policy's load are
         reset first. `seed` draws the prompts; `policy` None is the policy of the opened engine.
         """
-
-
-class TokenTimes(EngineObserver):
-    """The token times of one run, for engines that do not return them."""
-
-    def __init__(self) -> None:
-        self._scheduled_s: dict[str, float] = {}
-        self._token_s: dict[str, list[float]] = defaultdict(list)
-        self._preemptions = Counter[str]()
-
-    def admitted(self, request: RequestView, now_s: float) -> None:
-        self._scheduled_s.setdefault(request.request_id, now_s)
-
-    def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
-        self._token_s[request.request_id] += [now_s] * num_tokens
-
-    def evicted(self, request: RequestView, now_s: float) -> None:
-        self._preemptions[request.request_id] += 1
-
-    def timeline(self, requests: Requests) -> Timeline:
-        """Return the timeline of requests with unique ids."""
-        names = [str(name) for name in requests.request_id]
-        return timeline_from_token_times(
-            requests,
-            [self._token_s[name] for name in names],
-            scheduled_s=[self._scheduled_s.get(name, nan) for name in names],
-            preemptions=[self._preemptions[name] for name in names],
-        )
 
 
 def random_prompts(

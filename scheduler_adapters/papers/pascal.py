@@ -9,7 +9,6 @@ from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, SeedValu
 from scheduler_adapters.placement import load_placement
 from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.instance_config import UNLIMITED_BLOCKS
 from scheduler_adapters.simulator.links import Fabric, HostLink
 from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.simulator.observers import LoadRecorder
@@ -216,7 +215,7 @@ class OnePhase(Experiment):
             arrival_s=poisson_arrivals_s(_PHASE_REQUESTS, rate_per_s=rate, seed=seed),
         )
         recorder = LoadRecorder()
-        unlimited = replace(self.instance, kv_blocks=UNLIMITED_BLOCKS)
+        unlimited = replace(self.instance, kv_blocks=10**9)
         oracle = simulate(
             requests, self.policy(FCFS), unlimited, loop="python", observers=[recorder]
         )

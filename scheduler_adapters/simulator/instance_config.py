@@ -12,9 +12,6 @@ from scheduler_adapters.workload.requests import Requests
 
 log = logging.getLogger(__name__)
 
-UNLIMITED_BLOCKS = 10**9
-"""More than any run fills."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceConfig:
@@ -31,18 +28,14 @@ class InstanceConfig:
     defaults of vLLM V1, async scheduling and prefix caching of preempted requests, in plain Python
     only. Prefixes shared between requests are not modelled."""
     kv_blocks: int | None = None
-    """KV memory in blocks of 16 tokens; none: the free memory of the profile's GPU."""
-    unlimited_kv: bool = False
-    """KV memory without a limit: the oracle that shows what a limit costs. Raise max_num_seqs, too.
-    """
+    """KV memory in blocks of 16 tokens; none: the free memory of the profile's GPU. 1000000000 is
+    memory without a limit: what a limit costs. Raise max_num_seqs, too."""
     host_gb_per_s: float | None = None
     """Bandwidth to host memory for evicted KV, GB/s (50: PCIe 5 x16); none: evicted KV is computed
     again. Only policies with "offload": true in their settings use it."""
 
     def __post_init__(self) -> None:
         gb_per_s = self.host_gb_per_s
-        if self.unlimited_kv and self.kv_blocks is not None:
-            raise ConfigError(f"kv_blocks is {self.kv_blocks} with unlimited_kv; use one of them")
         if gb_per_s is not None:
             require("host_gb_per_s", gb_per_s, 0 < gb_per_s < inf, "GB/s above 0")
         if gb_per_s is not None and self.engine != "plain":
@@ -55,9 +48,7 @@ class InstanceConfig:
             ConfigError: no such profile, or a limit that cannot be.
         """
         limits: dict[str, Any] = {"max_num_seqs": self.max_num_seqs, "max_tokens": self.max_tokens}
-        if self.unlimited_kv:
-            limits["kv_blocks"] = UNLIMITED_BLOCKS
-        elif self.kv_blocks is not None:
+        if self.kv_blocks is not None:
             limits["kv_blocks"] = self.kv_blocks
         if self.host_gb_per_s is not None:
             model = self.profile.partition("@")[0]

@@ -15,6 +15,7 @@ from lengthwise.progress import Progress
 from scheduler_adapters.engines.driver import EngineDriver
 from scheduler_adapters.engines.engine_clock import ClockKind
 from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import tpot_s
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -79,7 +80,7 @@ def run_trial(
     `make_policy` makes the policy `name` that the engine runs. Raises DataError for too few steps.
     """
     clock, runs, fit = measure(driver, requests, config)
-    instance = driver.limits.instance(fit.latency)
+    instance = Instance(latency=fit.latency, **driver.limits)
     simulated = _latencies(
         [simulate(served.requests, make_policy(), instance) for served in runs[0]]
     )
@@ -121,8 +122,10 @@ def measure(
             served: dict[int, tuple[Timeline, list[StepRecord]]] = {}
             for number in order_in_pairs(len(pieces), dice):
                 recorder, seed = StepRecorder(), next(prompt_seeds)
-                run = driver.serve(pieces[number], clock=clock, seed=seed, observers=[recorder])
-                served[number] = run.timeline, recorder.steps
+                timeline = driver.serve(
+                    pieces[number], clock=clock, seed=seed, observers=[recorder]
+                )
+                served[number] = timeline, recorder.steps
                 progress.step(f"repeat {repeat + 1}, piece {number + 1}")
             runs.append([served[number][0] for number in range(1, len(pieces), 2)])
             steps += [step for number in range(0, len(pieces), 2) for step in served[number][1]]

@@ -2,7 +2,6 @@
 
 import importlib
 import io
-import json
 import logging
 import re
 import shlex
@@ -19,9 +18,7 @@ from lengthwise.command_line import program as command_line
 from scheduler_adapters.engines.vllm_v1.additional_config import (
     SETTINGS,
     configured_policy,
-    configured_think_end,
 )
-from scheduler_adapters.planner.capabilities import require_think_end
 from scheduler_adapters.policy import POLICIES
 from tests.test_floors import FLOORS
 
@@ -300,18 +297,13 @@ def test_command_lines_shown_in_a_page_are_understood(page: Path) -> None:
                 assert main([*command.split(), *words]) == 0, f"{module} {command}{arguments}"
 
 
-def test_the_commands_for_a_gpu_name_schedulers_that_exist_and_take_their_settings() -> None:
+def test_the_commands_for_a_gpu_name_schedulers_that_exist() -> None:
     text = (ROOT / "docs/results/gpu.md").read_text()
-    shown = [shlex.split(rest) for _, _, rest in (*invocations(text), *module_invocations(text))]
-    runs = [dict(pairwise(words)) for words in shown]
-    made = set()
-    for run in runs:
-        if (name := run.get("--scheduler", run.get("--policy"))) is not None:
-            settings = {"policy": name, **json.loads(run.get("--settings", "{}"))}
-            policy = configured_policy({SETTINGS: settings})
-            require_think_end(policy, bool(configured_think_end({SETTINGS: settings})), "")
-            made.add(name)
-    assert made == {"fcfs", "pars", "oracle", "slai", "pascal"}
+    runs = [dict(pairwise(shlex.split(rest))) for _, _, rest in invocations(text)]
+    made = {run["--policy"] for run in runs if "--policy" in run}
+    assert made == {"fcfs", "pars", "slai", "pascal"}
+    for name in made:
+        configured_policy({SETTINGS: {"policy": name}})
 
 
 @pytest.mark.parametrize("package", PACKAGES)

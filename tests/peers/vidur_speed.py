@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scheduler_adapters.benchmarks.check_golden import TABLES_FILE, golden_instance
+from scheduler_adapters.benchmarks.simulator import TABLES_FILE, golden_instance
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.simulator.latency.time_tables import TABLE_NAMES, TableLatency
 from scheduler_adapters.simulator.simulate import simulate_replicas

@@ -24,8 +24,6 @@ from typing import Any, Final
 from lengthwise.errors import ConfigError, UnsupportedByEngine, require
 from scheduler_adapters.engines.driver import (
     EngineDriver,
-    EngineLimits,
-    ServedRun,
     late_scores_of,
     random_prompts,
 )
@@ -36,13 +34,12 @@ from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, confi
 from scheduler_adapters.planner.late_scores import LateScore
 from scheduler_adapters.planner.request_annotations import (
     REQUEST_KEY,
-    AnnotationCounts,
     annotations_of,
 )
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver, measuring
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
-from scheduler_adapters.timeline.timeline import timeline_from_token_times
+from scheduler_adapters.timeline.timeline import Timeline, timeline_from_token_times
 from scheduler_adapters.workload.requests import Requests
 
 STOCK: Final = "stock"
@@ -84,11 +81,6 @@ class OfflineConfig:
     engine: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of vLLM's engine, in addition to ours or in place of them: {"enforce_eager": false}
     for CUDA graphs, {"dtype": "float32"}."""
-    clock: ClockKind = "wall"
-    """"cpu": CPU seconds of this process without idle time, to compare schedulers on a shared
-    machine. "steady": CPU seconds corrected for changes of the machine's speed."""
-    seed: int = 0
-    """Seed of the random prompts."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_mib"):
@@ -187,14 +179,11 @@ class VllmDriver(EngineDriver):
         from scheduler_adapters.engines.vllm_v1.rank_scheduler import VllmView
 
         self.engine = engine
-        self.limits = EngineLimits.of(VllmView(scheduler_of(engine)))
+        view = VllmView(scheduler_of(engine))
+        names = ("max_num_seqs", "max_tokens", "block_tokens")
+        self.limits = {name: getattr(view, name) for name in names}
+        self.limits |= {"kv_blocks": view.total_blocks, "watermark_fraction": 0.0}
         self._shared_tokens = shared_tokens
-
-    @property
-    def annotation_counts(self) -> AnnotationCounts | None:
-        """Requests with and without a usable score; None under the stock scheduler."""
-        ranker = getattr(scheduler_of(self.engine), "lengthwise", None)
-        return None if ranker is None else ranker.annotation_counts
 
     def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
         kind = clock_kind(self.engine.vllm_config.device_config.device_type, wanted)
@@ -208,7 +197,7 @@ class VllmDriver(EngineDriver):
         seed: int,
         policy: Policy | None = None,
         observers: Sequence[EngineObserver] = (),
-    ) -> ServedRun:
+    ) -> Timeline:
         prompts = random_prompts(requests, seed, VOCABULARY, shared_tokens=self._shared_tokens)
         self.engine.reset_prefix_cache()
         clock.restart()
@@ -300,9 +289,8 @@ def _serve(
     clock: EngineClock,
     first_s: Mapping[str, float],
     took: Callable[[float], None],
-) -> ServedRun:
+) -> Timeline:
     count, added = len(requests), 0
-    token_ids: list[list[int]] = [[] for _ in range(count)]
     token_s: list[list[float]] = [[] for _ in range(count)]
     held: list[Any] = []  # the engine's own requests
     ranker: Any = getattr(scheduler_of(engine), "lengthwise", None)
@@ -333,13 +321,10 @@ def _serve(
         took(now_s - began_s)
         began_s = now_s
         for output in outputs:
-            row, new = int(output.request_id), output.outputs[0].token_ids
-            token_ids[row].extend(new)
-            token_s[row].extend([now_s] * len(new))
-    timeline = timeline_from_token_times(
+            token_s[int(output.request_id)] += [now_s] * len(output.outputs[0].token_ids)
+    return timeline_from_token_times(
         requests,
         token_s,
         scheduled_s=[first_s.get(request.request_id, nan) for request in held],
         preemptions=[request.num_preemptions for request in held],
     )
-    return ServedRun(timeline=timeline, token_ids=token_ids)

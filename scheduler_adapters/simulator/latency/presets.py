@@ -24,7 +24,7 @@ from scheduler_adapters.simulator.latency.first_principles import (
 )
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
-from scheduler_adapters.workload.data_folder import DataDir, data_file
+from scheduler_adapters.workload.data_folder import data_file
 
 __all__ = ["BLOCK_TOKENS", "PHASOR", "SLAI", "SOURCES", "Preset", "preset", "presets"]
 
@@ -54,8 +54,8 @@ class Preset:
     """A named instance, made on demand."""
 
     name: str
-    make: Callable[[DataDir], tuple[LatencyModel, int]]
-    """Data folder -> latency model and KV blocks."""
+    make: Callable[[], tuple[LatencyModel, int]]
+    """Returns latency model and KV blocks."""
     data: str | None = None
     """File inside the data folder that is read; None: no file."""
 
@@ -65,7 +65,7 @@ class Preset:
         return self.name.partition(":")[2]
 
 
-def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
+def preset(name: str) -> tuple[LatencyModel, int]:
     """Return latency model and KV blocks of a name in `presets()`, or of MODEL@GPU:affine=FILE.
 
     Raises ConfigError for an unknown name and without a data folder, DataError for a bad file.
@@ -81,7 +81,7 @@ def preset(name: str, data_dir: DataDir = None) -> tuple[LatencyModel, int]:
             f"your own and on an A100 with :staircase, or one of "
             f"{', '.join((SLAI, *PHASOR, _TABLES))}"
         )
-    return known[name].make(data_dir)
+    return known[name].make()
 
 
 def presets() -> dict[str, Preset]:
@@ -91,7 +91,7 @@ def presets() -> dict[str, Preset]:
         for make, suffix, gpus in ((roofline, "", GPUS), (staircase, ":staircase", _TILED_GPUS))
         for model, gpu in product(MODELS, gpus)
     ]
-    entries.append(Preset(name=SLAI, make=lambda _: slai_testbed()))
+    entries.append(Preset(name=SLAI, make=slai_testbed))
     entries += [
         Preset(name=name, make=partial(_compute, phasor_testbed, *name.split(":")[0].split("@")))
         for name in PHASOR
@@ -101,11 +101,11 @@ def presets() -> dict[str, Preset]:
 
 
 def _compute(
-    make: Callable[..., LatencyModel], model_name: str, gpu_name: str, _: DataDir
+    make: Callable[..., LatencyModel], model_name: str, gpu_name: str
 ) -> tuple[LatencyModel, int]:
     model, gpu = MODELS[model_name], GPUS[gpu_name]
     return make(model, gpu), kv_blocks(f"{model_name}@{gpu_name}", model, gpu)
 
 
-def _read_tables(data_dir: DataDir) -> tuple[LatencyModel, int]:
-    return TableLatency.load(data_file(_TABLES_FILE, data_dir)), _TABLES_BLOCKS
+def _read_tables() -> tuple[LatencyModel, int]:
+    return TableLatency.load(data_file(_TABLES_FILE)), _TABLES_BLOCKS

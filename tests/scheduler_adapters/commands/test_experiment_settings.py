@@ -80,7 +80,7 @@ def test_arrivals_are_named_by_process_rate_or_trace():
     assert bursts.arrivals_text(4.0, BURST) == "Gamma arrivals (CV 2.5) at 4/s"
 
 
-@pytest.mark.parametrize("wrong", [{"num_requests": 0}, {"kv_blocks": 5, "unlimited_kv": True}])
+@pytest.mark.parametrize("wrong", [{"num_requests": 0}, {"host_gb_per_s": 0.0}])
 def test_both_halves_of_the_settings_are_checked(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Setup(**wrong)

@@ -20,16 +20,15 @@ def test_limits_take_the_place_of_the_profile_s():
     assert limited.host is not None
 
 
-def test_unlimited_memory_holds_what_the_profile_s_does_not():
+def test_a_billion_blocks_hold_what_the_profile_s_does_not():
     huge = make_requests(prompt_tokens=[10**8], output_tokens=[10**8])
     assert InstanceConfig().instance().cannot_hold(huge.prompt_tokens, huge.output_tokens)[0]
-    check_memory(huge, InstanceConfig(unlimited_kv=True).instance())
+    check_memory(huge, InstanceConfig(kv_blocks=10**9).instance())
 
 
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        ({"kv_blocks": 9, "unlimited_kv": True}, "use one of them"),
         ({"host_gb_per_s": 0.0}, "use GB/s above 0"),
         ({"host_gb_per_s": float("inf")}, "use GB/s above 0"),
         ({"host_gb_per_s": 5.0, "engine": "vllm"}, "only the plain engine has host memory"),

@@ -1,15 +1,18 @@
 """A simulated engine behind the driver interface: all that another engine has to bring."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from scheduler_adapters.engines.driver import EngineDriver, EngineLimits, ServedRun
+from scheduler_adapters.engines.driver import EngineDriver
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, WallClock
 from scheduler_adapters.policy import Policy
+from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
+from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Requests
 
 
@@ -30,7 +33,7 @@ class Measured(LatencyModel):
 class PlainEngine(EngineDriver):
     """Serves in virtual time; a run has no tokens."""
 
-    def __init__(self, policy: Policy, limits: EngineLimits, latency: LatencyModel) -> None:
+    def __init__(self, policy: Policy, limits: Mapping[str, Any], latency: LatencyModel) -> None:
         self.policy, self.limits, self.latency = policy, limits, latency
 
     def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
@@ -44,7 +47,6 @@ class PlainEngine(EngineDriver):
         seed: int,
         policy: Policy | None = None,
         observers: Sequence[EngineObserver] = (),
-    ) -> ServedRun:
-        instance = self.limits.instance(Measured(self.latency, observers))
-        timeline = simulate(requests, policy or self.policy, instance)
-        return ServedRun(timeline=timeline, token_ids=[])
+    ) -> Timeline:
+        instance = Instance(latency=Measured(self.latency, observers), **self.limits)
+        return simulate(requests, policy or self.policy, instance)

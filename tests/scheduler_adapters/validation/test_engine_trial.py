@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler_adapters.engines.driver import EngineLimits
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
@@ -24,7 +23,10 @@ from scheduler_adapters.validation.engine_trial import (
 from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.validation.plain_engine import PlainEngine
 
-LIMITS = EngineLimits(kv_blocks=4000, max_num_seqs=4, max_tokens=64, block_tokens=16)
+LIMITS = {
+    **{"kv_blocks": 4000, "max_num_seqs": 4, "max_tokens": 64, "block_tokens": 16},
+    "watermark_fraction": 0.0,
+}
 LATENCY = AffineLatency(base_s=0.01, per_token_s=1e-4, per_context_token_s=1e-6)
 TRIAL = TrialConfig(pieces=4, repeats=2)
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler_adapters.timeline.timeline import read_timeline
+from tests.scheduler_adapters.engines.vllm_v1.serve_burst import burst
 
 pytestmark = pytest.mark.gpu
 
-OFFLINE = "scheduler_adapters.engines.vllm_v1.offline"
+SERVE_BURST = "tests.scheduler_adapters.engines.vllm_v1.serve_burst"
 GRAPHS = {
     "enforce_eager": False,
     "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
@@ -40,28 +40,16 @@ def device() -> str:
     return os.environ.get("GPU_TESTS_ON", "cuda")
 
 
-def write_burst(path: Path, count: int = 60) -> Path:
-    """Requests at 0 s of two classes, whose scores are their lengths, disturbed, without ties."""
-    random = np.random.default_rng(0)
-    rows = [
-        {
-            "prompt_tokens": int(random.integers(8, 100)),
-            "output_tokens": (tokens := int(random.integers(4, 120))),
-            "score": tokens + float(random.normal(0, 20)),
-            "tbt_s": float(random.choice([0.01, 0.5])),
-        }
-        for _ in range(count)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def run(device: str, module: str, *arguments: str, **engine: Any) -> dict[str, Any]:
-    """What a command prints with --json, of an engine whose answers no batch changes."""
+    """What a command prints as JSON, of an engine whose answers no batch changes.
+
+    Its last argument is that of the engine.
+    """
     engine |= {} if device.startswith("cuda") else {"dtype": "float32"}
     engine |= json.loads(os.environ.get("GPU_TESTS_ENGINE", "{}"))
     done = subprocess.run(
-        [sys.executable, "-m", *module.split(), *arguments, f"--engine={json.dumps(engine)}"],
+        [sys.executable, "-m", *module.split(), *arguments, json.dumps(engine)],
+        cwd=Path(__file__).parents[4],
         env={**os.environ, "VLLM_BATCH_INVARIANT": str(int(device.startswith("cuda")))},
         check=True,
         stdout=subprocess.PIPE,
@@ -73,11 +61,10 @@ def run(device: str, module: str, *arguments: str, **engine: Any) -> dict[str, A
 
 @pytest.mark.parametrize("graphs", [{}, GRAPHS], ids=["eager", "graphs"])
 def test_answers_are_those_of_the_stock_scheduler_under_every_kind_of_policy(
-    device: str, graphs: dict[str, Any], tmp_path: Path
+    device: str, graphs: dict[str, Any]
 ) -> None:
     if graphs and not device.startswith("cuda"):
         pytest.skip("CUDA graphs need a GPU")
-    burst = write_burst(tmp_path / "burst.jsonl")
     settings: dict[str, dict[str, Any]] = {
         "stock": {},
         "fcfs": {},
@@ -85,24 +72,22 @@ def test_answers_are_those_of_the_stock_scheduler_under_every_kind_of_policy(
         "slai": {"max_tokens": 64, "max_decodes": 4},
         "pascal": {"think_end": [NEVER_SAID], "quantum_tokens": 20, "max_decodes": 4},
     }
-    found = {}
-    for name, own in settings.items():
-        arguments = [f"--requests={burst}", f"--scheduler={name}", f"--settings={json.dumps(own)}"]
-        arguments += [f"--out={tmp_path / name}.jsonl", "--json"]
-        printed = run(device, OFFLINE, *arguments, **graphs)
-        assert printed["num_finished"] == 60, name
-        found[name] = printed["tokens_sha256"]
-    assert len(set(found.values())) == 1, found
-    scores = [json.loads(line)["score"] for line in burst.read_text().splitlines()]
-    started = read_timeline(tmp_path / "pars.jsonl").scheduled_s
-    ranks = np.array(scores)[np.lexsort((scores, started))]  # those of one step are equals
+    found = {
+        name: run(device, SERVE_BURST, name, json.dumps(own), **graphs)
+        for name, own in settings.items()
+    }
+    assert all(one["tokens"] == found["stock"]["tokens"] for one in found.values())
+    scores = burst().score
+    ranks = scores[np.lexsort((scores, found["pars"]["scheduled_s"]))]  # of one step: equals
     assert (np.diff(ranks) >= 0).all()
-    assert (np.diff(read_timeline(tmp_path / "fcfs.jsonl").scheduled_s) >= 0).all()
+    assert (np.diff(found["fcfs"]["scheduled_s"]) >= 0).all()
 
 
 def test_the_bench_compares_whole_engines_that_make_the_same_batches(device: str) -> None:
     load = ["--running=32", "--waiting=64", "--steps=100", "--throughput-rounds=2"]
-    printed = run(device, "scheduler_adapters bench-engine", "--policy=pars", *load, "--json")
+    printed = run(
+        device, "scheduler_adapters bench-engine", "--policy=pars", *load, "--json", "--engine"
+    )
     assert printed["clock"] == ("wall" if device.startswith("cuda") else "steady")
     assert printed["steps_per_burst_ours"] == pytest.approx(
         printed["steps_per_burst_stock"], rel=0.02

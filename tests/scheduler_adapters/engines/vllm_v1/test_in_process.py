@@ -2,13 +2,17 @@
 
 import json
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from lengthwise.errors import ConfigError
+from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.engines.engine_clock import WallClock
 from scheduler_adapters.engines.vllm_v1.in_process import (
     ENVIRONMENT,
@@ -16,10 +20,12 @@ from scheduler_adapters.engines.vllm_v1.in_process import (
     _model_args,
     _scheduler_args,
     _watched_steps,
+    open_engine,
     set_environment,
 )
 from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.validation.engine_trial import StepRecorder
+from tests.scheduler_adapters.engines.vllm_v1.serve_burst import burst
 
 
 @pytest.mark.parametrize(
@@ -126,3 +132,49 @@ def test_a_step_lasts_until_its_outcome_though_the_next_is_scheduled_before() ->
         scheduler.update_from_output(second)
         took(0.125)
     assert recorder.steps == [StepRecord.of(0, 0, [(0, 6)], 0.5), StepRecord.of(1, 11, [], 0.125)]
+
+
+def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "scheduler_adapters.engines.vllm_v1.in_process.find_spec", lambda name: None
+    )
+    with pytest.raises(UnsupportedByEngine, match="install vllm"), open_engine(OfflineConfig()):
+        pass
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+def test_pars_admits_by_score_and_fcfs_as_the_stock_scheduler_and_no_answer_differs() -> None:
+    module = "tests.scheduler_adapters.engines.vllm_v1.serve_burst"
+    # In bfloat16 answers depend on the other requests of a step.
+    engine, settings = '{"dtype": "float32"}', {"pars": '{"guard": "none"}'}
+    running = {
+        name: subprocess.Popen(
+            [sys.executable, "-m", module, name, settings.get(name, "{}"), engine],
+            cwd=Path(__file__).parents[4],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("stock", "fcfs", "pars")
+    }
+    found = {n: json.loads(p.communicate()[0].splitlines()[-1]) for n, p in running.items()}
+    assert all(one["tokens"] == found["stock"]["tokens"] for one in found.values())
+    for name, one in found.items():
+        key = burst().score if name == "pars" else np.arange(60)
+        admitted = np.lexsort((key, one["scheduled_s"]))  # those of one step are equals
+        assert (np.diff(key[admitted]) >= 0).all(), name
+
+
+@pytest.mark.vllm
+def test_the_engine_arguments_shown_for_a_gpu_are_vllms(tmp_path: Path) -> None:
+    from vllm import EngineArgs
+    from vllm.config import CompilationConfig, KernelConfig
+
+    page = (Path(__file__).parents[4] / "docs/results/gpu.md").read_text()
+    shown = {*re.findall(r"(?:--engine |GPU_TESTS_ENGINE=)'(.*)'", page)}
+    assert len(shown) > 1
+    for text in shown:
+        engine = json.loads(text)
+        KernelConfig(**engine.pop("kernel_config"))
+        CompilationConfig(**engine.pop("compilation_config", {}))
+        EngineArgs(model=str(tmp_path), **engine)  # A folder is not looked up elsewhere.

@@ -33,10 +33,10 @@ def test_those_that_start_after_their_score_came_start_by_rank(engine: Any) -> N
     scheduler = scheduler_of(engine)
     by_rank = ByRank(lambda: (each.lengthwise.rank for each in scheduler.waiting.queue))
     requests = late_burst(over_s=0.5)
-    served = VllmDriver(engine).serve(
+    timeline = VllmDriver(engine).serve(
         requests, clock=make_clock("cpu"), seed=0, observers=[by_rank]
     )
-    assert [len(tokens) for tokens in served.token_ids] == requests.output_tokens.tolist()
+    assert [len(timeline.token_s(row)) for row in range(200)] == requests.output_tokens.tolist()
     counts = scheduler.lengthwise.annotation_counts
     assert (counts.scored, counts.unscored, counts.invalid) == (0, 200, 0)
     assert counts.late == by_rank.num_scored > 50
