@@ -78,16 +78,15 @@ class ScoringServer:
         self._sweeper.start()
         if self._reloader is not None:
             self._reloader.start()
-        self.health.set_serving(True)
+        self.health.is_serving = True
 
     def stop(self) -> None:
         """Refuse new calls, finish the calls in flight, and stop.
 
         Takes at most the notice, the grace and about a second, whatever clients do.
         """
-        self.health.set_serving(False)
+        self.health.is_serving = False
         time.sleep(self._config.drain_notice_s)
-        self.health.close()
         ended = self._server.stop(self._config.drain_grace_s)
         self._blocked.unsent.cancel_all()
         if not ended.wait(self._config.drain_grace_s + _END_S):
@@ -121,8 +120,7 @@ class ScoringServer:
             for name, method in methods.items()
         ]
         # Health without a token: load balancers carry none, and health is no secret.
-        for name, handle in self.health.methods().items():
-            handlers.append((f"/{HEALTH}/{name}", handle, None))
+        handlers.append((f"/{HEALTH}/Check", self.health.check, None))
         self._direct = [
             DirectMethod(server, path, handle, self._blocked, admit)
             for path, handle, admit in handlers

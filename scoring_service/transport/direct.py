@@ -55,7 +55,6 @@ class DirectCall:
         self._method = method
         self._core = event.call
         self._answered = False
-        self._begun = False
         # Two events end a call: it was closed, and its answer was sent or cannot be sent.
         self._num_pending = 2
         left_s = event.call_details.deadline - time.time()
@@ -79,16 +78,6 @@ class DirectCall:
             )
             self._end(status)
 
-    def send(self, message: bytes, on_sent: Callable[[], object]) -> None:
-        """Send one of several answers; send the next one, or end the call, after `on_sent`."""
-
-        def sent(_: Any) -> Handled:
-            on_sent()
-            return None, ()
-
-        operations = (*self._head(), cygrpc.SendMessageOperation(message, _NO_FLAGS))
-        self._core.start_server_batch(operations, sent)
-
     def cancel(self) -> None:
         """Abort a call whose client does not read its answer."""
         self._core.cancel()
@@ -103,19 +92,14 @@ class DirectCall:
         operation = cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS)
         self._core.start_server_batch((operation,), self._on_closed)
 
-    def _head(self) -> tuple[Any, ...]:
-        if self._begun:
-            return ()
-        self._begun = True
-        return (cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS),)
-
     def _end(self, *operations: Any) -> None:
         assert not self._answered, "a call is answered once"
         self._answered = True
         if self.on_answered is not None:
             self.on_answered()
         self._method.blocked.unread.add(self)
-        self._core.start_server_batch((*self._head(), *operations), self._end_of_event)
+        head = cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS)
+        self._core.start_server_batch((head, *operations), self._end_of_event)
 
     def _on_message(self, event: Any) -> Handled:
         message = event.batch_operations[0].message()

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -51,10 +51,6 @@ class BlockedCalls(Generic[C]):
 
     def __len__(self) -> int:
         return len(self._since)
-
-    def __iter__(self) -> Iterator[C]:
-        with self._lock:
-            return iter(tuple(self._since))
 
     def _cancel_while(self, is_due: Callable[[float], bool]) -> None:
         """Cancel the oldest call while `is_due` holds for its start."""

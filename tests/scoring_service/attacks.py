@@ -138,19 +138,6 @@ def half_scrapes(target: str, seconds: float) -> None:
     silent_connections(target, seconds, connections=500, sent=request)
 
 
-def watchers(target: str, seconds: float) -> None:
-    """Health watches that come, go and break off."""
-    until_s = time.monotonic() + seconds
-    for _ in range(10):
-        with open_channel(target) as channel:
-            for count in range(100):
-                if time.monotonic() > until_s:
-                    return
-                call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-                if count % 3:
-                    call.cancel()
-
-
 HEAVY_TEXTS = {
     "one character": "!" * 1_000_000,
     "Chinese": "漢字" * 100_000,
@@ -209,7 +196,6 @@ ATTACKS: dict[str, Attack] = {
     for attack in (
         stalled_calls,
         silent_connections,
-        watchers,
         heavy_texts,
         invented_reports,
         malformed_messages,

@@ -32,9 +32,6 @@ class Echo:
 
     def handle(self, call, message):
         call.on_cancel = lambda: self.cancelled.append(message)
-        if message == b"count":
-            self.count(call, 0)
-            return
         if message == b"raise":
             raise ValueError("as told")
         if message == b"answer, then raise":
@@ -48,13 +45,6 @@ class Echo:
             threading.Timer(0.001, call.respond, [b"elsewhere"]).start()
         else:
             call.respond(message)
-
-    def count(self, call, number):
-        """Send 0 to 4, each when the one before has gone."""
-        if number == 5:
-            call.fail(grpc.StatusCode.OK, "")
-        else:
-            call.send(b"%d" % number, lambda: self.count(call, number + 1))
 
     def stalled(self):
         """A call that is opened and never sends its message."""
@@ -202,13 +192,6 @@ def test_an_answer_that_its_client_does_not_take_is_broken_off(echo):
         stopped.set()
         call.cancel()
     assert echo.call(b"next", timeout=60) == b"next"
-
-
-def test_a_call_may_have_several_answers(echo):
-    echo = echo()
-    call = echo.channel.unary_stream(METHOD)(b"count", timeout=60)
-    assert list(call) == [b"0", b"1", b"2", b"3", b"4"]
-    wait_until(lambda: echo.method.num_open == 0)
 
 
 @pytest.mark.parametrize("method", [METHOD, "/test.Service/Other"])
