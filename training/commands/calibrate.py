@@ -6,47 +6,34 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from lengthwise.errors import ConfigError
 from lengthwise.strict_json import to_json
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.prefill.cost import fit_cost
-from training.prefill.samples import published_samples, read_samples
+from training.prefill.samples import read_samples
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(StoreOptions):
     """The samples to fit, and the file to write."""
 
-    samples: Path | None = None
+    samples: Path
     """Parquet, JSONL or CSV file, a row per run."""
-    profile: str | None = None
-    """Published measurements: MODEL/HARDWARE/GPUS."""
-    data_dir: str | None = None
-    """Folder that holds the published measurements."""
     out: Path = Path("prefill-cost.json")
     """File to write."""
-
-    def __post_init__(self) -> None:
-        if (self.samples is None) == (self.profile is None):
-            raise ConfigError("give either --samples FILE or --profile NAME")
 
 
 def main(options: CalibrateOptions, output: OutputOptions) -> None:
     """Fit a model's prefill cost, alpha * l^2 + beta * l, to measured latencies.
 
     Reads a table of `python -m scheduler_adapters profile-prefill` (or any with prompt_tokens,
-    latency_s and peak_flop_per_s), or published measurements by name. Writes a JSON file for
-    routers: seconds for l tokens are (alpha * l^2 + beta * l) / peak_flop_per_s. The error is
-    measured on lengths left out of the fit, one at a time. An MLflow run holds the result.
+    latency_s and peak_flop_per_s). Writes a JSON file for routers: seconds for l tokens are
+    (alpha * l^2 + beta * l) / peak_flop_per_s. The error is measured on lengths left out of the
+    fit, one at a time. An MLflow run holds the result.
 
-    examples:
+    example:
       python -m training calibrate --samples prefill.csv --out prefill-cost.json
-      python -m training calibrate --profile llama2-70b/a100-80gb/4 --data-dir DIR
     """
-    if options.samples is None:
-        samples = published_samples(str(options.profile), options.data_dir)
-    else:
-        samples = read_samples(options.samples)
+    samples = read_samples(options.samples)
     content = fit_cost(samples)
     # MLflow takes seconds to import.
     from training.release.tracking import Tracker
@@ -56,19 +43,17 @@ def main(options: CalibrateOptions, output: OutputOptions) -> None:
     with Tracker(options.mlruns_dir, run_name=name) as tracker:
         tracker.log_params({key: value for key, value in content.items() if key not in metrics})
         tracker.log_metrics(metrics)
-        for each in reversed(samples.source):  # The first one is that of the latencies.
-            origin = {"origin": each["path"]}
-            tracker.log_input(Path(each["path"]).name, each["sha256"], "calibration", origin)
+        origin, digest = {"origin": samples.source["path"]}, samples.source["sha256"]
+        tracker.log_input(options.samples.name, digest, "calibration", origin)
         tracker.describe(f"Prefill cost of {title}, fitted to {len(samples.table)} runs")
     result = content | {"mlflow_run_id": tracker.run_id}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(to_json(result, indent=1) + "\n")
 
     settings = quote(to_json({"cost": str(options.out)}))
-    # The servers of published profiles are no presets of the simulator.
-    preset = f"{samples.model}@{samples.device}" if options.samples else "MODEL@GPU"
+    preset = quote(f"{samples.model}@{samples.device}")
     simulate = (
-        f"python -m scheduler_adapters simulate --profile {quote(preset)} "
+        f"python -m scheduler_adapters simulate --profile {preset} "
         f"--placement phasor --placement-settings {settings} --instances 8 --prefill-instances 3 "
         "--elastic-instances 2 --lengths arena-hard --rate-per-s 4"
     )

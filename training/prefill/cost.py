@@ -68,7 +68,7 @@ def fit_cost(samples: PrefillSamples) -> dict[str, Any]:
         "num_samples": len(samples.table),
         "model": samples.model,
         "device": samples.device,
-        "source": list(samples.source),
+        "source": [samples.source],
     }
 
 

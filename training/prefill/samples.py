@@ -1,11 +1,10 @@
-"""Measured prefill latencies, from a table or from published measurements.
+"""Measured prefill latencies, from a table.
 
 Columns of a table: `prompt_tokens`, `latency_s`, `peak_flop_per_s`; optional `batch_size` (prompts
 of that length prefilled together, 1), `model`, `device`. `python -m scheduler_adapters
 profile-prefill` writes such a table.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,17 +13,10 @@ import numpy as np
 import pandas as pd
 
 from lengthwise.bundle import sha256_of
-from lengthwise.errors import ConfigError, DataError
+from lengthwise.errors import DataError
 from lengthwise.tables.reading import read_table, require_columns
-from training.data.cards import ENVIRONMENT
 
 NUMBERS: Final = ("prompt_tokens", "batch_size", "latency_s", "peak_flop_per_s")
-SPLITWISE: Final = "splitwise-sim/perf_model.csv"
-GEMM: Final = {
-    "a100-80gb": "aiconfigurator/a100_sxm/vllm-0.14.0/gemm_perf.parquet",
-    "h100-80gb": "aiconfigurator/h100_sxm/vllm-0.24.0/gemm_perf.parquet",
-}
-"""Matrix products measured on the devices of Splitwise's table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +30,8 @@ class PrefillSamples:
     model: str
     device: str
     """Model and device under the names of the simulator's presets, where it has one of them."""
-    source: tuple[dict[str, str], ...]
-    """Path and SHA-256 of each file that was read."""
+    source: dict[str, str]
+    """Path and SHA-256 of the table."""
 
 
 def read_samples(path: Path) -> PrefillSamples:
@@ -63,39 +55,6 @@ def read_samples(path: Path) -> PrefillSamples:
     return PrefillSamples(
         table=frame[["prompt_tokens", "batch_size", "latency_s"]],
         peak_flop_per_s=float(frame["peak_flop_per_s"].max()),
-        source=(_origin(path),),
+        source={"path": str(path), "sha256": sha256_of(path)},
         **names,
     )
-
-
-def published_samples(name: str, data_dir: str | None) -> PrefillSamples:
-    """Return Splitwise's measurements of MODEL/HARDWARE/GPUS, e.g. llama2-70b/a100-80gb/4.
-
-    The peak is the best BF16 product measured on that GPU (aiconfigurator), times the GPUs.
-    """
-    folder = data_dir or os.environ.get(ENVIRONMENT)
-    if not folder:
-        raise ConfigError(f"no data folder for profile {name!r}; give --data-dir or ${ENVIRONMENT}")
-    path = Path(folder, SPLITWISE)
-    frame = read_table(path)
-    frame = frame[(frame["batch_size"] == 1) & frame["hardware"].isin(list(GEMM))]
-    keys = frame["model"] + "/" + frame["hardware"] + "/" + frame["tensor_parallel"].astype(str)
-    if name not in set(keys):
-        raise DataError(f"no profile {name!r}; use one of {', '.join(sorted(set(keys)))}")
-    rows = frame[keys == name].assign(latency_s=lambda rows: rows["prompt_time"] / 1000)
-    table = rows.rename(columns={"prompt_size": "prompt_tokens"}).reset_index(drop=True)
-    model, hardware, gpus = name.split("/")
-    gemm = Path(folder, GEMM[hardware])
-    products = read_table(gemm).query("gemm_dtype == 'bfloat16'")
-    flop = 2.0 * products["m"] * products["n"] * products["k"]
-    return PrefillSamples(
-        table=table[["prompt_tokens", "batch_size", "latency_s"]],
-        peak_flop_per_s=float((flop / (products["latency"] / 1000)).max()) * int(gpus),
-        model=model.replace("llama2", "llama-2"),
-        device=f"{gpus}x-{hardware.removesuffix('b')}",
-        source=(_origin(path), _origin(gemm)),
-    )
-
-
-def _origin(path: Path) -> dict[str, str]:
-    return {"path": str(path), "sha256": sha256_of(path)}

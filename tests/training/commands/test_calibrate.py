@@ -58,17 +58,3 @@ def test_bad_tables_are_named_in_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "give either --samples FILE or --profile NAME"),
-        (["--samples", "a.csv", "--profile", "b"], "give either"),
-    ],
-)
-def test_contradicting_options_are_refused(
-    arguments: list[str], message: str, capsys: Capture
-) -> None:
-    assert main(["calibrate", *arguments]) == 2
-    assert message in capsys.readouterr().err

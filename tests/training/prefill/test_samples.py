@@ -6,13 +6,13 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import DataError
+from tests.training.prefill.published import GEMM, SPLITWISE, samples
 from tests.training.prefill.test_cost import LENGTHS
-from training.__main__ import main
-from training.prefill.samples import GEMM, SPLITWISE, published_samples, read_samples
+from training.prefill.samples import read_samples
 
 
 def test_a_published_profile_takes_its_peak_from_the_fastest_measured_product(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     for name in (SPLITWISE, GEMM["a100-80gb"]):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -25,11 +25,11 @@ def test_a_published_profile_takes_its_peak_from_the_fastest_measured_product(
     products = pd.DataFrame({"m": [100, 100], "n": [100, 100], "k": [100, 100]})
     products = products.assign(gemm_dtype=["bfloat16", "fp8"], latency=[2.0, 1.0])
     products.to_parquet(tmp_path / GEMM["a100-80gb"])
-    found = published_samples("llama/a100-80gb/2", str(tmp_path))
+    samples("llama/a100-80gb/2", tmp_path).to_csv(tmp_path / "prefill.csv", index=False)
+    found = read_samples(tmp_path / "prefill.csv")
     assert found.peak_flop_per_s == pytest.approx(2 * 1e6 * 2 / 2e-3)  # two GPUs, 2 FLOP, 2 ms
     assert found.table["latency_s"].tolist() == [0.002 * length for length in LENGTHS]
-    assert main(["calibrate", "--profile", "llama/abacus/2", "--data-dir", str(tmp_path)]) == 2
-    assert "no profile 'llama/abacus/2'; use one of llama/a100-80gb/2" in capsys.readouterr().err
+    assert (found.model, found.device) == ("llama", "2x-a100-80g")
 
 
 def _table(tmp_path: Path, **columns: object) -> Path:
