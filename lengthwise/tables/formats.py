@@ -76,6 +76,10 @@ class LogFormat:
     without_length: str = "log the usage of each response"
     """Advice about rows without a length."""
 
+    def advice(self, field: str) -> str:
+        """Return what gives the rows of this format a field."""
+        return self.without_prompt if field == "prompt" else self.without_length
+
 
 def _under(prefixes: Paths, paths: Paths) -> Paths:
     """Return the paths below each prefix; "" stands for the row itself."""

@@ -381,9 +381,8 @@ class LogReader:
         return None
 
     def _missing(self, name: str) -> str:
-        advice = {"prompt": self.known.without_prompt, "output_tokens": self.known.without_length}
-        hint = advice.get(name) if self.known is not TABLE else None
-        return f"it has no {name}" + (f" ({hint})" if hint else "")
+        hint = f" ({self.known.advice(name)})" if self.known is not TABLE else ""
+        return f"it has no {name}{hint}"
 
     def _repeated(
         self, identity: Any, prompt: str | None, arrival: Any, counts: Mapping[str, int | None]
@@ -502,8 +501,8 @@ class LogReader:
         is_cut = any(why.startswith("censored") for why in self.left_out)
         option = f"; keep censored rows with {CENSORED} keep" * is_cut
         name = ", ".join(self.formats)
-        missing = {"prompt": self.known.without_prompt, "output_tokens": self.known.without_length}
-        hints = [hint for field, hint in missing.items() if self.left_out[f"it has no {field}"]]
+        missing = [field for field in ORIGINS[:3] if self.left_out[f"it has no {field}"]]
+        hints = dict.fromkeys(map(self.known.advice, missing))
         more = "".join(f"; {text}" for text in (*hints, *self.warned))
         text = f"no request is left of {self.num_rows} rows of this {name} log: {most}"
         return DataError(f"{text}{option}{more}", path=files[0])

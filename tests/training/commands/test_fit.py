@@ -77,12 +77,13 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
 
 @pytest.mark.slow
 def test_prompts_that_the_tokenizer_does_not_know_have_undefined_figures(
-    fit: Fit, tmp_path: Path, capsys: Capture
+    fit: Fit, tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture, tiny_bert: Path
 ) -> None:
     table = tmp_path / "emoji.jsonl"
     rows = ({"prompt": chr(0x1F300 + n), "output_tokens": n % 50 + 1} for n in range(600))
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert fit(str(table), "--epochs", "1") == 0
+    assert f"become 1 sequences of tokens by the tokenizer of {tiny_bert}" in caplog.text
     shown = capsys.readouterr().out
     assert "tau_b                   undefined  (no interval)" in shown
     assert "tau_b, TF-IDF + ridge   undefined" in shown
