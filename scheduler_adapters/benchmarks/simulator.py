@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lengthwise.errors import ConfigError, at_least
+from lengthwise.errors import at_least
 from lengthwise.strict_json import to_json
 from scheduler_adapters.placements.baselines import RoundRobinPlacement
 from scheduler_adapters.placements.pascal import PascalPlacement
@@ -48,8 +48,6 @@ what `reproduce pascal` takes as high."""
 class SimulatorBenchConfig:
     """The requests to measure with, and how often."""
 
-    golden: Path | None = None
-    """Folder of golden runs; none: $LENGTHWISE_DATA/vidur-golden, else requests of that size."""
     repeats: int = 5
     """Runs per figure; the fastest counts."""
     million: bool = True
@@ -63,10 +61,6 @@ class SimulatorBenchConfig:
 
     def __post_init__(self) -> None:
         at_least("repeats", self.repeats, 1)
-        if self.golden is not None and not self.golden.is_dir():
-            raise ConfigError(
-                f"golden is {self.golden}, which is no folder; leave it out for synthetic requests"
-            )
 
 
 def run(config: SimulatorBenchConfig) -> None:
@@ -75,11 +69,11 @@ def run(config: SimulatorBenchConfig) -> None:
     Example:
       python -m scheduler_adapters bench --json
 
-    One instance x 1,000 requests and 8 x 10,000, saturated, without start-up and compilation.
+    One instance x 1,000 requests and 8 x 10,000, saturated, without start-up and compilation: those
+    of $LENGTHWISE_DATA/vidur-golden, else synthetic ones.
     python_path is the same without compiled loops, cluster_r8 sarathi_r8 as a cluster.
     """
-    data = Path(os.environ.get("LENGTHWISE_DATA", "."))
-    tables, small, large = _load(config.golden or data / "vidur-golden")
+    tables, small, large = _load(Path(os.environ.get("LENGTHWISE_DATA", "."), "vidur-golden"))
     latency = tables or _SYNTHETIC
     instances = [golden_instance(latency)] * 8
     cluster = partial(simulate_cluster, large, RoundRobinPlacement(), Sarathi, instances)

@@ -125,20 +125,12 @@ class SearchConfig(setup.Setup, ClusterConfig):
 class CapacityConfig(SearchConfig):
     """Policies, targets, and one instance or a cluster."""
 
-    best_split: bool = False
-    """Search the best number of prefill instances of a cluster, too, with the first policy and
-    seed."""
     bound: bool = False
     """Show the rate above which the queue grows without end under any policy and placement (RAD,
     Theorem 1). Needs a profile MODEL@a100-80g:staircase or @a100-40g:staircase."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.best_split and (self.instances < 2 or self.prefill_instances is not None):
-            raise ConfigError(
-                f"best_split with instances {self.instances} and prefill_instances "
-                f"{self.prefill_instances}; give 2 instances or more, and leave the other out"
-            )
         self.need_rate(self.by == "rate")
         if self.bound:
             require("by", repr(self.by), self.by == "rate", "rate: the bound is a rate of arrivals")
@@ -158,7 +150,8 @@ def run(config: CapacityConfig) -> None:
     Examples:
       python -m scheduler_adapters capacity --policies '[fcfs, pars]' --slo '{"e2e_s.p90": 20}'
       python -m scheduler_adapters capacity --by concurrency --slo '{"ttft_s.p99": 2}' --out found
-      python -m scheduler_adapters capacity --placement distserve --instances 8 --best-split
+      python -m scheduler_adapters capacity --placement distserve --instances 8 \\
+          --prefill-instances 3
       python -m scheduler_adapters capacity --bound --profile llama-3-8b@a100-80g:staircase
 
     The load is that of one instance; in a cluster, the total divided by the instances. The interval
@@ -167,8 +160,6 @@ def run(config: CapacityConfig) -> None:
     """
     config.loaded_placement()  # refuses wrong settings before anything is read
     config, requests = config.loaded()
-    if config.best_split:
-        config = with_best_split(config, requests)
     bounds = stability_bounds(config, requests) if config.bound else []
     found: dict[str, list[float]] = {}
     with suppress(KeyboardInterrupt):
@@ -190,20 +181,6 @@ def run(config: CapacityConfig) -> None:
         for name, values in found.items()
     }
     config.log(f"capacity by {config.by}", metrics, files)
-
-
-def with_best_split(config: CapacityConfig, requests: Requests) -> CapacityConfig:
-    """Return the settings with the number of prefill instances that carries the highest load."""
-    splits = [
-        replace(config, best_split=False, prefill_instances=number)
-        for number in range(1, config.instances - config.elastic_instances)
-    ]
-    with Progress(len(splits), is_partial_shown=False) as progress:
-        loads = []
-        for split in splits:
-            loads.append(capacity_of(config.policies[0], split, requests, progress))
-            progress.step(f"{split.prefill_instances} prefill instances")
-    return splits[int(np.argmax(loads))]
 
 
 def _show(config: CapacityConfig, found: dict[str, list[float]], lead: str) -> None:

@@ -37,8 +37,6 @@ _CYCLE: Final = ("#0f8b8d", "#e0a030", "#6a3d3d", "#3f4a8a", "#97b83c", "#c060c0
 _DASHES: Final = ((), (5, 1.6), (1.2, 1.4), (6, 1.5, 1.2, 1.5), (9, 2), (3, 1, 1, 1, 1, 1))
 _MARKERS: Final = "os^Dv*"
 """Dashes or markers of the lines of a figure, for readers without colour vision."""
-_LABEL_HEIGHT: Final = 0.075
-"""Height of a name at the end of a line, as a fraction of its panel."""
 
 
 def colours_of(names: Iterable[str]) -> dict[str, str]:
@@ -70,7 +68,7 @@ def _panels(
     draw: Callable[[Axes, pd.DataFrame, dict[str, Any]], object],
     *,
     by: str = "panel",
-    legend: Literal["lower right", "upper right"] | None = None,
+    legend: Literal["lower right", "upper right", "upper left"] = "upper left",
     log: Literal["x", "y"] | None = None,
     marked: bool = False,
     **axes: Any,
@@ -79,7 +77,7 @@ def _panels(
 
     Args:
         draw: adds the rows of one policy to the axes.
-        legend: place of the legend; None: names at the ends of the lines.
+        legend: place of the legend.
         log: logarithmic axis.
         marked: markers in place of dashes.
         axes: labels and limits.
@@ -92,32 +90,9 @@ def _panels(
             axis.set(title=title, **axes)
             if log is not None:
                 _use_log(axis, log)
-            if legend is None:
-                _label_ends(axis)
-            else:
-                axis.legend(loc=legend)
+            axis.legend(loc=legend)
             found.append(figure)
     return found
-
-
-def _label_ends(axis: Axes) -> None:
-    """Write the name of each line at its right end, without overlap."""
-    to_axes = axis.transData + axis.transAxes.inverted()
-    ends = sorted(
-        (float(to_axes.transform(np.asarray(line.get_xydata())[-1])[1]), number, line)
-        for number, line in enumerate(axis.get_lines())
-        if not str(line.get_label()).startswith("_") and np.size(line.get_xydata())
-    )
-    places = [place for place, _, _ in ends]
-    for i in range(1, len(places)):
-        places[i] = max(places[i], places[i - 1] + _LABEL_HEIGHT)
-    limit = 1.0
-    for i in reversed(range(len(places))):
-        places[i] = min(places[i], limit)
-        limit = places[i] - _LABEL_HEIGHT
-    for place, (_, _, line) in zip(places, ends, strict=True):
-        look: dict[str, Any] = {"color": line.get_color(), "va": "center", "fontsize": 9}
-        axis.text(1.02, place, str(line.get_label()), transform=axis.transAxes, **look)
 
 
 @contextmanager

@@ -121,20 +121,11 @@ def _effect(outcome: Outcome, base: Outcome) -> str:
     ours, theirs = outcome.summary.e2e_s, base.summary.e2e_s
     mean, p99 = ours.mean / theirs.mean - 1, ours.p99 / theirs.p99 - 1
     queueing = base.summary.queueing_s.mean / theirs.mean
-    if abs(mean) < _NO_EFFECT and queueing < _NO_EFFECT:
-        what = "placement" if outcome.policy == base.policy else "order"
-        why = f"there is hardly a queue, so the {what} matters little"
-    elif mean < 0 < p99 and outcome.policy == base.policy:
-        why = "answers come sooner on average, the latest later"
-    elif mean < 0 < p99:
-        why = "short answers come sooner, the longest wait longer"
-    elif mean > 0:
-        why = "answers come later on average"
-    else:
-        why = "answers come sooner"
+    is_idle = abs(mean) < _NO_EFFECT and queueing < _NO_EFFECT
+    why = ": there is hardly a queue, so neither matters much" if is_idle else ""
     rate = "" if base.rate_per_s is None else f" at {base.rate_per_s:g} req/s"
     change = f"mean E2E {mean:+.0%}, p99 {p99:+.0%}"
-    return f"{outcome.system} against {base.system}{rate}: {change}: {why}."
+    return f"{outcome.system} against {base.system}{rate}: {change}{why}."
 
 
 def _tbt_by_class(timeline: Timeline) -> dict[str, float]:

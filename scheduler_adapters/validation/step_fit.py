@@ -5,7 +5,6 @@ sampler), and more on a prefill. On a small model these times matter, so they ha
 own. The cost per further decode varies with the kernels that an engine uses.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -56,15 +55,9 @@ class EngineLatency(LatencyModel):
 
     def _of_decodes_s(self, num_decodes: int) -> float:
         known, seconds = self.decodes, self.decodes_s
-        place = bisect_left(known, num_decodes)
-        if place == 0:
-            return seconds[0]
-        if place == len(known):
-            rise_s = max(0.0, seconds[-1] - seconds[0]) / max(1, known[-1] - known[0])
-            return seconds[-1] + (num_decodes - known[-1]) * rise_s
-        below, above = known[place - 1], known[place]
-        share = (num_decodes - below) / (above - below)
-        return seconds[place - 1] + share * (seconds[place] - seconds[place - 1])
+        rise_s = max(0.0, seconds[-1] - seconds[0]) / max(1, known[-1] - known[0])
+        beyond_s = max(0, num_decodes - known[-1]) * rise_s
+        return float(np.interp(num_decodes, known, seconds)) + beyond_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,14 +25,5 @@ def gamma_arrivals_s(count: int, *, rate_per_s: float, cv: float, seed: int) -> 
     return np.cumsum(random.gamma(shape, 1 / (rate_per_s * shape), count))
 
 
-def shock_arrivals_s(count: int, *, rate_per_s: float, factor: float, seed: int) -> Floats:
-    """Draw Poisson arrival times (count,), `factor` times as fast in the middle fifth."""
-    require("factor", factor, 0 < factor < np.inf, "a number above 0")
-    steady_s = poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=seed)
-    gaps_s = np.diff(steady_s, prepend=0.0)
-    gaps_s[2 * count // 5 : 3 * count // 5] /= factor
-    return np.cumsum(gaps_s)
-
-
 def _check_rate(rate_per_s: float) -> None:
     require("rate_per_s", rate_per_s, 0 < rate_per_s < np.inf, "a number above 0, or a burst")

@@ -4,7 +4,6 @@ workload = WorkloadConfig(trace=Path("chats.csv"), rate_per_s=4)
 requests = workload.scored(workload.load())
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -16,15 +15,17 @@ import numpy as np
 from lengthwise.bundle import read_manifest
 from lengthwise.errors import ConfigError, DataError, at_least, require
 from lengthwise.tables.options import TraceOptions
-from scheduler_adapters.workload import arrivals
-from scheduler_adapters.workload.arrivals import CLASS_STREAM
+from scheduler_adapters.workload.arrivals import (
+    CLASS_STREAM,
+    gamma_arrivals_s,
+    poisson_arrivals_s,
+)
 from scheduler_adapters.workload.mixes import LENGTHS, draw_lengths
-from scheduler_adapters.workload.requests import Floats, Requests
+from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.score_sources import open_prompt_scorer, synthetic_scores
 from scheduler_adapters.workload.traces import read_trace
 
 SCORES: Final = ("trace", "oracle", "synthetic", "constant")
-_SHOCK: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +43,8 @@ class WorkloadConfig(TraceOptions):
     """Largest number of requests of the trace."""
     rate_per_s: float | None = None
     """Arrivals per second; none: the trace's own times, or all at once."""
-    arrivals: Literal["poisson", "gamma", "shock"] = "poisson"
-    """Arrival process at that rate; shock: five times the rate in the middle fifth."""
+    arrivals: Literal["poisson", "gamma"] = "poisson"
+    """Arrival process at that rate; gamma: in bursts."""
     cv: float = 3.0
     """Coefficient of variation of the gaps between gamma arrivals; 1 is Poisson."""
     scores: str | None = None
@@ -113,12 +114,9 @@ class WorkloadConfig(TraceOptions):
 
     def at_rate(self, requests: Requests, rate_per_s: float) -> Requests:
         """Return the requests with arrivals of this workload's process at another rate."""
-        arrive: dict[str, Callable[..., Floats]] = {
-            "poisson": arrivals.poisson_arrivals_s,
-            "gamma": partial(arrivals.gamma_arrivals_s, cv=self.cv),
-            "shock": partial(arrivals.shock_arrivals_s, factor=_SHOCK),
-        }
-        arrival_s = arrive[self.arrivals](len(requests), rate_per_s=rate_per_s, seed=self.seed)
+        is_poisson = self.arrivals == "poisson"
+        draw = poisson_arrivals_s if is_poisson else partial(gamma_arrivals_s, cv=self.cv)
+        arrival_s = draw(len(requests), rate_per_s=rate_per_s, seed=self.seed)
         return replace(requests, arrival_s=arrival_s)
 
     @property

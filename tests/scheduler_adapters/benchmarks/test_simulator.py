@@ -58,13 +58,9 @@ def test_chat_requests_have_the_means_they_claim():
     assert requests.output_tokens.mean() == pytest.approx(215, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("argument", "complaint"),
-    [("--repeats=0", "repeats is 0"), ("--golden=nosuch", "golden is nosuch, which is no folder")],
-)
-def test_what_cannot_be_measured_is_refused(argument, complaint, capsys):
-    assert main(["bench", argument]) == 2
-    assert complaint in capsys.readouterr().err
+def test_what_cannot_be_measured_is_refused(capsys):
+    assert main(["bench", "--repeats=0"]) == 2
+    assert "repeats is 0" in capsys.readouterr().err
 
 
 def test_all_numbers_of_the_table_are_written_alike():

@@ -12,14 +12,12 @@ import pytest
 from lengthwise.errors import ConfigError
 from lengthwise.progress import Progress
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands import capacity
 from scheduler_adapters.commands.capacity import (
     CapacityConfig,
     SearchConfig,
     capacity_of,
     stability_bounds,
     target_parts,
-    with_best_split,
 )
 from scheduler_adapters.commands.experiment_settings import load_named
 from scheduler_adapters.papers.rad import CHATS, NUM_REQUESTS, TileSetting
@@ -190,27 +188,6 @@ def test_the_load_of_a_cluster_is_told_per_instance():
     assert "3 instances under shortest-queue; " in config.searched(120)
     elastic = cluster(placement="phasor", instances=4, prefill_instances=1, elastic_instances=2)
     assert "4 instances, 1 to prefill, 2 elastic under phasor; " in elastic.searched(120)
-
-
-def test_the_best_split_carries_the_highest_load(monkeypatch):
-    loads = {1: 2.0, 2: 5.0, 3: 4.0}
-    monkeypatch.setattr(
-        capacity, "capacity_of", lambda name, config, *rest: loads[config.prefill_instances]
-    )
-    found = with_best_split(cluster(placement="distserve", instances=4, best_split=True), REQUESTS)
-    assert (found.prefill_instances, found.best_split) == (2, False)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"best_split": True, "instances": 1}, "best_split with instances 1"),
-        ({"best_split": True, "prefill_instances": 1}, "prefill_instances 1; give 2"),
-    ],
-)
-def test_clusters_that_cannot_be_are_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        cluster(**changes)
 
 
 TILES = {"profile": "llama-3-8b@a100-80g:staircase", "bound": True, "scores": "constant"}

@@ -55,7 +55,7 @@ def test_a_log_is_simulated_at_its_own_times(capsys, tmp_path):
         (["--trace=absent.csv"], "absent.csv"),
         (["--rate_per_s=0"], "rate_per_s is 0"),
         (["--arrivals=gamma"], "arrivals is 'gamma', but no arrivals have a rate"),
-        (["--arrivals=shock", "--rate_per_s=2", "--clients=3"], "arrivals is 'shock', but no"),
+        (["--arrivals=gamma", "--rate_per_s=2", "--clients=3"], "arrivals is 'gamma', but no"),
         (["--policy=json:loads"], "cannot be made with {} (TypeError"),
         (["--tau_b=2"], "tau_b is 2"),
         (["--kv_blocks=0"], "kv_blocks is 0"),

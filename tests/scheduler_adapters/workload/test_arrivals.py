@@ -7,7 +7,6 @@ from lengthwise.errors import ConfigError
 from scheduler_adapters.workload.arrivals import (
     gamma_arrivals_s,
     poisson_arrivals_s,
-    shock_arrivals_s,
 )
 
 
@@ -29,11 +28,3 @@ def test_gamma_gaps_have_the_rate_and_the_variation():
     assert gaps_s.std() / gaps_s.mean() == pytest.approx(3.0, rel=0.05)
     with pytest.raises(ConfigError, match="cv is 0"):
         gamma_arrivals_s(10, rate_per_s=1.0, cv=0.0, seed=0)
-
-
-def test_a_shock_is_faster_in_the_middle_and_nowhere_else():
-    gaps_s = np.diff(shock_arrivals_s(50_000, rate_per_s=5.0, factor=5.0, seed=1))
-    assert gaps_s[20_000:30_000].mean() == pytest.approx(0.04, rel=0.05)
-    assert gaps_s[:20_000].mean() == pytest.approx(0.2, rel=0.05)
-    with pytest.raises(ConfigError, match="factor"):
-        shock_arrivals_s(10, rate_per_s=1.0, factor=0.0, seed=0)
