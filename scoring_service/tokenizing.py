@@ -1,11 +1,13 @@
 """Prompt text -> token ids, in time proportional to the ids that are kept.
 
-Most tokenizers work word by word. There a prefix of the text that ends before white space,
-punctuation or a Chinese character yields a prefix of the text's ids: only a prefix is tokenized.
+Most tokenizers work word by word. There a text may be split before white space, punctuation or a
+Chinese character: the ids of its parts are its ids. So only a start and an end are tokenized. Of a
+prompt with too many tokens the middle is left out.
 
-At most `max_chars` characters of a prompt are read. If these hold fewer tokens than the model
-reads, they alone are scored, and the prompt is marked as truncated. They hold enough tokens in text
-with words of up to 63 characters and one space between them.
+About `max_chars` characters of a prompt are read, half of them from its end, runs of blanks
+shortened. If these hold fewer tokens than the model reads, they alone are scored, and the prompt is
+marked as truncated. They hold enough tokens in text with words of up to 63 characters and one space
+between them.
 """
 
 import json
@@ -17,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from tokenizers import Encoding, Tokenizer
 
 from lengthwise.errors import BundleError
+from lengthwise.tables.prompt_text import CutText, shortened
 
 # For these, white space ends a word, and no rule reaches across it.
 _WORD_BY_WORD: Final = frozenset({"BertPreTokenizer", "Whitespace", "WhitespaceSplit"})
@@ -59,15 +62,25 @@ class PromptTokenizer:
         self.pad_id = _pad_id(spec)
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.max_chars = max(max_tokens * _MAX_CHARS_PER_TOKEN, _LEAST_MAX_CHARS)
-        """Most characters read of a prompt; later ones have no effect."""
-        self._until_break = _until_break(spec)
+        """Most characters read of a prompt, an even number."""
+        breaks = _breaks(spec)
+        self._break = None if breaks is None else re.compile(f"[{breaks}]")
+        self._until_break = None if breaks is None else re.compile(f".*(?=[{breaks}])", re.DOTALL)
         self._tokenizer.no_padding()
+        self._whole = Tokenizer.from_str(self._tokenizer.to_str())
+        self._whole.no_truncation()
         self._tokenizer.enable_truncation(max_tokens)
 
+    def kept(self, prompt: str) -> str:
+        """Return the part of a prompt that is read."""
+        is_short = len(prompt) <= self.max_chars and not isinstance(prompt, CutText)
+        return prompt if is_short else shortened(prompt, self.max_chars)
+
     def tokenize(self, prompts: Sequence[str]) -> list[TokenizedPrompt]:
-        """Return the token ids of each prompt's first `max_chars` characters."""
+        """Return the token ids of each prompt, at most the first and last `max_tokens` / 2."""
         chars = int(self.max_tokens * _CHARS_PER_TOKEN)
-        starts = [self._prefix(prompt[: self.max_chars], chars) for prompt in prompts]
+        prompts = [self.kept(prompt) for prompt in prompts]
+        starts = [self._prefix(prompt, chars) for prompt in prompts]
         # Even for one prompt: unlike `encode`, this releases the interpreter lock.
         encodings = self._tokenizer.encode_batch_fast(starts)
         return list(map(self._finish, prompts, starts, encodings))
@@ -76,15 +89,27 @@ class PromptTokenizer:
         """Lengthen the start of the prompt until it holds more tokens than are kept."""
         chars = int(self.max_tokens * _CHARS_PER_TOKEN)
         while len(encoding) < self.max_tokens or not encoding.overflowing:
-            if len(start) == min(len(prompt), self.max_chars):
-                is_cut = len(start) < len(prompt) and len(encoding) < self.max_tokens
-                return TokenizedPrompt(encoding.ids, is_cut)
+            if len(start) == len(prompt):
+                return TokenizedPrompt(encoding.ids, isinstance(prompt, CutText))
             # As much as the tokens so far make likely to suffice, in few steps.
             growth = 1.2 * self.max_tokens / len(encoding) if len(encoding) else _MAX_GROWTH
             chars = int(chars * min(max(growth, _MIN_GROWTH), _MAX_GROWTH))
-            start = self._prefix(prompt[: self.max_chars], chars)
+            start = self._prefix(prompt, chars)
             encoding = self._tokenizer.encode_batch_fast([start])[0]
-        return TokenizedPrompt(encoding.ids, True)
+        last = self._last(prompt, _num_last(encoding))
+        return TokenizedPrompt(_joined(encoding, last), True)
+
+    def _last(self, prompt: str, count: int) -> list[int]:
+        """Return the last ids of a prompt."""
+        chars = int(count * _CHARS_PER_TOKEN) + 1
+        while True:
+            found = self._break and self._break.search(prompt, max(0, len(prompt) - chars))
+            start = found.start() if found and chars < len(prompt) else 0
+            if start or self._break is None or chars >= len(prompt):
+                ids = self._whole.encode_batch_fast([prompt[start:]], add_special_tokens=False)[0]
+                if len(ids) >= count or not start:
+                    return ids.ids[len(ids) - count :]
+            chars = int(chars * _MAX_GROWTH)
 
     def _prefix(self, prompt: str, chars: int) -> str:
         if len(prompt) <= chars or self._until_break is None:
@@ -93,8 +118,31 @@ class PromptTokenizer:
         return "" if found is None else prompt[: found.end()]
 
 
-def _until_break(spec: Mapping[str, Any]) -> re.Pattern[str] | None:
-    """Return a pattern that matches a text up to its last break, the start of a new word.
+def middle_cut(encoding: Encoding) -> list[int]:
+    """Return the ids that the model reads of a prompt's truncated encoding."""
+    rest = [
+        number
+        for part in (encoding, *encoding.overflowing)
+        for number, is_special in zip(part.ids, part.special_tokens_mask, strict=True)
+        if not is_special
+    ]
+    count = _num_last(encoding) if encoding.overflowing else 0
+    return _joined(encoding, rest[len(rest) - count :])
+
+
+def _num_last(encoding: Encoding) -> int:
+    return (len(encoding) - sum(encoding.special_tokens_mask)) // 2
+
+
+def _joined(start: Encoding, last: Sequence[int]) -> list[int]:
+    """Return the ids of a truncated encoding with `last` before its special ones at the end."""
+    mask, ids = start.special_tokens_mask, start.ids
+    end = len(ids) - (mask[::-1].index(0) if 0 in mask else 0)
+    return [*ids[: end - len(last)], *last, *ids[end:]]
+
+
+def _breaks(spec: Mapping[str, Any]) -> str | None:
+    """Return the characters before which a text may be cut, as in a set of a pattern.
 
     White space is a break, and so are punctuation and Chinese characters where the tokenizer
     separates them, except inside of an added token. None: this tokenizer's words may contain white
@@ -114,14 +162,14 @@ def _until_break(spec: Mapping[str, Any]) -> re.Pattern[str] | None:
         return None
     breaks = r" \n\t"
     if any(token.get("single_word") for token in added):  # Its match depends on the text after it.
-        return re.compile(f".*(?=[{breaks}])", re.DOTALL)
+        return breaks
     if "BertPreTokenizer" in names:
         breaks += re.escape("".join(sorted(_PUNCTUATION - inside)))
     if any(step.get("handle_chinese_chars") for step in normalizers) and not any(
         "\u3400" <= c <= "\u9fff" for c in inside
     ):
         breaks += _CHINESE
-    return re.compile(f".*(?=[{breaks}])", re.DOTALL)
+    return breaks
 
 
 def _flatten(step: Mapping[str, Any] | None, members: str) -> list[Mapping[str, Any]]:

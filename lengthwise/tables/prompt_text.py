@@ -1,8 +1,11 @@
-"""The text of a request that a ranker scores, and its normal form.
+"""The prompt of a request, its normal form, and the text of a whole request that a ranker scores.
 
-A ranker learns from single prompts, so of a conversation it scores the user's newest message.
+A ranker learns from single prompts, so the prompt in a log is the user's newest message. A served
+request is scored by all its texts. The user's newest message stands first, then the system's texts,
+the other turns and results of tools in order, and last tools and documents.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -11,6 +14,36 @@ from lengthwise.tables.values import unpacked
 _RESULTS: Final = frozenset(("tool_result", "toolResult", "functionResponse"))
 MAX_CHARACTERS: Final = 16_384
 """Longest text that is sent to a ranker, which reads a few hundred tokens of it."""
+_BLANKS_READ: Final = 8
+"""Characters that are read for one that is kept; the others may be blanks."""
+_MOST_BLANKS: Final = 16
+"""Blanks in a row that are kept: an empty line and an indentation, parts of an emoji."""
+_BLANK: Final = (
+    r"\s\0-\x08\x0e-\x1b\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    r"\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    r"\U000e0000-\U000e0fff"
+)
+"""White space, control characters, and all that Unicode shows as nothing."""
+_BLANKS: Final = re.compile(f"([{_BLANK}]{{{_MOST_BLANKS}}})[{_BLANK}]+")
+# A WordPiece tokenizer reads a word of more than 100 letters as one unknown token.
+_LONG_WORD: Final = re.compile(r"[^\W\u3040-\u9fff]{64}(?=\w)")
+_INSTRUCTIONS: Final = ("system", "instructions")
+_MORE: Final = ("tools", "functions", "documents", "chat_template", "chat_template_kwargs")
+_KEPT_ELSEWHERE: Final = ("previous_response_id", "conversation")
+_NO_TEXT: Final = frozenset(
+    {
+        *("call_id", "data", "detail", "encrypted_content", "file_data", "file_id", "format", "id"),
+        *("image", "image_url", "media_type", "role", "signature", "status", "tool_call_id"),
+        *("tool_use_id", "type", "url", "uuid"),
+    }
+)
+"""Keys of a message at which a single word is a name or a medium, and no text."""
+
+
+class CutText(str):
+    """A text of which the request holds more than is sent to the ranker."""
+
+    __slots__ = ()
 
 
 def normalised(prompt: str) -> str:
@@ -43,15 +76,71 @@ def prompt_of(value: Any) -> str | None:
 
 
 def of_chat(body: Mapping[str, Any]) -> str | None:
-    """Return the user's newest message in a /v1/chat/completions body; None if it has no text."""
+    """Return the text of a /v1/chat/completions or /v1/messages body; None as `of_response`."""
     messages = body.get("messages")
-    return of_messages(messages) if isinstance(messages, list) else None
+    return _of_turns(messages, body) if isinstance(messages, list) else None
 
 
 def of_response(body: Mapping[str, Any]) -> str | None:
-    """Return the text, or the user's newest item, of a /v1/responses body; None without text."""
+    """Return the text of a /v1/responses body; None without text in the user's newest message."""
     given = body.get("input")
-    return of_messages(given) if isinstance(given, list) else start_of(given)
+    turns = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    found = _of_turns(turns, body) if isinstance(turns, list) else None
+    # Turns that the server keeps are hidden.
+    return CutText(found) if found and any(map(body.get, _KEPT_ELSEWHERE)) else found
+
+
+def _of_turns(turns: Sequence[Any], body: Mapping[str, Any]) -> str | None:
+    newest, text = _newest(turns)
+    if newest is None or not text:
+        return None
+    system: list[str] = []
+    others = [part for part in _texts(newest.get("content")) if part not in text]
+    for turn in turns:
+        if turn is not newest:
+            role = turn.get("role") if isinstance(turn, Mapping) else None
+            (system if role in ("system", "developer") else others).extend(_texts(turn))
+    first, last = (_texts([body.get(name) for name in names]) for names in (_INSTRUCTIONS, _MORE))
+    return scored_text("\n\n".join((text, *first, *system, *others, *last)))
+
+
+def _texts(value: Any) -> list[str]:
+    """Return the texts in a JSON value, in order."""
+    found, left = [], [value]
+    while left:
+        if isinstance(value := left.pop(), str):
+            found.append(value)
+        elif isinstance(value, Mapping):
+            left += [each for key, each in reversed([*value.items()]) if not _is_name(key, each)]
+        elif isinstance(value, list):
+            left += reversed(value)
+    return [text for text in found if text]
+
+
+def _is_name(key: str, value: Any) -> bool:
+    return key in _NO_TEXT and isinstance(value, str) and len(value.split(None, 1)) < 2
+
+
+def scored_text(prompt: object) -> str | None:
+    """Return the part of a text that is sent to the ranker; None for an empty or no text."""
+    return shortened(prompt, MAX_CHARACTERS) if isinstance(prompt, str) and prompt else None
+
+
+def shortened(text: str, size: int) -> str:
+    """Return a text of about `size` characters at most.
+
+    Runs of blanks are shortened, and words without an end are split. What is cut is cut from the
+    middle: then the result is a `CutText`. Other texts are returned as they are.
+    """
+    most = _BLANKS_READ * size
+    folded = _LONG_WORD.sub(r"\g<0> ", _BLANKS.sub(r"\1", _ends(text, most)))
+    is_cut = isinstance(text, CutText) or len(text) > most or len(folded) > size + 1
+    return CutText(_ends(folded, size)) if is_cut else folded
+
+
+def _ends(text: str, size: int) -> str:
+    half = size // 2
+    return text if len(text) <= size + 1 else f"{text[:half]} {text[len(text) - half :]}"
 
 
 def of_messages(messages: Sequence[Any]) -> str | None:
@@ -60,19 +149,20 @@ def of_messages(messages: Sequence[Any]) -> str | None:
     Results of tools do not count, which Anthropic, Bedrock and Gemini write as messages of the
     user. The text of a message is its content, or its parts (Gemini, OpenTelemetry).
     """
+    text = _newest(messages)[1]
+    return text[:MAX_CHARACTERS] if text else None
+
+
+def _newest(messages: Sequence[Any]) -> tuple[Mapping[str, Any] | None, str | None]:
+    """Return the user's newest message and its text."""
     for message in reversed(messages):
         if isinstance(message, Mapping) and message.get("role") == "user":
             content = message.get("content", message.get("parts"))
             if not isinstance(content, list):
-                return start_of(content)
+                return message, content if isinstance(content, str) else None
             parts = [part if isinstance(part, Mapping) else {} for part in content]
             kinds = [{str(part.get("type")), *part} for part in parts]
             if not parts or any(map(_RESULTS.isdisjoint, kinds)):
                 texts = [part.get("text", part.get("content")) for part in parts]
-                return start_of("\n".join(text for text in texts if isinstance(text, str)))
-    return None
-
-
-def start_of(prompt: object) -> str | None:
-    """Return the part of a prompt that is scored; None for an empty or no text."""
-    return prompt[:MAX_CHARACTERS] if isinstance(prompt, str) and prompt else None
+                return message, "\n".join(text for text in texts if isinstance(text, str))
+    return None, None

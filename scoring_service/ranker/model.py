@@ -40,8 +40,10 @@ class RankerModel:
         tokenizer = PromptTokenizer(bundle.tokenizer_path, manifest.max_prompt_tokens)
         scorer, loaded = _load_scorer(bundle, precision, tokenizer.pad_id)
         _check_fit(tokenizer, scorer, bundle)
-        golden = tokenizer.tokenize(list(manifest.golden))
-        check_golden(manifest.golden, [scorer.score([p.ids])[0] for p in golden], loaded)
+        read = dict(zip(manifest.golden, tokenizer.tokenize(list(manifest.golden)), strict=True))
+        # Older versions cut prompts elsewhere.
+        golden = {each: manifest.golden[each] for each in read if not read[each].truncated}
+        check_golden(golden, [scorer.score([read[each].ids])[0] for each in golden], loaded)
         return cls(
             manifest=manifest,
             revision=manifest.revision,

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from lengthwise.calibration import LengthCurve
 from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
+from lengthwise.tables.prompt_text import CutText
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, MicroBatcher
 from scoring_service.service.call_results import CallResults, Key, Result, ScoreCache
@@ -81,9 +82,10 @@ class ScoringService:
             if (refusal := self._refusal(prompt)) is not None:
                 keys.append(refusal)
                 continue
-            # One character more than the tokenizer reads marks the prompt as truncated.
-            start = prompt[: model.tokenizer.max_chars + 1]
-            keys.append(key := ScoreCache.key(model.revision, start))
+            start = model.tokenizer.kept(prompt)
+            # Another prompt may be what is left of this one.
+            kind = "cut" if isinstance(start, CutText) else ""
+            keys.append(key := ScoreCache.key(model.revision + kind, start))
             starts[key] = start
         if not self._calls.acquire(blocking=False):
             limit = self.config.max_concurrent_calls
@@ -150,7 +152,7 @@ class ScoringService:
             return None
         return InvalidPrompt(
             f"the prompt has {len(prompt.encode())} bytes, the service takes up to {limit}; "
-            "it reads only the beginning: send that"
+            "it reads only the beginning and the end: send these"
         )
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Encoding, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from lengthwise.errors import BundleError
-from scoring_service.tokenizing import PromptTokenizer, TokenizedPrompt
+from scoring_service.tokenizing import PromptTokenizer, TokenizedPrompt, middle_cut
 
 WORDS = st.one_of(
     st.text(max_size=20),
@@ -33,14 +33,27 @@ def reference(path: Path, max_tokens: int) -> Tokenizer:
     return tokenizer
 
 
-def assert_ids(prompt: TokenizedPrompt, full: Encoding) -> None:
-    assert list(prompt.ids) == full.ids
-    assert prompt.truncated == bool(full.overflowing)
+def assert_ids(prompt: TokenizedPrompt, text: str, tokenizer: Tokenizer) -> None:
+    """The ids are those of the whole text without its middle, between the special ones."""
+    cut = tokenizer.encode(text)
+    assert prompt.truncated == bool(cut.overflowing)
+    assert list(prompt.ids) == middle_cut(cut)
+    mask = cut.special_tokens_mask
+    num_read = len(mask) - sum(mask)
+    tokenizer.no_truncation()
+    whole = tokenizer.encode(text, add_special_tokens=False).ids
+    tokenizer.enable_truncation(len(mask))
+    if prompt.truncated:
+        assert len(whole) > num_read
+        whole = whole[: num_read - num_read // 2] + whole[len(whole) - num_read // 2 :]
+    first = mask.index(0) if 0 in mask else 0
+    assert list(prompt.ids)[first : first + num_read] == whole
+    assert len(prompt.ids) == len(mask)
 
 
 def assert_same(path: Path, max_tokens: int, text: str) -> None:
     (ours,) = PromptTokenizer(path, max_tokens).tokenize([text])
-    assert_ids(ours, reference(path, max_tokens).encode_batch_fast([text])[0])
+    assert_ids(ours, text, reference(path, max_tokens))
 
 
 @settings(max_examples=600, deadline=None)
@@ -65,7 +78,7 @@ def test_ids_equal_those_of_the_full_minilm_tokenizer(minilm, text, max_tokens):
     ours.max_tokens = max_tokens
     ours._tokenizer.enable_truncation(max_tokens)
     tokenizer.enable_truncation(max_tokens)
-    assert_ids(ours.tokenize([text])[0], tokenizer.encode_batch_fast([text])[0])
+    assert_ids(ours.tokenize([text])[0], text, tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -93,21 +106,24 @@ def test_a_cut_never_makes_or_breaks_an_added_token(
 def read_by(tokenizer: PromptTokenizer, prompt: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """Characters of `prompt` that reach the tokenizer in one piece, at most."""
     lengths: list[int] = []
-    real = tokenizer._tokenizer
 
     class Counting:
-        def encode_batch_fast(self, texts):
+        def __init__(self, real):
+            self.real = real
+
+        def encode_batch_fast(self, texts, **settings):
             lengths.extend(map(len, texts))
-            return real.encode_batch_fast(texts)
+            return self.real.encode_batch_fast(texts, **settings)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tokenizer, "_tokenizer", Counting())
+        for name in ("_tokenizer", "_whole"):
+            patch.setattr(tokenizer, name, Counting(getattr(tokenizer, name)))
         tokenizer.tokenize([prompt])
     return max(lengths)
 
 
 @pytest.mark.parametrize("text", ["!", "漢字", '{"a":1,"b":[2,3]},', "(x+y)*"])
-def test_of_text_without_spaces_only_the_start_is_read(tiny_bundle, monkeypatch, text):
+def test_of_text_without_spaces_only_start_and_end_are_read(tiny_bundle, monkeypatch, text):
     tokenizer = PromptTokenizer(tiny_bundle.tokenizer_path, 128)
     assert read_by(tokenizer, text * (1_000_000 // len(text)), monkeypatch) <= 128 * 5.5 + 1
     assert_same(tiny_bundle.tokenizer_path, 128, text * 1000)
@@ -117,9 +133,19 @@ def test_of_text_without_spaces_only_the_start_is_read(tiny_bundle, monkeypatch,
 def test_text_of_few_tokens_is_read_up_to_a_limit(tiny_bundle, monkeypatch, text):
     tokenizer = PromptTokenizer(tiny_bundle.tokenizer_path, 128)
     prompt = text * (1_000_000 // len(text))
-    assert read_by(tokenizer, prompt, monkeypatch) <= tokenizer.max_chars == 8192
-    (start,) = tokenizer.tokenize([prompt[:8192]])
-    assert tokenizer.tokenize([prompt]) == [TokenizedPrompt(start.ids, True)]
+    assert read_by(tokenizer, prompt, monkeypatch) <= tokenizer.max_chars + 1 == 8193
+    assert tokenizer.tokenize([prompt])[0].truncated
+
+
+def test_blanks_are_no_place_to_hide_a_task_and_an_end_is_read(tiny_bundle):
+    tokenizer = PromptTokenizer(tiny_bundle.tokenizer_path, 128)
+    plain, padded = tokenizer.tokenize(["yes name bees", f"yes{' ' * 59_999}name bees"])
+    assert (padded, padded.truncated) == (plain, False)
+    middle = "name " * 9_999
+    cut, other = tokenizer.tokenize([f"yes {middle} essay bees", f"yes {middle} bees essay"])
+    assert cut.truncated
+    assert cut.ids[:64] == other.ids[:64]
+    assert cut.ids != other.ids
 
 
 def test_words_of_63_characters_are_read_exactly(tiny_bundle):

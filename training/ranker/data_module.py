@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from scoring_service.tokenizing import middle_cut
 from training.config import TrainConfig
 from training.data.buckets import bucket, pad
 from training.data.labels import side_by_side, texts
@@ -46,11 +47,11 @@ class TokenizedPrompts(NamedTuple):
 
 
 def tokenize(tokenizer: Tokenizer, prompts: Sequence[str]) -> TokenizedPrompts:
-    """Return token ids with special tokens, cut at the tokenizer's limit, without padding."""
+    """Return token ids with special tokens, cut as the service cuts them, without padding."""
     # One prompt at a time: a batch would come back padded to its longest.
     encodings = [tokenizer.encode(prompt) for prompt in prompts]
     num_truncated = sum(bool(encoding.overflowing) for encoding in encodings)
-    return TokenizedPrompts([list(encoding.ids) for encoding in encodings], num_truncated)
+    return TokenizedPrompts(list(map(middle_cut, encodings)), num_truncated)
 
 
 @dataclass(eq=False)

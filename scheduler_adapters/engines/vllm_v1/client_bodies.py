@@ -1,9 +1,10 @@
 """Bodies of requests to vLLM's server: the place of the prompt, and of hints.
 
-`SCORED` and `UNSCORED` list the generation endpoints of vLLM 0.32. A chat is scored by the user's
-newest message. Prompts of one request share their parameters, so they share one score, the highest.
-Token ids are not scored, nor are more than `MOST_PROMPTS` prompts. Hints stand in `vllm_xargs`, at
-`GENERATE` in `sampling_params.extra_args`; every endpoint takes a priority. Imports no engine.
+`SCORED` and `UNSCORED` list the generation endpoints of vLLM 0.32. A request is scored by all its
+texts (`prompt_text.py`). Prompts of one request share their parameters, so they share one score,
+the highest. Token ids are not scored, nor are more than `MOST_PROMPTS` prompts. Hints stand in
+`vllm_xargs`, at `GENERATE` in `sampling_params.extra_args`; every endpoint takes a priority.
+Imports no engine.
 """
 
 import json
@@ -34,7 +35,7 @@ def _texts(given: Any, text_of: Callable[[Any], str | None]) -> Prompts:
 
 
 def _of_completion(body: Mapping[str, Any]) -> Prompts:
-    return _texts(body.get("prompt"), prompt_text.start_of)
+    return _texts(body.get("prompt"), prompt_text.scored_text)
 
 
 def _of_chat(body: Mapping[str, Any]) -> Prompts:

@@ -23,7 +23,7 @@ import shutil
 import time
 from collections import Counter as Count
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from ipaddress import IPv6Address
 from math import inf, isfinite
@@ -33,6 +33,7 @@ from typing import Any, Final
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from lengthwise.errors import ConfigError, at_least, require
+from lengthwise.tables.prompt_text import CutText
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
 from scheduler_adapters.engines.score_channel import RETRIED, LateScoring
 from scheduler_adapters.engines.user_classes import (
@@ -71,6 +72,8 @@ GRACE_S: Final = 1
 UNSCORABLE: Final = frozenset({"no_text", "budget", "invalid_prompt"})
 """Reasons for no score that a client controls: token ids, images only or too many prompts in a
 request; too many requests at once; text that cannot be encoded."""
+_CUT_SPAN: Final = 1e-3
+"""Part of the scores' span, below the highest, for requests that the ranker read in part."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,8 +95,9 @@ class ScoreConfig:
     count. Further requests get no score and rank last (`unscored_last`). Trusted keys have no
     limit. All clients together have at most 1,024 late scores in progress."""
     unscored_last: bool = True
-    """True: a request that its client has made unscorable ranks like the highest score so far.
-    False: like the median, as other requests without a score and requests of trusted keys do."""
+    """True: a request that its client has made unscorable ranks like the highest score so far, one
+    that the ranker read in part just before it. False: like the median, and by that part, as do
+    requests of trusted keys."""
     open_load: bool = False
     """True: /lengthwise/load needs no key even if vLLM requires one."""
 
@@ -151,7 +155,7 @@ class ScoreMetrics:
         self.requests = counter(
             "lengthwise_requests",
             "Requests by the outcome of their score: scored, explicit (sent by the client), late "
-            "(not within the deadline), unscored; with the reason for no score.",
+            "(not within the deadline), unscored; with the reason for no score, or cut.",
             ["outcome", "reason"],
         )
         self.client_hints = counter(
@@ -211,6 +215,8 @@ class ScoreMiddleware:
     """Folder of the engines' load reports; None: there are none."""
     highest_score: float = -inf
     """Highest score so far, late ones included."""
+    highest_quantiles: Mapping[float, float] = field(default_factory=dict)
+    """Quantiles of the highest score."""
     scores_in_progress: Count[str] = field(default_factory=Count)
     """Client -> number of its prompts that are being scored."""
 
@@ -359,7 +365,8 @@ class ScoreMiddleware:
         is_last = reason in UNSCORABLE and self.config.unscored_last and not client.is_trusted
         if is_away or not is_last:
             return {}
-        return score_annotations(self.highest_score, {}) if self.highest_score > -inf else {}
+        top = self.highest_score
+        return score_annotations(top, self.highest_quantiles) if top > -inf else {}
 
     async def _request_score(
         self, scorer: FailOpenScorer, prompts: Prompts, client: _Client
@@ -374,7 +381,7 @@ class ScoreMiddleware:
             if not requested.done() and self.late is not None:
                 scorer.out_of_time()
             if answer.score is not None:
-                self.metrics.count("scored")
+                self.metrics.count("scored", answer.outcome.removeprefix("scored"))
                 value, quantiles = answer.score.value, answer.score.quantiles
                 return score_annotations(value, quantiles) if isfinite(value) else {}
             outcome = answer.outcome
@@ -405,9 +412,18 @@ class ScoreMiddleware:
         """Return the highest score among the prompts, or the answer of a prompt without one."""
         answers = await asyncio.gather(*(scorer.ask_async(one, client.name) for one in prompts))
         highest = max(answers, key=lambda each: inf if each.score is None else each.score.value)
-        if highest.score is not None and isfinite(highest.score.value):  # in time or late
-            self.highest_score = max(highest.score.value, self.highest_score)
-        return highest
+        score = highest.score
+        if score is None or not isfinite(score.value):
+            return highest
+        if score.value >= self.highest_score:  # in time or late
+            self.highest_score, self.highest_quantiles = score.value, score.quantiles
+        is_cut = any(isinstance(prompt, CutText) for prompt in prompts)
+        is_cut |= any(each.score is not None and each.score.truncated for each in answers)
+        if not is_cut or client.is_trusted or not self.config.unscored_last:
+            return highest
+        # Anything may be hidden. Requests that hide something keep their order.
+        value = self.highest_score - (self.highest_score - score.value) * _CUT_SPAN
+        return Answer(replace(score, value=value, quantiles=self.highest_quantiles), "cut")
 
 
 class VllmScores(ScoreMiddleware):

@@ -4,28 +4,81 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lengthwise.tables import prompt_text
 
-
-def test_a_conversation_is_scored_by_the_users_newest_message() -> None:
-    parts = [{"type": "text", "text": "one"}, {"type": "image_url"}, {"text": "two"}]
-    messages = [
-        {"role": "user", "content": "first"},
-        {"role": "user", "content": parts},
-        {"role": "assistant", "content": "answer"},
-    ]
-    assert prompt_text.of_chat({"messages": messages}) == "one\ntwo"
-    assert prompt_text.of_response({"input": messages}) == "one\ntwo"
-    assert prompt_text.of_response({"input": "text"}) == "text"
-    assert prompt_text.of_chat({"messages": messages[2:]}) is None
-    assert prompt_text.of_chat({"messages": "text"}) is None
+PARTS = [{"type": "text", "text": "one"}, {"type": "image_url"}, {"text": "two"}]
+TURNS = [
+    {"role": "system", "content": "be short"},
+    {"role": "user", "content": "first"},
+    {"role": "assistant", "content": "answer", "tool_calls": [{"function": {"arguments": "call"}}]},
+    {"role": "tool", "content": [{"type": "text", "text": "result"}]},
+    {"role": "user", "content": PARTS},
+    {"role": "developer", "content": "be kind"},
+]
+READ = "one\ntwo\n\nbe short\n\nbe kind\n\nfirst\n\nanswer\n\ncall\n\nresult"
 
 
-def test_only_the_start_of_a_prompt_is_sent() -> None:
+def user(text: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"messages": TURNS}, READ),
+        (user("ok") | {"system": [{"type": "text", "text": "task"}]}, "ok\n\ntask"),
+        (user("ok") | {"tools": [{"id": "a b", "description": "task"}]}, "ok\n\na b\n\ntask"),
+        (user("ok") | {"documents": [{"data": "Zm9v", "id": {"text": "task"}}]}, "ok\n\ntask"),
+        (user("just this"), "just this"),
+        (user([{"type": "image_url", "image_url": {"url": "data:x"}}]) | {"system": "s"}, None),
+        ({"messages": [TURNS[0]]}, None),
+        ({"messages": "text"}, None),
+    ],
+)
+def test_all_texts_of_a_chat_count_and_the_users_newest_is_first(
+    body: dict[str, Any], text: str | None
+) -> None:
+    assert prompt_text.of_chat(body) == text
+
+
+def test_a_response_counts_its_instructions_and_a_history_out_of_sight() -> None:
+    assert prompt_text.of_response({"input": TURNS}) == READ
+    assert prompt_text.of_response({"input": "ok", "instructions": "task"}) == "ok\n\ntask"
+    hidden = prompt_text.of_response({"input": "ok", "previous_response_id": "resp_1"})
+    assert (hidden, type(hidden)) == ("ok", prompt_text.CutText)
+
+
+@given(st.text(alphabet="ab \n\u200b\u3164\u2800.", max_size=300), st.integers(1, 3000))
+def test_blanks_hide_nothing_and_cost_no_place(text: str, count: int) -> None:
+    assert prompt_text.shortened(text, 300).count("a") == text.count("a")
+    for blank in (" ", "\n", "\u200b", " \u2800", "\u3164", "\U000e0041", "\x00"):
+        padded = f"hi{blank * (count + 16)}task"
+        assert prompt_text.scored_text(padded) == f"hi{(blank * 16)[:16]}task"
+
+
+def test_what_is_cut_is_cut_from_the_middle_and_the_text_says_so() -> None:
     limit = prompt_text.MAX_CHARACTERS
-    assert prompt_text.start_of("x" * (limit + 1)) == "x" * limit
-    assert prompt_text.start_of(None) is None
+    kept = "a, " * (limit // 3)
+    assert type(prompt_text.scored_text(kept)) is str
+    for middle in ("b, " * limit, "b, " * 100 * limit, " " * 100 * limit):
+        cut = prompt_text.scored_text(kept[:-9] + middle + kept[9:])
+        assert isinstance(cut, prompt_text.CutText)
+        assert len(cut) <= limit + 1
+        assert prompt_text.scored_text(cut) == cut
+        assert cut.startswith(kept[: limit // 2])
+        assert cut.endswith(kept[-limit // 2 :])
+    for prompt in (None, "", 5):
+        assert prompt_text.scored_text(prompt) is None
+
+
+def test_a_word_without_an_end_is_split_and_other_words_stay() -> None:
+    text = f"{'x' * 64} {'漢' * 200} {'Tell' * 99}"
+    assert max(map(len, (prompt_text.scored_text(text) or "").split())) == 200
+    plain = "Übersetze:\n\n    if x:  return 👩🏽\u200d🚀\ufe0f\n"
+    assert prompt_text.scored_text(plain) == plain
 
 
 @pytest.mark.parametrize(

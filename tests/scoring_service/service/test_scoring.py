@@ -48,13 +48,13 @@ def test_what_is_kept_of_a_prompt_is_what_is_read(tiny_model, monkeypatch):
         "scoring_service.service.scoring.CallResults",
         lambda *args: kept.extend(args[3].values()) or CallResults(*args),
     )
-    end = "a" * 500_000
-    one, other = ask(service, "yes " * 2000 + end, "yes " * 2000 + end + "b").items
+    middle, end = "a " * 500_000, "yes " * 4000
+    one, other = ask(service, f"{end}{middle}{end}", f"{end}b{middle}{end}").items
     assert one == other
     assert one.truncated
     limit = tiny_model.tokenizer.max_chars
     assert [len(prompt) for prompt in kept] == [limit + 1]
-    whole, more = ask(service, "\u0301" * limit, "\u0301" * (limit + 1)).items
+    whole, more = ask(service, "\u0301" * limit, "\u0301" * (limit + 2)).items
     assert (whole.truncated, more.truncated) == (False, True)
 
 

@@ -53,13 +53,13 @@ PARTS = [
 @pytest.mark.parametrize(
     ("path", "body", "prompt"),
     [
-        ("/v1/completions", {"prompt": "hi" * 9999}, "hi" * 8192),
+        ("/v1/completions", {"prompt": "hi, " * 9999}, f"{'hi, ' * 2048} {'hi, ' * 2048}"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, "hi"),
         ("/v1/responses", {"input": "hi"}, "hi"),
         ("/v1/responses", {"input": [{"role": "user", "content": "hi"}]}, "hi"),
         *(("/v1/responses", {"input": given}, None) for given in (None, 5, [], ["text"])),
         ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}]}, "hi"),
-        ("/v1/messages", {"messages": PARTS}, "what is this?"),
+        ("/v1/messages", {"messages": PARTS}, "what is this?\n\n42"),
         ("/v1/chat/completions/batch", {"messages": [[{"role": "user", "content": "a"}]]}, "a"),
         ("/v1/chat/completions/batch", {"messages": []}, None),
         ("/v1/chat/completions/batch", {"messages": [{"role": "user", "content": "a"}]}, None),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from lengthwise.errors import ConfigError
+from lengthwise.tables.prompt_text import MAX_CHARACTERS
 from scheduler_adapters.engines import score_channel
 from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, write_load
 from scheduler_adapters.engines.score_channel import LateScoring
@@ -82,7 +83,7 @@ class FakeScorer:
             value=float(len(prompt)),
             revision="r",
             prompt_tokens=1,
-            truncated=False,
+            truncated=prompt.startswith("truncated"),
             quantiles=self.quantiles,
         )
         return Answer(score, "scored")
@@ -325,16 +326,17 @@ def test_a_header_alone_and_a_priority_like_everybodys_leave_the_body_as_it_was(
 )
 def test_a_large_body_and_a_strange_spelling_hide_no_hint(spelled: bytes, size: int) -> None:
     bench = Bench(FakeScorer())
+    scored = ("scored", "cut" if size > MAX_CHARACTERS else "")
     is_wide = b"\0" in spelled
     end = "}".encode("utf-16-le") if is_wide else b"}"
     padding = ', "prompt": "' + "x" * size + '"}'
     padded = spelled.removesuffix(end) + padding.encode("utf-16-le" if is_wide else "ascii")
     for path in ("/v1/completions", "/pooling"):
         reached = bench.post(padded, path)
-        assert "lengthwise_score" not in (reached.get("vllm_xargs") or {}) or bench.count("scored")
+        assert "lengthwise_score" not in (reached.get("vllm_xargs") or {}) or bench.count(*scored)
         assert "priority" not in reached
     assert hints_counted(bench, "dropped") == 2
-    assert bench.count("scored") == 1
+    assert bench.count(*scored) == 1
 
 
 def test_a_second_header_hides_nothing() -> None:
@@ -636,6 +638,30 @@ def test_a_prompt_without_text_is_not_scored_and_ranks_behind_all_that_are(promp
     assert bench.post({"prompt": prompt})["vllm_xargs"] == plain
     assert scorer.asked == ["x" * 40, "hello"]
     assert bench.count("unscored", "no_text") == 4
+
+
+@pytest.mark.parametrize(
+    "hides",
+    [
+        lambda size: {"prompt": "truncated".ljust(size)},
+        lambda size: {"prompt": ["truncated", "x" * size]},
+        lambda size: {"prompt": "x" * size + " " * 10 * MAX_CHARACTERS},
+    ],
+)
+def test_a_request_that_is_read_in_part_ranks_last_and_in_its_order(hides: Any) -> None:
+    bench = Bench(FakeScorer(quantiles={0.5: 70.0}), classes=CLASSES)
+    bench.post({"prompt": "a longest prompt, " * 2000})
+    top = bench.middleware.highest_score
+    assert top == MAX_CHARACTERS + 1  # itself cut, and the first
+    carried = [bench.post(hides(size))["vllm_xargs"] for size in (12, 11)]
+    first, second = (each["lengthwise_score"] for each in carried)
+    assert 0.999 * top < second < first < top
+    assert carried[0]["lengthwise_quantiles"] == [0.5, 70.0]
+    assert bench.count("scored", "cut") == 3
+    believed = bench.post(hides(12), **key("sk-gate"))["vllm_xargs"]["lengthwise_score"]
+    assert believed < 30
+    bench.configure(unscored_last=False)
+    assert bench.post(hides(12))["vllm_xargs"]["lengthwise_score"] == believed
 
 
 @pytest.mark.parametrize("outcome", sorted({"error", "unavailable", "timeout"} | UNSCORABLE))
