@@ -35,8 +35,6 @@ class Batch(NamedTuple):
     """Training labels in tokens, > 0, float32; NaN where a prompt has no such length."""
     pairs_P2: Tensor
     """Positions of the longer and the shorter prompt; empty unless pairs are trained on."""
-    drawn_B: Tensor
-    """Place of each prompt in the batch before it was sorted by length."""
 
 
 class TokenizedPrompts(NamedTuple):
@@ -145,19 +143,17 @@ class PromptBatches:
             [(torch.from_numpy(input_ids), torch.from_numpy(mask)) for input_ids, mask in padded],
             torch.from_numpy(self.lengths_NK[chosen[order]].astype(np.float32)),
             torch.from_numpy(pairs),
-            torch.from_numpy(order),
         )
 
 
 class LengthData(L.LightningDataModule):  # type: ignore[misc]
-    """Training, validation and test prompts, tokenized once, and their lengths."""
+    """Training and validation prompts, tokenized once, and their lengths."""
 
     def __init__(self, labels: Sequence[Splits], tokenizer: Tokenizer, config: TrainConfig) -> None:
         """`labels` are the splits by each length to learn; the prompts are those of the first."""
         super().__init__()
         splits = labels[0]
-        self.splits, self.tokenizer, self.config = splits, tokenizer, config
-        self.labels = labels
+        self.splits, self.labels, self.config = splits, labels, config
         self.train_lengths_NK = side_by_side(
             [s.train for s in labels], lambda item: item.target(config.data.repeats)
         )
@@ -187,11 +183,3 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         """Return the validation batches, all of them in every process."""
         lengths_NK = side_by_side([splits.val for splits in self.labels])
         return PromptBatches(self.val.ids, lengths_NK, self.pad_id, self.config, shuffle=False)
-
-    def test_dataloader(self) -> PromptBatches:
-        """Return the test batches, all of them in every process."""
-        ids = tokenize(self.tokenizer, texts(self.splits.test)).ids
-        lengths_NK = side_by_side([splits.test for splits in self.labels])
-        return PromptBatches(ids, lengths_NK, self.pad_id, self.config, shuffle=False)
-
-    predict_dataloader = test_dataloader

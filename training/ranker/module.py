@@ -1,4 +1,4 @@
-"""The Lightning module: steps of training, validation, test and prediction, logging, optimiser.
+"""The Lightning module: steps of training and validation, scores, logging, optimiser.
 
     ranker = LengthRanker.load_from_checkpoint("run/checkpoints/best.ckpt")
     ranker.score(["Write a poem.", "Say yes."])
@@ -132,14 +132,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         pooled = self.scorer.pool_batch(batch.micro_batches)
         self._seen.append((self.scorer.head(pooled).float().cpu(), batch.lengths_BK.cpu()))
 
-    test_step = validation_step
-
-    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the scores of a batch in the order of the data, higher = longer: (B, K)."""
-        scores_BK: Tensor = self.scorer.head(self.scorer.pool_batch(batch.micro_batches)).float()
-        return scores_BK[torch.argsort(batch.drawn_B)]
-
-    def _tau_b(self, split: str) -> dict[str, float]:
+    def _tau_b(self) -> dict[str, float]:
         """Return the mean tau_b over labels, and that of each of several labels."""
         scores_NK, lengths_NK = (torch.cat(p).numpy() for p in zip(*self._seen, strict=True))
         self._seen.clear()
@@ -148,14 +141,11 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
             known_N = ~np.isnan(lengths_N)
             # 0 for an undefined tau_b (all scores equal): such a checkpoint must never look best.
             taus[label] = float(np.nan_to_num(tau_b(scores_N[known_N], lengths_N[known_N])))
-        by_label = {f"{split}/tau_b_{label}": tau for label, tau in taus.items() if len(taus) > 1}
-        return {f"{split}/tau_b": float(np.mean(list(taus.values()))), **by_label}
-
-    def on_test_epoch_end(self) -> None:
-        self.log_dict(self._tau_b("test"))
+        by_label = {f"val/tau_b_{label}": tau for label, tau in taus.items() if len(taus) > 1}
+        return {"val/tau_b": float(np.mean(list(taus.values()))), **by_label}
 
     def on_validation_epoch_end(self) -> None:
-        taus = self._tau_b("val")
+        taus = self._tau_b()
         mean = torch.tensor(np.mean(self._losses) if self._losses else float("nan"))
         loss = float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
         self._losses.clear()

@@ -5,18 +5,16 @@ import shutil
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from lengthwise.bundle import sha256_of
 from lengthwise.errors import ConfigError, DataError
+from lengthwise.tables.token_counts import token_counter
 from training.data.cards import CARD, CARDS, Card, read_card, save_card
 from training.sources.layouts import LAYOUTS
 from training.sources.repositories import GITHUB, check_out
-
-_BATCH: Final = 1000
-"""Texts tokenized together."""
 
 logger = logging.getLogger(__name__)
 
@@ -63,21 +61,9 @@ def fetch(card: Card, out: Path, host: str = GITHUB) -> dict[str, Any]:
 
 def count_tokens(texts: Sequence[str]) -> list[int]:
     """Return the BERT WordPiece tokens of each text, without special tokens."""
-    from tokenizers import Tokenizer
-
     from training.ranker.encoder import find_backbone  # imports torch
 
-    source = find_backbone("auto").source
-    local = Path(source, "tokenizer.json")
-    is_local = local.is_file()
-    tokenizer = Tokenizer.from_file(str(local)) if is_local else Tokenizer.from_pretrained(source)
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    counts: list[int] = []
-    for start in range(0, len(texts), _BATCH):
-        batch = tokenizer.encode_batch(texts[start : start + _BATCH], add_special_tokens=False)
-        counts += [len(encoding.ids) for encoding in batch]
-    return counts
+    return list(map(token_counter(find_backbone("auto").source), texts))
 
 
 def _there(folder: Path) -> dict[str, Any] | None:

@@ -57,12 +57,8 @@ def module_of(config: TrainConfig, lengths: np.ndarray = LENGTHS[:, :1]) -> Leng
 def batch_of(tokens: list[int], lengths: np.ndarray, pairs: list[list[int]] | None = None) -> Batch:
     ids = torch.tensor(tokens)[:, None]
     pairs_P2 = torch.tensor(pairs or np.empty((0, 2), np.int64))
-    return Batch(
-        [(ids, torch.ones_like(ids))],
-        torch.tensor(lengths, dtype=torch.float32),
-        pairs_P2,
-        torch.arange(len(tokens)),
-    )
+    lengths_BK = torch.tensor(lengths, dtype=torch.float32)
+    return Batch([(ids, torch.ones_like(ids))], lengths_BK, pairs_P2)
 
 
 def test_a_pointwise_head_starts_at_the_mean_length() -> None:
