@@ -96,25 +96,17 @@ class Subject:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Cost of one slice of load."""
-
-    cpu_ms: float
-    """Server CPU per request, milliseconds."""
-    per_s: float
-    client_cores: float
-    """Cores that the load generator used."""
-
-
 def cpu_s(pid: int) -> float:
     """CPU time of a process, all threads, user and system, seconds. Linux."""
     # The clock id of another process, as clock_getcpuclockid(3) computes it.
     return time.clock_gettime((~pid << 3) | 2)
 
 
-def closed_loop(pid: int, asks: Sequence[Ask], prompts: Sequence[str]) -> Load:
-    """Each of `asks` is a client that sends its next prompt when it has the last answer."""
+def closed_loop(pid: int, asks: Sequence[Ask], prompts: Sequence[str]) -> float:
+    """CPU of a process per request, milliseconds.
+
+    Each of `asks` is a client that sends its next prompt when it has the last answer.
+    """
     idle = SimpleQueue[Ask]()
     for ask in asks:
         idle.put(ask)
@@ -124,19 +116,13 @@ def closed_loop(pid: int, asks: Sequence[Ask], prompts: Sequence[str]) -> Load:
         ask(prompt)
         idle.put(ask)
 
-    server_s, client_s, started_s = cpu_s(pid), time.process_time(), time.perf_counter()
     with ThreadPoolExecutor(len(asks)) as pool:
-        list(pool.map(send, prompts))
-    wall_s = time.perf_counter() - started_s
-    return Load(
-        cpu_ms=(cpu_s(pid) - server_s) / len(prompts) * 1e3,
-        per_s=len(prompts) / wall_s,
-        client_cores=(time.process_time() - client_s) / wall_s,
-    )
+        served_s = took_s(partial(cpu_s, pid), lambda: list(pool.map(send, prompts)))
+    return served_s / len(prompts) * 1e3
 
 
-def offline(model: RankerModel, prompts: Sequence[str], num_threads: int) -> Load:
-    """The bare runtime: tokenized prompts, one per run, on `num_threads` threads."""
+def offline(model: RankerModel, prompts: Sequence[str], num_threads: int) -> float:
+    """CPU of the bare runtime per tokenized prompt, one per run, milliseconds."""
     ids = {p: t.ids for p, t in zip(prompts, model.tokenizer.tokenize(prompts), strict=True)}
     asks = [lambda prompt: model.score([ids[prompt]])] * num_threads
     return closed_loop(os.getpid(), asks, prompts)
@@ -156,9 +142,9 @@ def median_ratio(values: Sequence[float], others: Sequence[float]) -> float | No
     return statistics.median(a / b for a, b in zip(values, others, strict=True))
 
 
-def loads_in_turns(subject: Subject, peers: Sequence[Peer]) -> Mapping[str, Sequence[Load]]:
-    """Load of each peer in each round: "NAME/1" with one client, "NAME/all" saturated."""
-    turns = defaultdict[str, list[Load]](list)
+def cpu_ms_in_turns(subject: Subject, peers: Sequence[Peer]) -> Mapping[str, Sequence[float]]:
+    """Server CPU of each peer by round: "NAME/1" with one client, "NAME/all" saturated."""
+    turns = defaultdict[str, list[float]](list)
     clients = {peer.name: [peer.client() for _ in range(NUM_CLIENTS)] for peer in peers}
     size = subject.config.slice_size
     for _ in range(subject.config.rounds):
@@ -167,21 +153,9 @@ def loads_in_turns(subject: Subject, peers: Sequence[Peer]) -> Mapping[str, Sequ
             prompts = subject.make.lognormal(size if num == 1 else 3 * size)
             turns[f"bare/{load}"].append(offline(subject.model, prompts, threads))
             for peer in peers:
-                measured = closed_loop(peer.pid, clients[peer.name][:num], prompts)
-                turns[f"{peer.name}/{load}"].append(measured)
+                cpu_ms = closed_loop(peer.pid, clients[peer.name][:num], prompts)
+                turns[f"{peer.name}/{load}"].append(cpu_ms)
     return turns
-
-
-def throughput_ratio(served: Sequence[Load], bare: Sequence[Load], cores: int) -> float:
-    """Saturated throughput / that of the bare runtime on the cores that the clients leave.
-
-    Only for an idle machine: on a busy one the process with more threads gets more of it.
-    """
-    left = [
-        other.per_s * (1 - load.client_cores / cores)
-        for load, other in zip(served, bare, strict=True)
-    ]
-    return statistics.median(load.per_s / per_s for load, per_s in zip(served, left, strict=True))
 
 
 def batch_cpu_ratio(subject: Subject, peer: Peer) -> float:

@@ -16,7 +16,6 @@ IDLE_LOAD: Final = 0.3
 TARGETS: Final = {
     "cpu_ratio_unary": "<= 1.15",
     "cpu_ratio_batch32": "<= 1.03",
-    "throughput_ratio": ">= 0.90",
     "vs_peer_cpu": ">= 1.3 (MLServer with batches of 32, 2 ms), >= 2.5 (naive)",
     "added_latency_ms": "p50 <= 0.5, p99 <= 1.5",
     "batching_gain": "mixed >= 1.0, short >= 1.35",
@@ -32,7 +31,7 @@ def bench(config: BenchConfig) -> None:
     """Measure the service beside the bare model and any other service.
 
     Starts everything it needs, lets the peers take turns and compares CPU times; about 2 minutes.
-    Overload is measured by `loadtest` at twice the requests per second that --json prints.
+    Throughput and overload are measured by `loadtest`.
 
     Example:
       python -m scoring_service bench --bundle mlruns/demo/bundle --json
@@ -60,17 +59,13 @@ def _side_by_side(subject: measures.Subject) -> dict[str, Any]:
         running = [us]
         if subject.config.peer is not None:
             running.append(stack.enter_context(peers.other(subject.config.peer)))
-        turns = measures.loads_in_turns(subject, running)
-        cpu_ms = {name: [load.cpu_ms for load in loads] for name, loads in turns.items()}
-        served = turns["ours/all"]
+        cpu_ms = measures.cpu_ms_in_turns(subject, running)
         result: dict[str, Any] = {
             key: measures.median_ratio(cpu_ms.get(name, ()), cpu_ms.get(other, ()))
             for key, (name, other) in _CPU_RATIOS.items()
         }
         return result | {
             "cpu_ms": {name: statistics.median(values) for name, values in cpu_ms.items()},
-            "throughput_ratio": measures.throughput_ratio(served, turns["bare/all"], subject.cores),
-            "requests_per_s": statistics.median(load.per_s for load in served),
             "cpu_ratio_batch32": measures.batch_cpu_ratio(subject, us),
             "added_latency_ms": measures.added_latency_ms(subject, us, 300),
         }
@@ -82,7 +77,7 @@ def format_table(result: Mapping[str, Any]) -> str:
     if result["load_average"] > IDLE_LOAD * result["cores"]:
         lines.append(
             f"  The machine was busy (load {result['load_average']:.1f}): trust the CPU ratios; "
-            "latencies and throughput depend on the other work."
+            "latencies depend on the other work."
         )
     lines += [f"  {key:20} {_shown(result[key]):58} {text}" for key, text in TARGETS.items()]
     return "\n".join(lines)

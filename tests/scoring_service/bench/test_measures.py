@@ -9,13 +9,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from scoring_service.bench.measures import (
-    Load,
     PromptMaker,
     closed_loop,
     cpu_s,
     median_ratio,
     offline,
-    throughput_ratio,
 )
 
 
@@ -24,13 +22,8 @@ def test_ratios_are_of_the_same_round_and_the_median_counts():
     assert median_ratio([2.0], []) is None
 
 
-def test_throughput_is_compared_on_the_cores_that_the_clients_leave():
-    served, bare = Load(1.0, 90.0, client_cores=0.5), Load(1.0, 160.0, client_cores=2.0)
-    assert throughput_ratio([served], [bare], cores=2) == pytest.approx(90 / 120)
-
-
 def test_the_bare_model_runs_every_prompt(tiny_model):
-    assert offline(tiny_model, ["yes", "long essay", "poem"], 2).per_s > 0
+    assert offline(tiny_model, ["yes", "long essay", "poem"], 2) > 0
 
 
 def test_a_closed_loop_asks_every_prompt_once():
@@ -41,9 +34,8 @@ def test_a_closed_loop_asks_every_prompt_once():
             asked.append(prompt)
 
     prompts = [str(n) for n in range(50)]
-    load = closed_loop(os.getpid(), [ask] * 4, prompts)
+    assert closed_loop(os.getpid(), [ask] * 4, prompts) >= 0
     assert sorted(asked) == sorted(prompts)
-    assert load.per_s > 0
 
 
 def test_a_failed_request_fails_the_loop():
