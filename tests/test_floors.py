@@ -21,7 +21,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "__main__",
     ),
     "scoring_service": (
-        "cost_table tokenizing proto",
+        "cost_table tokenizing shares proto",
         "client",
         "transport",
         "ranker",

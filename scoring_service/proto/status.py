@@ -33,6 +33,8 @@ ERROR_OF: Final[dict[grpc.StatusCode, type[ScoringError]]] = {
 """Error of the client for each status code; any other code is a plain ScoringError."""
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
+CLIENT_KEY: Final = "x-lengthwise-client"
+"""Metadata in which a caller names its client, or with commas the client of each prompt."""
 _CODE_BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 

@@ -6,24 +6,25 @@ these define only how messages are read and written.
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
 from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
-from scoring_service.proto.status import CODE_OF, DETAILS_KEY, to_status
+from scoring_service.proto.status import CLIENT_KEY, CODE_OF, DETAILS_KEY, to_status
 from scoring_service.server.metrics import Metrics
 from scoring_service.server.security import BearerTokens
 from scoring_service.service.batching import Call
 from scoring_service.service.scoring import CallAnswer, ScoringService
+from scoring_service.shares import Client
 from scoring_service.transport.direct import Admit, DirectCall, Handle
 from scoring_service.transport.limits import Workers
 
+_MAX_NAME: Final = 64
 _log = logging.getLogger(__name__)
 
 
@@ -59,16 +60,9 @@ class CallLifecycle:
     report_tokens: BearerTokens | None = None
     """Tokens accepted for reports; None accepts every report."""
 
-    def __post_init__(self) -> None:
-        # With a single token no places are kept free.
-        num_tokens = 0 if self.tokens is None or len(self.tokens) == 1 else len(self.tokens)
-        limit = self.service.config.max_token_calls
-        self._token_places = [threading.BoundedSemaphore(limit) for _ in range(num_tokens)]
-
     def admission(self, name: str, method: Method) -> Admit | None:
         """Return the check of a call's token and of room at the workers; None without a check."""
         tokens = self.report_tokens if name == "Report" else self.tokens
-        is_limited = name != "Report" and bool(self._token_places)
         needs_worker = method.max_inline_bytes == 0
         if tokens is None and not needs_worker:
             return None
@@ -76,10 +70,8 @@ class CallLifecycle:
         def admit(direct: DirectCall) -> bool:
             try:
                 if tokens is not None:
-                    number = tokens.check(direct.metadata)
-                    if is_limited:
-                        self._take_token_place(direct, number)
-                if needs_worker and self.workers.is_full:
+                    direct.caller = str(tokens.check(direct.metadata))
+                if needs_worker and not self.workers.has_room(Client(direct.caller)):
                     raise self._too_much()
             except ScoringError as error:
                 self._fail(direct, name, error)
@@ -88,23 +80,15 @@ class CallLifecycle:
 
         return admit
 
-    def _take_token_place(self, direct: DirectCall, token: int) -> None:
-        """Hold a place of a token until the answer. Raises ServiceOverloaded without a free one."""
-        places = self._token_places[token]
-        if not places.acquire(blocking=False):
-            limit = self.service.config.max_token_calls
-            raise self.service.overloaded(
-                f"{limit} calls of this token are open, the most there may be"
-            )
-        direct.on_answered = places.release
-
     def handler(self, name: str, method: Method) -> Handle:
         handle = partial(self.handle, name, method)
 
         def take(direct: DirectCall, serialized: bytes) -> None:
             if len(serialized) <= method.max_inline_bytes:
                 handle(direct, serialized)
-            elif not self.workers.submit(len(serialized), partial(handle, direct, serialized)):
+                return
+            task, client = partial(handle, direct, serialized), Client(direct.caller)
+            if not self.workers.submit(len(serialized), task, client):
                 self._fail(direct, name, self._too_much())
 
         return take
@@ -118,6 +102,7 @@ class CallLifecycle:
                 return
             default_s = self.service.config.default_deadline_s
             call = Call(direct.deadline_s or time.monotonic() + default_s)
+            call.client, call.owners = _clients(direct, len(request.prompts))
             direct.on_cancel = call.cancel
             end = partial(self._end, direct, name, request.write)
             self.service.begin(request.prompts, request.target_model, call, end)
@@ -154,6 +139,15 @@ class CallLifecycle:
 
     def _too_much(self) -> ServiceOverloaded:
         return self.service.overloaded("too many or too large requests wait to be read", 0.01)
+
+
+def _clients(direct: DirectCall, num_prompts: int) -> tuple[Client, list[Client]]:
+    """Return the client of a call, and those of its prompts if it is one of several clients."""
+    named = next((str(value) for key, value in direct.metadata if key == CLIENT_KEY), "")
+    owners = [Client(direct.caller, name[:_MAX_NAME]) for name in named.split(",")]
+    if len(set(owners)) == 1:
+        return owners[0], []
+    return Client(direct.caller), owners if len(owners) == num_prompts else []
 
 
 def parse(request_type: type[Message], serialized: bytes) -> Any:

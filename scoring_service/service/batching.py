@@ -1,14 +1,13 @@
-"""Micro-batching: earliest deadline first, in batches where the cost table shows a gain.
+"""Micro-batching: clients in turn, by predicted compute, in batches where these cost less.
 
 Runner threads, one for each core, take prompts off the queue; a callback delivers each result. So
-a busy service wakes no thread for a prompt. Prompts of a cancelled call, and prompts whose deadline
-cannot be met, are dropped uncomputed. A prompt that would wait longer than its deadline allows is
-refused at once, with the time to wait.
+a busy service wakes no thread for a prompt. Of one client the earliest deadline is first. Prompts
+of a cancelled call, and prompts whose deadline cannot be met, are dropped uncomputed. A prompt that
+would wait longer than its deadline allows is refused at once, with the time to wait.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import logging
 import math
@@ -21,9 +20,10 @@ from typing import Final
 
 from lengthwise.errors import ScoringError, ScoringTimeout, ServiceOverloaded
 from scoring_service.ranker.model import RankerModel
+from scoring_service.shares import NOBODY, Client, Entry, FairQueue
 
 _LOOKAHEAD: Final = 32
-"""Queued prompts considered for a batch: the queue is ordered by deadline, not by length."""
+"""Queued prompts considered for a batch: the queue is not ordered by length."""
 _SMOOTHING: Final = 0.05
 """Weight of one run in the estimate of `MicroBatcher.slowdown`."""
 _HEADROOM: Final = 0.2
@@ -41,6 +41,9 @@ class Call:
 
     deadline_s: float
     """Instant on the batcher's clock after which the results are useless."""
+    client: Client = NOBODY
+    owners: Sequence[Client] = ()
+    """Clients of the prompts one by one, where they have several."""
     cancelled: bool = False
     batcher: MicroBatcher | None = None
     jobs: list[Job] = field(default_factory=list)
@@ -62,8 +65,11 @@ class Job:
     call: Call
     on_result: Callable[[Job], object]
     """Called once with the finished job, on any thread; it must be short and must not raise."""
+    client: Client | None = None
+    """None: the call's."""
     cost_s: float = field(init=False)
-    queued: bool = False
+    entry: Entry[Job] | None = None
+    """Its place in the queue, from then on."""
     queued_at_s: float = 0.0
     queue_s: float = 0.0
     taken_at_s: float = 0.0
@@ -78,7 +84,7 @@ class MicroBatcher:
     """Runs the jobs of many calls, at most `num_runners` at a time. Threads share it.
 
     There is one permit for each model run that may take place at once; a working runner holds one.
-    From `max_queued` queued prompts on every new one is refused. Deadlines are on `clock`.
+    Of `max_queued` queued prompts each client has an equal part. Deadlines are on `clock`.
     """
 
     def __init__(
@@ -95,10 +101,7 @@ class MicroBatcher:
         self._free = num_runners
         self._num_waking = 0
         """Runners that hold a permit and have not taken a prompt yet."""
-        self._queue: list[tuple[float, int, Job]] = []
-        self._numbers = itertools.count()
-        self.num_queued = 0
-        self._queued_s = 0.0
+        self._queue = FairQueue[Job]()
         self._running_s = 0.0
         self.slowdown = 1.0
         """Time that recent runs held a permit / their time in the cost table."""
@@ -117,16 +120,14 @@ class MicroBatcher:
         with self._lock:
             call.batcher = self
             for job in jobs:
-                job.result = self._refusal(call.deadline_s, job.cost_s) or _NOT_YET
+                client = job.client or call.client
+                job.result = self._refusal(client, call.deadline_s, job.cost_s) or _NOT_YET
                 if job.result is not _NOT_YET:
                     refused.append(job)
                     continue
                 call.jobs.append(job)
-                job.queued = True
                 job.queued_at_s = self._clock()
-                self.num_queued += 1
-                self._queued_s += job.cost_s
-                heapq.heappush(self._queue, (call.deadline_s, next(self._numbers), job))
+                job.entry = self._queue.push(client, job, job.cost_s, call.deadline_s)
             self.counts["refused_prompts"] += len(refused)
             for _ in range(min(self._free, self.num_queued - self._num_waking)):
                 self._free -= 1
@@ -141,36 +142,39 @@ class MicroBatcher:
         with self._lock:
             dropped, call.jobs = call.jobs, []
             for job in dropped:
-                if job.queued:
-                    self._leave_queue(job)
+                if job.entry is not None and job.entry.waits:
+                    self._queue.leave(job.entry)
                     self.counts["expired_prompts"] += 1
                 job.result = too_late()
         _deliver(dropped)
 
     def refuse_early(self, call: Call) -> ServiceOverloaded | None:
-        """Return the refusal of every prompt of `call`, whatever its length, or None."""
-        if self._free > self.num_queued:
+        """Return the refusal of every prompt of one client's call, whatever its length, or None."""
+        if call.owners or self._free > self.num_queued:
             return None
         with self._lock:
-            refusal = self._refusal(call.deadline_s, 0.0)
+            refusal = self._refusal(call.client, call.deadline_s, 0.0)
             self.counts["refused_prompts"] += refusal is not None
             return refusal
 
-    def predicted_wait_s(self, deadline_s: float = math.inf) -> float:
-        """Predicted wait for a permit of a new prompt with that deadline, seconds."""
+    @property
+    def num_queued(self) -> int:
+        return self._queue.all.num
+
+    def predicted_wait_s(self, client: Client | None = None, deadline_s: float = math.inf) -> float:
+        """Predicted wait of a new prompt for a permit, seconds; None: behind the whole queue."""
         if self._free > self.num_queued:
             return 0.0
-        ahead_s = self._queued_s
-        if deadline_s < math.inf:
-            ahead_s = sum(
-                job.cost_s for due_s, _, job in self._queue if job.queued and due_s <= deadline_s
-            )
+        queue = self._queue
+        ahead_s = queue.all.cost if client is None else queue.ahead(client, deadline_s)
         return (ahead_s + self._running_s) / self._num_runners * self.slowdown
 
     # Below, all but `_work` and `_execute` are called with the lock held.
 
-    def _refusal(self, deadline_s: float, cost_s: float) -> ServiceOverloaded | None:
-        if self.num_queued >= self._max_queued:
+    def _refusal(
+        self, client: Client, deadline_s: float, cost_s: float
+    ) -> ServiceOverloaded | None:
+        if not self._queue.fits(client, self._max_queued):
             return ServiceOverloaded(
                 f"{self.num_queued} prompts are queued, the most there may be; try again later",
                 retry_after_s=self.predicted_wait_s(),
@@ -179,7 +183,7 @@ class MicroBatcher:
         # The whole queue is an upper bound, cheaper to compute than its more urgent part.
         if self.predicted_wait_s() <= left_s:
             return None
-        wait_s = self.predicted_wait_s(deadline_s)
+        wait_s = self.predicted_wait_s(client, deadline_s)
         if wait_s <= max(left_s, 0.0):
             return None
         return ServiceOverloaded(
@@ -212,13 +216,10 @@ class MicroBatcher:
 
     def _next_group(self, ended: list[Job]) -> list[Job]:
         now_s = self._clock()
-        while self._queue:
-            deadline_s, _, job = heapq.heappop(self._queue)
-            if not job.queued:
-                continue
-            self._leave_queue(job)
-            if now_s + job.cost_s <= deadline_s and not job.call.cancelled:
-                group = [job, *self._companions(job, now_s)]
+        while (entry := self._queue.pop()) is not None:
+            job = entry.item
+            if now_s + job.cost_s <= job.call.deadline_s and not job.call.cancelled:
+                group = [job, *self._companions(entry, now_s)]
                 for member in group:
                     self._running_s += member.cost_s
                 job.taken_at_s = now_s
@@ -227,8 +228,9 @@ class MicroBatcher:
             _end(job, too_late(), ended)
         return []
 
-    def _companions(self, job: Job, now_s: float) -> list[Job]:
-        """Take queued jobs that cost less together with `job` than after it, none of them late."""
+    def _companions(self, entry: Entry[Job], now_s: float) -> list[Job]:
+        """Take queued jobs that cost less together with a taken one than after it, none late."""
+        job = entry.item
         costs = job.model.costs
         # Leave one queued prompt for each thread that is waking up. While a permit is free, a
         # thread is waking up for every queued prompt.
@@ -238,17 +240,17 @@ class MicroBatcher:
             return []
         companions: list[Job] = []
         # Similar lengths need little padding.
-        for _, _, other in sorted(
-            self._queue[:_LOOKAHEAD], key=lambda entry: abs(len(entry[2].ids) - len(job.ids))
-        ):
-            if not other.queued or other.model is not job.model or other.call.cancelled:
+        upcoming = itertools.islice(self._queue.upcoming(entry), _LOOKAHEAD)
+        for waiting in sorted(upcoming, key=lambda one: abs(len(one.item.ids) - len(job.ids))):
+            other = waiting.item
+            if other.model is not job.model or other.call.cancelled:
                 continue
             longest = max(tokens, len(other.ids))
             together_s = costs.predict_s(len(companions) + 2, longest)
             cheaper = longest <= costs.max_batched_tokens and together_s < cost_s + other.cost_s
             if cheaper and now_s + together_s <= min(job.call.deadline_s, other.call.deadline_s):
                 companions.append(other)
-                self._leave_queue(other)
+                self._queue.leave(waiting, is_served=True)
                 tokens, cost_s = longest, together_s
             if len(companions) == most:
                 break
@@ -291,11 +293,6 @@ class MicroBatcher:
             predicted_s = group[0].model.costs.predict_s(len(group), longest)
         ratio = (self._clock() - group[0].taken_at_s) / predicted_s
         self.slowdown += _SMOOTHING * (min(max(ratio, 0.1), 10.0) - self.slowdown)
-
-    def _leave_queue(self, job: Job) -> None:
-        job.queued = False
-        self.num_queued -= 1
-        self._queued_s -= job.cost_s
 
 
 def _end(job: Job, result: float | ScoringError, ended: list[Job]) -> None:

@@ -21,6 +21,7 @@ from lengthwise.calibration import LengthEstimate
 from lengthwise.errors import ScoringError
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, Job, MicroBatcher, too_late
+from scoring_service.shares import Client
 from scoring_service.tokenizing import TokenizedPrompt
 
 _log = logging.getLogger(__name__)
@@ -112,6 +113,8 @@ class CallResults:
     """Deadline of the call; cancelling it drops the computations for it."""
     _on_done: Callable[[CallResults], None]
     """Called once, when every prompt has its result; perhaps before `request` returns."""
+    _owners: Mapping[Key, Client] = field(default_factory=dict)
+    """Clients of prompts, if they are not all the call's own."""
     results: dict[Key, Result] = field(default_factory=dict)
     tokenize_s: float = 0.0
     jobs: list[Job] = field(default_factory=list)
@@ -147,7 +150,13 @@ class CallResults:
                 self._end(flight, error)
             return
         jobs = [
-            Job(self._model, prompt.ids, self._call, partial(self._computed, flight, prompt))
+            Job(
+                self._model,
+                prompt.ids,
+                self._call,
+                partial(self._computed, flight, prompt),
+                self._owners.get(flight.key),
+            )
             for flight, prompt in zip(flights, tokenized, strict=True)
         ]
         self.jobs += jobs

@@ -32,9 +32,8 @@ class ServerConfig:
     max_message_bytes: int = 4_194_304
     """Largest request message, bytes; the transport refuses larger ones."""
     max_concurrent_calls: int = 64
-    """Calls that are scored or wait to be read at once; further calls are refused."""
-    max_token_calls: int = 48
-    """Calls of one token at once where token_file holds several, so that the others find room."""
+    """Calls that are scored or wait to be read at once. Of this limit and of those on prompts and
+    bytes each token, without tokens each address, that waits has an equal part."""
     max_connections: int = 512
     """Connections at once; further connections are closed."""
     max_connection_calls: int = 1024

@@ -15,6 +15,7 @@ from scoring_service.service.batching import Call, MicroBatcher
 from scoring_service.service.call_results import CallResults, Key, Result, ScoreCache
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reports import Observation, ReportBook, ReportLog
+from scoring_service.shares import Entry, FairQueue
 
 _MAX_LOGGED: Final = 65_536
 """Logged characters of a reported prompt: far more than any ranker reads."""
@@ -52,7 +53,8 @@ class ScoringService:
             num_runners=config.runners(model.scorer.device), max_queued=config.max_queued_prompts
         )
         self.cache = ScoreCache(config.cache_entries)
-        self._calls = threading.BoundedSemaphore(config.max_concurrent_calls)
+        self._calls = FairQueue[Call]()
+        self._lock = threading.Lock()
         path = config.report_log
         log = None if path is None else ReportLog(path, config.max_report_log_bytes)
         self.reports = ReportBook(log)
@@ -87,12 +89,11 @@ class ScoringService:
             kind = "cut" if isinstance(start, CutText) else ""
             keys.append(key := ScoreCache.key(model.revision + kind, start))
             starts[key] = start
-        if not self._calls.acquire(blocking=False):
-            limit = self.config.max_concurrent_calls
-            raise self.overloaded(f"{limit} calls are being served, the most there may be")
+        place = self._enter(call)
 
         def finish(found: CallResults) -> None:
-            self._calls.release()
+            with self._lock:
+                self._calls.leave(place)
             results = [found.results[k] if isinstance(k, tuple) else k for k in keys]
             timings = Timings(
                 found.tokenize_s,
@@ -108,11 +109,20 @@ class ScoringService:
             ]
             on_answer(CallAnswer(model.revision, items, timings))
 
-        found = CallResults(model, self.cache, self.batcher, starts, call, finish)
+        pairs = zip(keys, call.owners, strict=False)
+        owners = {key: owner for key, owner in pairs if isinstance(key, tuple)}
+        found = CallResults(model, self.cache, self.batcher, starts, call, finish, owners)
         if starts:
             found.request(starts)
         else:
             finish(found)
+
+    def _enter(self, call: Call) -> Entry[Call]:
+        limit = self.config.max_concurrent_calls
+        with self._lock:
+            if self._calls.fits(call.client, limit):
+                return self._calls.enter(call.client, call)
+        raise self.overloaded(f"{limit} calls are being served, the most there may be")
 
     def overloaded(self, reason: str, min_wait_s: float = 0.001) -> ServiceOverloaded:
         """Return the refusal of a call, with the time to wait."""

@@ -12,7 +12,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, Final, NamedTuple, Self, TypeAlias
+from urllib.parse import unquote
 
 import grpc
 from grpc._cython import cygrpc
@@ -61,10 +63,10 @@ class DirectCall:
         self.deadline_s: float | None = time.monotonic() + left_s if left_s < FOREVER_S else None
         """Deadline on `time.monotonic`; None without one."""
         self.metadata: Metadata = event.invocation_metadata
+        self.caller = _network(self._core.peer())
+        """Address of the peer, or what the admission of the call knows better."""
         self.on_cancel: Callable[[], object] = lambda: None
         """Called, on any thread, if the client cancels the call before it is answered."""
-        self.on_answered: Callable[[], object] | None = None
-        """Called, on any thread, when the call is answered or fails."""
 
     def respond(self, message: bytes) -> None:
         status = cygrpc.SendStatusFromServerOperation(None, cygrpc.StatusCode.ok, b"", _NO_FLAGS)
@@ -95,8 +97,6 @@ class DirectCall:
     def _end(self, *operations: Any) -> None:
         assert not self._answered, "a call is answered once"
         self._answered = True
-        if self.on_answered is not None:
-            self.on_answered()
         self._method.blocked.unread.add(self)
         head = cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS)
         self._core.start_server_batch((head, *operations), self._end_of_event)
@@ -123,6 +123,12 @@ class DirectCall:
     def _end_of_event(self, _: Any = None) -> Handled:
         self._num_pending -= 1
         return (None if self._num_pending else self._method.end(self)), ()
+
+
+def _network(peer: str) -> str:
+    """Return the address of a peer; of IPv6 the network, whose addresses one client may have."""
+    host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
+    return ip_address(host.partition("%")[0]).exploded[:19] if ":" in host else host
 
 
 Handle: TypeAlias = Callable[[DirectCall, bytes], None]

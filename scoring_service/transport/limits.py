@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from scoring_service.shares import NOBODY, Client, FairQueue
+
 C = TypeVar("C", bound=Hashable)
 _log = logging.getLogger(__name__)
 
@@ -68,46 +70,55 @@ class BlockedCalls(Generic[C]):
 
 @dataclass(eq=False)
 class Workers:
-    """Runs tasks in their order of arrival, within limits on their number and bytes."""
+    """Runs tasks of clients in turn, within limits on their number and bytes."""
 
     num_threads: int
     max_tasks: int
-    """Most tasks that are accepted and not finished."""
+    """Most tasks that are accepted and not finished; of a full queue each client has a part."""
     max_bytes: int
-    """Bytes of accepted tasks from which on no further task is accepted."""
+    """Most bytes of these."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _num_tasks: int = 0
-    _num_bytes: int = 0
+    _queue: FairQueue[Callable[[], object]] = field(default_factory=FairQueue)
+    _num_running: int = 0
+    _bytes_running: float = 0
 
     def __post_init__(self) -> None:
         self._threads = ThreadPoolExecutor(self.num_threads, "worker")
 
-    @property
-    def is_full(self) -> bool:
-        """True while further tasks are refused."""
-        return self._num_tasks >= self.max_tasks or self._num_bytes >= self.max_bytes
+    def has_room(self, client: Client) -> bool:
+        """Return whether a small task would be accepted."""
+        with self._lock:
+            return self._fits(client, 1)
 
-    def submit(self, num_bytes: int, task: Callable[[], object]) -> bool:
+    def submit(self, num_bytes: int, task: Callable[[], object], client: Client = NOBODY) -> bool:
         """Run a task that holds so many bytes; return False if it is refused."""
         with self._lock:
-            if self.is_full:
+            if not self._fits(client, num_bytes):
                 return False
-            self._num_tasks += 1
-            self._num_bytes += num_bytes
-        self._threads.submit(self._run, num_bytes, task)
+            self._queue.push(client, task, num_bytes)
+        self._threads.submit(self._run)
         return True
 
     def close(self) -> None:
         """Start no further task."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, num_bytes: int, task: Callable[[], object]) -> None:
+    def _fits(self, client: Client, num_bytes: int) -> bool:
+        tasks, size = self.max_tasks - self._num_running, self.max_bytes - self._bytes_running
+        return self._queue.fits(client, tasks) and self._queue.fits(client, size, num_bytes)
+
+    def _run(self) -> None:
+        with self._lock:
+            entry = self._queue.pop()
+            assert entry is not None, "one run for each task"
+            self._num_running += 1
+            self._bytes_running += (num_bytes := entry.cost)
         try:
-            task()
+            entry.item()
         except Exception:
             _log.exception("a task failed")
         finally:
-            del task  # Its memory is freed before its place is.
+            del entry  # Its memory is freed before its place is.
             with self._lock:
-                self._num_tasks -= 1
-                self._num_bytes -= num_bytes
+                self._num_running -= 1
+                self._bytes_running -= num_bytes

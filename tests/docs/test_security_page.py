@@ -37,7 +37,6 @@ def test_the_defaults_on_the_page_are_those_of_the_service() -> None:
         f"{config.max_concurrent_calls} calls at once, {config.max_arriving_calls} without",
         f"{config.max_waiting_bytes >> 20} MiB",
         f"{config.max_prompt_bytes >> 20} MiB",
-        f"{config.max_token_calls} of the {config.max_concurrent_calls} calls",
         f"{ScoreConfig().max_scores_per_key} scores under way for one API key",
     ):
         assert shown in page, shown

@@ -33,6 +33,7 @@ class Direct:
     def __init__(self):
         self.code, self.metadata, self.deadline_s, self.answer = None, (), None, None
         self.ended = threading.Event()
+        self.caller = "here"
 
     def respond(self, message):
         self.answer = message

@@ -3,21 +3,17 @@
 import datetime
 import ipaddress
 import os
-import threading
 import time
 from pathlib import Path
 
-import grpc
 import pytest
 
 from lengthwise.errors import AccessDenied, ConfigError, ServiceUnavailable
 from scoring_service.client import Observed, Score, ScoringClient
 from scoring_service.client.channel import ClientSecurity
-from scoring_service.server.rpc import SERVICE
 from scoring_service.server.security import scrape_access
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
-from tests.scoring_service.waiting import no_messages, wait_until
 
 x509 = pytest.importorskip("cryptography.x509")
 from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
@@ -161,22 +157,3 @@ def test_metrics_are_read_with_a_token_of_their_own_where_one_is_asked_for(tmp_p
     assert may_read("Bearer t")
     assert not may_read("")
     assert not may_read("t")
-
-
-@pytest.mark.parametrize(("tokens", "refused"), [("one", 0), ("one\ntwo", 3)])
-def test_calls_of_one_token_leave_places_for_the_others(tokens, refused, serve, tmp_path):
-    """Of one token alone nothing is kept free."""
-    (tmp_path / "tokens").write_text(tokens)
-    target = serve(token_file=str(tmp_path / "tokens"), max_token_calls=2).target
-    done, metadata = threading.Event(), (("authorization", "Bearer one"),)
-    with grpc.insecure_channel(target) as channel:
-        method = channel.stream_unary(f"/{SERVICE}/Score")
-        held = [method.future(no_messages(done), timeout=60, metadata=metadata) for _ in range(5)]
-        wait_until(lambda: sum(call.done() for call in held) >= refused)
-        assert score(target, token=tokens.split()[-1]) < 0
-        assert sum(call.done() for call in held) == refused
-        done.set()
-        codes = {call.code() for call in held}
-        assert codes <= {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED}
-        for _ in range(5):  # All places are free again.
-            assert score(target, token="one") < 0

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lengthwise.errors import ScoringError, ScoringTimeout, ServiceOverloaded
 from scoring_service.cost_table import CostTable
 from scoring_service.service.batching import Call, Job, MicroBatcher
+from scoring_service.shares import Client
 from tests.scoring_service.waiting import Clock, wait_until
 
 ALONE = CostTable((8, 64), {1: (0.001, 0.008)})
@@ -201,7 +202,7 @@ def test_only_what_is_as_urgent_counts_as_ahead():
     held = Held(SECOND)
     for deadline_s in (10.0, 20.0, 30.0):
         held.ask(1, timeout_s=deadline_s)
-    waits_s = [held.batcher.predicted_wait_s(held.clock() + at) for at in (9, 10, 25, 99)]
+    waits_s = [held.batcher.predicted_wait_s(Client(), held.clock() + at) for at in (9, 10, 25, 99)]
     assert waits_s == [1.0, 2.0, 3.0, 4.0]
     assert held.batcher.predicted_wait_s() == 4.0
     held.end()
@@ -287,7 +288,7 @@ def test_a_cancelled_prompt_is_never_computed_and_leaves_the_queue_at_once():
     assert (held.batcher.num_queued, held.batcher.counts["expired_prompts"]) == (0, 3)
     held.ask(3)
     assert held.end() == [[3]]
-    assert held.batcher._queued_s == pytest.approx(0)
+    assert held.batcher._queue.all.cost == pytest.approx(0)
 
 
 def test_what_is_cancelled_during_its_run_is_told_once_and_counts_as_run():
@@ -474,6 +475,6 @@ def test_whatever_callers_do_all_get_an_answer_and_the_batcher_ends_idle(calls, 
                     assert result == number
     idle(batcher)
     assert batcher.num_queued == 0
-    assert batcher._queued_s == pytest.approx(0)
+    assert batcher._queue.all.cost == pytest.approx(0)
     assert batcher._running_s == pytest.approx(0)
     assert batcher.predicted_wait_s() == 0

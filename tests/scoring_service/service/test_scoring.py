@@ -10,6 +10,7 @@ from scoring_service.service.batching import Call
 from scoring_service.service.call_results import CallResults, Scored
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.scoring import ScoringService
+from scoring_service.shares import NOBODY
 
 
 @pytest.fixture
@@ -59,14 +60,14 @@ def test_what_is_kept_of_a_prompt_is_what_is_read(tiny_model, monkeypatch):
 
 
 def test_a_call_beyond_the_places_is_refused_and_places_come_back(service):
-    assert service._calls.acquire(blocking=False)
+    place = service._calls.enter(NOBODY, None)
     with pytest.raises(ServiceOverloaded, match="1 calls") as caught:
         ask(service, "yes")
     assert caught.value.retry_after_s == 0.001
-    service._calls.release()
+    service._calls.leave(place)
     for _ in range(3):
         assert isinstance(ask(service, "yes").items[0], Scored)
-    assert [service._calls.acquire(blocking=False) for _ in range(2)] == [True, False]
+    assert service._calls.all.num == 0
 
 
 def test_an_unknown_target_model_is_refused_with_the_known_ones(service):

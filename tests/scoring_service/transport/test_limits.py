@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from scoring_service.shares import NOBODY
 from scoring_service.transport.limits import BlockedCalls, Workers
 from tests.scoring_service.waiting import Clock, wait_until
 
@@ -85,9 +86,9 @@ def workers():
 def test_tasks_beyond_the_limit_are_not_taken_until_others_end(workers):
     gate = threading.Event()
     assert [workers.submit(1, lambda: gate.wait(60)) for _ in range(4)] == [True] * 3 + [False]
-    assert workers.is_full
+    assert not workers.has_room(NOBODY)
     gate.set()
-    wait_until(lambda: not workers.is_full)
+    wait_until(lambda: workers.has_room(NOBODY))
     assert workers.submit(1, gate.wait)
 
 
@@ -105,5 +106,5 @@ def test_a_task_that_fails_is_logged_and_gives_its_place_back(workers, caplog):
 
     for _ in range(10):
         wait_until(lambda: workers.submit(100, fail))
-    wait_until(lambda: not workers.is_full)
+    wait_until(lambda: workers.has_room(NOBODY))
     assert "as told" in caplog.text
