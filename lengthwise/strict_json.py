@@ -1,8 +1,11 @@
-"""Strict JSON: null in place of the numbers that JSON lacks, NaN and infinity."""
+"""Strict JSON: null in place of the numbers that JSON lacks, NaN and infinity; a bounded depth."""
 
 import json
 import math
-from typing import Any
+from itertools import chain
+from typing import Any, Final
+
+_MOST_DEPTH: Final = 100
 
 
 def finite_or_null(value: Any) -> Any:
@@ -17,3 +20,25 @@ def finite_or_null(value: Any) -> Any:
 def to_json(value: Any, *, indent: int | None = None) -> str:
     """Return a value as strict JSON, on one line unless it is indented."""
     return json.dumps(finite_or_null(value), indent=indent, allow_nan=False)
+
+
+def parsed(text: str) -> Any:
+    """Return the value of a text in JSON. Raises ValueError for another text, or a deep nesting."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {_MOST_DEPTH} deep") from None
+    if text.count("[") + text.count("{") > _MOST_DEPTH:
+        require_shallow(value)
+    return value
+
+
+def require_shallow(value: Any) -> None:
+    """Raise ValueError for a value that is nested too deeply for recursive functions."""
+    level: list[Any] = [[value]]
+    for _ in range(_MOST_DEPTH + 1):
+        inside = chain.from_iterable(one.values() if type(one) is dict else one for one in level)
+        level = [part for part in inside if type(part) in (dict, list)]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {_MOST_DEPTH} deep")

@@ -20,15 +20,17 @@ import re
 import sys
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from os import PathLike
 from pathlib import Path
 from shutil import copyfileobj
-from typing import IO, Any, Final, Literal, cast
+from typing import IO, Any, AnyStr, Final, Literal
 
 from lengthwise.errors import DataError
+from lengthwise.strict_json import parsed, require_shallow
 
 Kind = Literal["parquet", "csv", "json", "text"]
 Row = dict[str, Any]
@@ -46,6 +48,12 @@ SUFFIXES: Final[dict[str, Kind]] = {
 COMPRESSED: Final = (".gz", ".zst")
 STANDARD_INPUT: Final = Path("-")
 _BLOCK: Final = 1 << 20
+_MOST: Final = 1 << 24
+"""Longest row in characters."""
+_MOST_EXPANDED, _MOST_RATIO = 1 << 26, 500
+"""Bytes that a file may hold when it is decompressed, and bytes for each of its own if more."""
+_BATCH: Final = 128
+"""Rows of Parquet in memory at once; a dictionary may give each the same long text."""
 _GZIP, _ZSTD, _PARQUET, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"PK\x03\x04"
 _MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _ROTATED: Final = re.compile(r"(?:\.(?P<age>\d{1,4})|-(?P<date>\d{6,14}))$")
@@ -53,7 +61,7 @@ _JSON_START: Final = re.compile(r"\s*(?:\{|\[\s*(?:\{|\]))")
 _BETWEEN: Final = re.compile(r"[\s,\[\]]*")
 _VLLM_LINE: Final = re.compile(
     r"(?:INFO|DEBUG|WARNING)\S* \d\d-\d\d \d\d:\d\d:\d\d"
-    r"|(?:^|[\s\"])(?:Received request|Generated response|Request) \S+.*: "
+    r"|(?:^|[\s\"])(?:Received request|Generated response|Request) \S.{0,300}?: "
 )
 _MESSAGES: Final = ("message", "msg", "log")
 """Keys of a line in JSON that hold a line of a server's log."""
@@ -214,12 +222,66 @@ def opened(path: Path) -> IO[bytes]:
     with _raw(path) as raw:
         start = raw.read(4)
     if start.startswith(_GZIP):
-        return cast(IO[bytes], gzip.open(_place(path)))
+        return io.BufferedReader(_Expanding(gzip.open(_place(path)), path), _BLOCK)
     if start.startswith(_ZSTD):
         import pyarrow as pa
 
-        return io.BufferedReader(pa.input_stream(str(_place(path)), compression="zstd"), _BLOCK)
+        stream = pa.input_stream(str(_place(path)), compression="zstd")
+        return io.BufferedReader(_Expanding(stream, path), _BLOCK)
     return _raw(path)
+
+
+class _Expanding(io.RawIOBase):
+    """Decompressed bytes, counted."""
+
+    def __init__(self, stream: Any, path: Path) -> None:
+        self.stream, self.count = stream, _allowance(path)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self.count(self.stream.readinto(buffer) or 0)
+
+
+def _allowance(path: Path) -> Callable[[int], int]:
+    """Return a counter of bytes. It raises DataError for more than a file may hold."""
+    left = max(_MOST_EXPANDED, _MOST_RATIO * _place(path).stat().st_size)
+
+    def count(size: int) -> int:
+        nonlocal left
+        if (left := left - size) < 0:
+            reason = f"expands to more than {_MOST_RATIO} times its size; give it decompressed"
+            raise DataError(reason, path=path)
+        return size
+
+    return count
+
+
+def _lines(stream: IO[AnyStr]) -> Iterator[AnyStr]:
+    """Return the lines, of which a long one is skipped and raises csv.Error."""
+
+    def line() -> AnyStr:
+        found = piece = stream.readline(_MOST)
+        while len(piece) == _MOST and piece[-1:] not in ("\n", "\r", b"\n"):
+            piece = stream.readline(_MOST)
+        if piece is not found:
+            raise csv.Error(f"it is longer than {_MOST:,} characters")
+        return found
+
+    return iter(line, stream.read(0))
+
+
+def _good_and_bad(rows: Iterator[Any]) -> Iterator[Any]:
+    """Yield rows, with a `BadRow` in place of each that raises csv.Error."""
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            row = BadRow(str(error))
+        yield row
 
 
 @contextmanager
@@ -243,7 +305,11 @@ def lines_of(path: Path) -> Iterator[str]:
         _undamaged(path),
         io.TextIOWrapper(opened(path), encoding, "replace", newline="\n") as text,
     ):
-        yield from text
+        for line in _good_and_bad(_lines(text)):
+            if isinstance(line, BadRow):
+                log.warning("%s: a line is left out: %s", path, line)
+            else:
+                yield line
 
 
 def rows_of(path: Path, kind: Kind) -> Iterator[Row | BadRow]:
@@ -260,19 +326,32 @@ def rows_of(path: Path, kind: Kind) -> Iterator[Row | BadRow]:
 
 def _parquet_rows(path: Path) -> Iterator[Row | BadRow]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        with opened(path) as stream:
-            source = stream if stream.seekable() else pa.BufferReader(stream.read())
-            table = pq.ParquetFile(source)
-            _require_different(table.schema_arrow.names, path)
-            for batch in table.iter_batches(4096):
-                yield from map(_filled, _rows_of_batch(batch))
+        for batch in batches_of(path):
+            _require_different(batch.schema.names, path)
+            yield from map(_filled, _rows_of_batch(batch))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         text = f"cannot be read as parquet ({reason}); give a whole file of that format"
         raise DataError(text, path=path) from error
+
+
+def batches_of(path: Path) -> Iterator[Any]:
+    """Yield the rows of Parquet as record batches. Raises DataError if they are too large."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with opened(path) as stream:
+        table = pq.ParquetFile(stream if stream.seekable() else pa.BufferReader(stream.read()))
+        groups = map(table.metadata.row_group, range(table.num_row_groups))
+        _allowance(path)(sum(group.total_byte_size for group in groups))
+        count = _allowance(path)
+        for batch in table.iter_batches(_BATCH):
+            for column in batch.columns:
+                is_packed = pa.types.is_dictionary(column.type)
+                count((column.dictionary_decode() if is_packed else column).nbytes)
+            yield batch
 
 
 def _rows_of_batch(batch: Any) -> list[Row]:
@@ -288,7 +367,7 @@ def _rows_of_batch(batch: Any) -> list[Row]:
 
 
 def _require_different(names: Sequence[str], path: Path) -> None:
-    if repeated := [name for name in names if names.count(name) > 1]:
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(f"two columns are named {repeated[0]!r}; rename one", path=path)
 
 
@@ -302,16 +381,20 @@ def _filled(row: Row) -> Row:
 
 
 def _csv_rows(path: Path) -> Iterator[Row | BadRow]:
-    csv.field_size_limit(sys.maxsize)
+    csv.field_size_limit(_MOST)
     encoding = encoding_of(_start_of(path))
     with io.TextIOWrapper(opened(path), encoding, "surrogateescape", newline="") as text:
-        first = next((line for line in text if line.strip()), "")
+        first = next(filter(str.strip, _good_and_bad(_lines(text))), "")
+        if isinstance(first, BadRow):
+            raise DataError(f"has no header: {first}; give the names of the columns", path=path)
         by = max(",;\t|", key=first.count)
         header = next(csv.reader([first], delimiter=by))
         _require_different(header, path)
         width = len(header)
-        for cells in csv.reader(text, delimiter=by):
-            if len(cells) == width:
+        for cells in _good_and_bad(csv.reader(_lines(text), delimiter=by)):
+            if isinstance(cells, BadRow):
+                yield cells
+            elif len(cells) == width:
                 yield {name: cell for name, cell in zip(header, cells, strict=True) if cell}
             elif cells:
                 yield BadRow(f"it has {len(cells)} cells below {width} columns")
@@ -322,14 +405,17 @@ def _json_rows(path: Path) -> Iterator[Row | BadRow]:
     encoding = encoding_of(start)
     sample = [line for line in start.decode(encoding, "replace").split("\n") if line.strip()][:20]
     good = [isinstance(_parsed(line), dict) for line in sample]
+    if len(sample) == 1 and len(start) == _BLOCK:  # a cut line
+        good = [True]
     has_lines = not sample[0].lstrip().startswith("[") and (good[0] or 2 * sum(good) >= len(good))
     with opened(path) as stream:
         if has_lines and encoding == "utf-8-sig":
-            values: Iterator[Any] = map(_of_line, filter(bytes.strip, stream))
+            values: Iterator[Any] = map(_of_line, filter(bytes.strip, _lines(stream)))
         else:
             text = io.TextIOWrapper(stream, encoding, "surrogateescape")
-            values = map(_parsed, filter(str.strip, text)) if has_lines else _values(text, path)
-        for value in _without_wrapper(values):
+            lines = filter(str.strip, _lines(text))
+            values = map(_parsed, lines) if has_lines else _values(text, path)
+        for value in _without_wrapper(_good_and_bad(values)):
             yield (
                 value
                 if isinstance(value, dict | BadRow)
@@ -371,8 +457,8 @@ def _of_line(line: bytes) -> Any:
 
 def _parsed(line: str) -> Any:
     try:
-        return json.loads(line.removeprefix("\ufeff"))
-    except (ValueError, RecursionError) as error:
+        return parsed(line.removeprefix("\ufeff"))
+    except ValueError as error:
         return BadRow(f"it is no JSON ({error})")
 
 
@@ -387,6 +473,9 @@ def _values(stream: IO[str], path: Path) -> Iterator[Any]:
         try:
             value, end = decode(text, place)
         except (ValueError, RecursionError) as error:
+            if len(text) - place > _MOST:
+                reason = f"has a value of more than {_MOST:,} characters; give one row per line"
+                raise DataError(reason, path=path) from error
             block = stream.read(max(_BLOCK, len(text) - place))
             if not block and place == len(text) and (last == "]" or not is_array):
                 return
@@ -395,8 +484,12 @@ def _values(stream: IO[str], path: Path) -> Iterator[Any]:
                 raise DataError(reason, path=path) from error
             text, place = text[place:] + block, 0
             continue
-        yield value
         place, last = end, ""
+        try:
+            require_shallow(value)
+        except ValueError as error:
+            value = BadRow(str(error))
+        yield value
 
 
 def digest_of(names: Paths) -> str:

@@ -11,14 +11,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from io import BytesIO
 from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lengthwise.errors import DataError
-from lengthwise.tables.files import BadRow, Paths, Row, files_of, kind_of, lines_of, opened, rows_of
+from lengthwise.tables.files import (
+    BadRow,
+    Paths,
+    Row,
+    batches_of,
+    files_of,
+    kind_of,
+    lines_of,
+    opened,
+    rows_of,
+)
 from lengthwise.tables.formats import TABLE, LogFormat, recognise
 from lengthwise.tables.log_reader import NO_ROWS, Log, LogReader, no_column
 from lengthwise.tables.options import ReadingOptions
@@ -92,20 +101,21 @@ def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.Dat
         DataError: an absent, empty or damaged file, another format, a bad row, or a missing column.
     """
     import pandas as pd
-    import pyarrow.parquet as pq
+    import pyarrow as pa
 
     path = Path(path)
     kind = kind_of(path)
     try:
-        with opened(path) as stream:
-            if kind == "csv":
+        if kind == "csv":
+            with opened(path) as stream:
                 frame = pd.read_csv(stream)
-            elif kind == "parquet":
-                # A stored index of pandas would take the place of the row numbers.
-                table = pq.ParquetFile(BytesIO(stream.read())).read()
-                frame = table.to_pandas(ignore_metadata=True)
-            else:
-                frame = pd.DataFrame(_good(path, rows_of(path, "json")))
+        elif kind == "parquet":
+            # A stored index of pandas would take the place of the row numbers.
+            batches = list(batches_of(path))
+            table = pa.Table.from_batches(batches) if batches else pa.table({})
+            frame = table.to_pandas(ignore_metadata=True)
+        else:
+            frame = pd.DataFrame(_good(path, rows_of(path, "json")))
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise

@@ -1,9 +1,9 @@
 """Streamed answers in a log, as lists of chunks or as raw server-sent events."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from lengthwise.strict_json import parsed
 from lengthwise.tables.values import count_of, unpacked
 
 _PLACES: Final = (
@@ -35,8 +35,8 @@ def _events(value: Any) -> list[Any] | None:
     """Return the events of a stream; None for another value."""
     if isinstance(value, str) and value.lstrip()[:1] == "[":
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+            value = parsed(value)
+        except ValueError:
             return None
     if isinstance(value, str) and value.lstrip()[:5] in ("data:", "event"):
         value = [line[5:].strip() for line in value.splitlines() if line.startswith("data:")]
@@ -51,8 +51,8 @@ def _events(value: Any) -> list[Any] | None:
 def _parsed(item: Any) -> Any:
     if isinstance(item, str):
         try:
-            return json.loads(item.removeprefix("data:").strip())
-        except (ValueError, RecursionError):
+            return parsed(item.removeprefix("data:").strip())
+        except ValueError:
             return item.removeprefix("data:").strip()
     return item
 

@@ -1,11 +1,12 @@
 """Values of nested rows by dotted paths: `usage.completion_tokens`, `choices.0.message`."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final
+
+from lengthwise.strict_json import parsed
 
 _MOST: Final = 2**31
 """Largest number of tokens of a request."""
@@ -79,8 +80,8 @@ def unpacked(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
+            return parsed(value)
+        except ValueError:
             return value
     return value
 

@@ -71,14 +71,14 @@ _LINGER, _OPEN, _BODIES = 1000, 50_000, 10_000
 _HELD, _MANY = 1000, 3
 """Rows with the largest count that decide about a limit which no line names: at most, at least."""
 _USER_TURNS: Final = tuple(
-    re.compile(pattern, re.DOTALL)
-    for pattern in (
-        r"<\|im_start\|>user\n(.*?)<\|im_end\|>",
-        r"<\|start_header_id\|>user<\|end_header_id\|>\s*(.*?)<\|eot_id\|>",
-        r"<start_of_turn>user\n(.*?)<end_of_turn>",
-        r"<\uff5cUser\uff5c>(.*?)<\uff5cAssistant\uff5c>",
-        r"\[INST\]\s*(.*?)\s*\[/INST\]",
-        r"<\|user\|>\s*(.*?)<\|(?:end|assistant)\|>",
+    (re.compile(start), re.compile(end))
+    for start, end in (
+        (r"<\|im_start\|>user\n", r"<\|im_end\|>"),
+        (r"<\|start_header_id\|>user<\|end_header_id\|>", r"<\|eot_id\|>"),
+        (r"<start_of_turn>user\n", r"<end_of_turn>"),
+        (r"<\uff5cUser\uff5c>", r"<\uff5cAssistant\uff5c>"),
+        (r"\[INST\]", r"\[/INST\]"),
+        (r"<\|user\|>", r"<\|(?:end|assistant)\|>"),
     )
 )
 """User's turn in the templates of Qwen, Llama 3, Gemma, DeepSeek, Mistral, and Phi or GLM."""
@@ -352,7 +352,10 @@ def _number_of_ids(rest: str) -> int | None:
 
 def user_turn(prompt: str) -> str:
     """Return the user's newest turn in a prompt by a chat template; else the prompt."""
-    for pattern in _USER_TURNS:
-        if turns := pattern.findall(prompt):
-            return str(turns[-1]).strip() or prompt
+    for starts, ends in _USER_TURNS:
+        turn, place = "", 0
+        while (start := starts.search(prompt, place)) and (end := ends.search(prompt, start.end())):
+            turn, place = prompt[start.end() : end.start()].strip(), end.end()
+        if place:
+            return turn or prompt
     return prompt
