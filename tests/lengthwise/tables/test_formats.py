@@ -209,9 +209,6 @@ def test_traces_have_formats_of_their_own(tmp_path: Path) -> None:
     mooncake = {"timestamp": 3000, "input_length": 6, "output_length": 5, "hash_ids": [1]}
     log = read(tmp_path, [mooncake | {"timestamp": 0}, mooncake])
     assert (log.format, log.frame.arrival_s.tolist()) == ("Mooncake", [0, 3])
-    burst = {"Timestamp": 5, "Request tokens": 4, "Response tokens": 3, "Total tokens": 7}
-    log = read(tmp_path, [burst, burst | {"Timestamp": 45}])
-    assert (log.format, log.frame.arrival_s.tolist()) == ("BurstGPT", [0, 40])
 
 
 def test_answers_without_counts_are_counted_by_a_tokenizer(tmp_path: Path, tokenizer: Path) -> None:

@@ -72,17 +72,6 @@ def test_rows_that_are_no_length_are_left_out_and_counted(
     assert bool(kept.warnings) == is_censored
 
 
-def test_a_row_without_a_time_is_one_bad_row(tmp_path: Path) -> None:
-    rows = [*logs.OPENAI[:2], logs.chat("late", 5)]
-    path = write_lines(tmp_path / "log.jsonl", rows)
-    with pytest.raises(DataError, match=r"row 2: it has no time; .*--on-bad-rows skip"):
-        read_log(path, needs=REPLAY)
-    found = read_log(path, SKIP, needs=REPLAY)
-    assert found.frame.arrival_s.tolist() == [0, 2.5]
-    assert found.left_out == {"it has no time": 1}
-    assert len(read_log(path).frame) == 3  # without a replay no time is needed
-
-
 def test_copies_of_a_row_are_left_out_and_a_repeated_id_of_a_table_is_bad(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "log.jsonl", [*logs.OPENAI[:2], logs.OPENAI[0]])
     assert read_log(path).left_out == {"a copy of an earlier row": 1}
@@ -97,12 +86,6 @@ def test_rows_of_one_model_may_be_chosen(tmp_path: Path) -> None:
     found = read_log(write_lines(tmp_path / "log.jsonl", rows), RecordOptions(model="other"))
     assert found.frame.prompt.tolist() == ["two"]
     assert found.left_out == {"a model other than other": 1}
-
-
-def test_an_empty_text_is_no_value(tmp_path: Path) -> None:
-    row = logs.LITELLM[0] | {"model_group": "", "model": "vendor/m"}
-    found = read_log(write_lines(tmp_path / "log.jsonl", [row]))
-    assert found.frame.model.tolist() == ["vendor/m"]
 
 
 def test_times_of_no_known_unit_are_refused_only_where_times_are_needed(tmp_path: Path) -> None:

@@ -10,13 +10,12 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import DataError
-from lengthwise.tables.log_reader import Log
 from lengthwise.tables.options import RecordOptions, TraceOptions
 from lengthwise.tables.reading import read_log, read_table, require_columns
 from tests.lengthwise.tables import logs
 from tests.lengthwise.tables.logs import write_lines
 
-SKIP = TraceOptions(on_bad_rows="skip")
+SKIP, TEN = TraceOptions(on_bad_rows="skip"), "2026-03-01T10:00:00"
 
 
 def test_a_log_has_our_names_in_order_of_arrival(
@@ -83,51 +82,21 @@ def test_a_log_without_prompts_or_lengths_says_what_to_do(
             read_log(write_lines(tmp_path / "log.jsonl", [row]), options)
 
 
-def test_files_that_start_at_one_time_are_read_as_an_option_states(tmp_path: Path) -> None:
-    times = {"a": (0, 4, 9), "b": (0, 5), "c": (3, 6)}
-    for name, starts in times.items():
-        rows = [{"output_tokens": 10 * n + 1, "arrival_s": n} for n in starts]
-        write_lines(tmp_path / f"{name}.jsonl", rows)
+def test_doubts_about_times_are_warnings(tmp_path: Path) -> None:
+    columns = [[0, 4], [3, 6], [f"{TEN}Z", f"{TEN}.5"], [TEN, 1772359201], [TEN, f"{TEN}.5"]]
+    paths = [
+        write_lines(tmp_path / f"{n}.jsonl", [{"output_tokens": 1, "timestamp": t} for t in times])
+        for n, times in enumerate(columns)
+    ]
 
-    def read(names: str, *needs: str, **options: Any) -> Log:
-        paths = [tmp_path / f"{name}.jsonl" for name in names]
-        return read_log(paths, TraceOptions(**options), needs=("output_tokens", *needs))
+    def doubt(*of: Path) -> str:
+        options, needs = TraceOptions(time_unit="s"), ("output_tokens", "arrival_s")
+        return ", ".join(read_log(of, options, needs=needs).warnings)
 
-    with pytest.raises(DataError, match=r"several files start at 0 s; give --file-times together"):
-        read("ab", "arrival_s")
-    assert len(read("ab").frame) == 5
-    together = read("ab", "arrival_s", file_times="together")
-    assert together.frame.arrival_s.tolist() == [0, 0, 4, 5, 9]
-    in_turn = read("abc", "arrival_s", file_times="in-turn").frame
-    assert in_turn.arrival_s.tolist() == [0, 4, 9, 9, 14, 17, 20]
-    assert in_turn.output_tokens.tolist() == [1, 41, 91, 1, 51, 31, 61]
-    assert "files overlap in time" in "".join(read("ac", "arrival_s").warnings)
-    assert not read("a", "arrival_s").warnings
-
-
-@pytest.mark.parametrize(
-    ("times", "doubt"),
-    [
-        (["2026-03-01T10:00:00Z", "2026-03-01T10:00:01"], "1 times without a zone among others"),
-        (["2026-03-01T10:00:00", 1772359201], "1 times without a zone among others"),
-        (["2026-03-01T10:00:00", "2026-03-01T10:00:01"], ""),
-    ],
-)
-def test_clocks_with_and_without_a_zone_in_one_column_are_a_doubt(
-    tmp_path: Path, times: list[Any], doubt: str
-) -> None:
-    path = write_lines(tmp_path / "t.jsonl", [{"output_tokens": 1, "timestamp": t} for t in times])
-    log = read_log(path, TraceOptions(), needs=("output_tokens", "arrival_s"))
-    assert log.frame.arrival_s.tolist() == [0, 1]
-    assert doubt in "".join(log.warnings) or not (doubt or log.warnings)
-
-
-def test_a_time_before_the_start_is_a_bad_row(tmp_path: Path) -> None:
-    rows = [{"output_tokens": 1, "arrival_s": at} for at in (0, -1, 2)]
-    path, needs = write_lines(tmp_path / "t.jsonl", rows), ("output_tokens", "arrival_s")
-    with pytest.raises(DataError, match=r"t\.jsonl, row 1: its time is out of range \(-1\)"):
-        read_log(path, TraceOptions(), needs=needs)
-    assert read_log(path, SKIP, needs=needs).left_out == {"its time is out of range": 1}
+    assert doubt(*paths[:2]).startswith("files overlap in time and are read as pieces of one log")
+    for path in paths[2:4]:
+        assert doubt(path) == "1 times without a zone among others, read as UTC"
+    assert doubt(paths[0]) == doubt(paths[1]) == doubt(paths[4]) == ""
 
 
 def test_paths_lead_into_tables_and_logs(tmp_path: Path) -> None:

@@ -7,10 +7,13 @@ import pytest
 from scoring_service.__main__ import main
 
 
-def test_the_score_command_prints_one_json_object(server, capsys):
-    assert main(["score", "--target", server.target, "--json", "yes", "long essay"]) == 0
+def test_the_score_command_prints_one_json_object(server, capsys, monkeypatch):
+    for name, value in (("http_proxy", "http://127.0.0.1:9"), ("no_proxy", "")):
+        monkeypatch.setenv(name, value)
+    prompts = ["yes", "long essay 😀 \U0002f800"]
+    assert main(["score", "--target", server.target, "--json", *prompts]) == 0
     rows = json.loads(capsys.readouterr().out)["scores"]
-    assert [row["prompt"] for row in rows] == ["yes", "long essay"]
+    assert [row["prompt"] for row in rows] == prompts
     assert rows[0]["value"] < rows[1]["value"]
 
 
