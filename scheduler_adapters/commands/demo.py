@@ -94,8 +94,7 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
             served = _serve(requests.take(rows), config)
         except UnsupportedByEngine as error:
             log.warning("%s; the demo leaves the real engine out", error)
-    page = config.trained / "report.html"
-    write_demo_report(page, bundle.manifest, simulated, served)
+    page = write_demo_report(config.trained, bundle.manifest, simulated, served)
     return _figures(bundle, simulated, served, config) | {"report": str(page)}
 
 

@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,8 @@ from scheduler_adapters.engines.vllm_v1.in_process import STOCK, OfflineConfig, 
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.latency_tables import text_of
-from scheduler_adapters.validation.engine_trial import METRICS, Trial, TrialConfig, run_trial
+from scheduler_adapters.validation.engine_trial import METRICS, TrialConfig, run_trial
+from scheduler_adapters.validation.errors import RepeatedError
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
@@ -83,8 +84,8 @@ def validate(config: ValidateConfig) -> None:
         scheduler=config.policy, **{name: getattr(config, name) for name in names}
     )
     with open_driver(offline, max_model_len=longest_context(requests)) as driver:
-        trial = run_trial(driver, requests, config.policy, make, config)
-    print(json.dumps(trial.row) if config.json else _table(trial))
+        row = run_trial(driver, requests, config.policy, make, config)
+    print(json.dumps(row) if config.json else _table(row))
 
 
 def _requests(config: ValidateConfig) -> Requests:
@@ -110,9 +111,14 @@ def _policy(config: ValidateConfig) -> Policy:
     return configured_policy({SETTINGS: {"policy": config.policy, **config.settings}})
 
 
-def _table(trial: Trial) -> str:
-    row = trial.row
-    errors = [{"metric": name.upper(), **asdict(trial.errors[name])} for name in METRICS]
+def _table(row: Mapping[str, Any]) -> str:
+    errors = [
+        {
+            "metric": m.upper(),
+            **{part.name: row[f"{m}_{part.name}"] for part in fields(RepeatedError)},
+        }
+        for m in METRICS
+    ]
     return (
         f"{row['policy']}: {row['num_requests']} requests outside the fit, each served "
         f"{row['repeats']} times by vLLM and simulated once; seconds of the {row['clock']} clock\n"

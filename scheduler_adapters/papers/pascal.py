@@ -176,7 +176,7 @@ class PascalExperiment(Experiment):
 
     def answers(self, rate: float = PHASE_RATE) -> dict[str, Any]:
         """Return the share of answers within the SLO, of unlimited memory, round-robin and FCFS."""
-        ideal, round_robin, fcfs = self.phase.attainments(rate)
+        ideal, round_robin, fcfs = (self.phase.attainment(n, rate).average for n in ("", RR, FCFS))
         found = {"ideal": ideal, "round_robin": round_robin, "fcfs": fcfs}
         return {"holds": round_robin >= ideal - 0.1 > fcfs, **found}
 
@@ -241,7 +241,3 @@ class OnePhase(Experiment):
         runs = [self.run(ANSWERING, rate=rate, seed=seed)[policy] for seed in self.seeds]
         shares = [1 - violation_fraction(qoe(timeline, ttfat_target_s=0.25)) for timeline in runs]
         return seed_values(shares)
-
-    def attainments(self, rate: float) -> list[float]:
-        """Return mean attainment with unlimited memory, under round-robin and under FCFS."""
-        return [self.attainment(name, rate).average for name in ("", RR, FCFS)]

@@ -101,13 +101,9 @@ class PhasorExperiment(Experiment):
         if name not in (DISTSERVE, ONE_SPLIT):
             return name
         loads = LOADS if name == ONE_SPLIT else (load,)
-        capacities = np.array([self.split_capacities(one) for one in loads])
-        means = np.log(np.maximum(capacities, 1e-3)).mean(axis=0)
+        searched = [[self.capacity(one, on, SEARCH_SEED) for one in SPLITS] for on in loads]
+        means = np.log(np.maximum(searched, 1e-3)).mean(axis=0)
         return [*SPLITS][int(np.argmax(means))]
-
-    def split_capacities(self, load: str) -> list[float]:
-        """Return the capacity of each of `SPLITS`."""
-        return [self.capacity(split, load, SEARCH_SEED) for split in SPLITS]
 
     def capacity(self, system: str, load: str, seed: int) -> float:
         """Return clients per GPU with which both targets are met."""

@@ -3,20 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from lengthwise.agreement import figure_text
 from lengthwise.bundle import Manifest
-from lengthwise.report_page import (
-    ReportSection,
-    page_text,
-    save_figure,
-    save_table,
-    write_page,
-)
+from lengthwise.report_page import ReportSection, write_report
 from scheduler_adapters.reporting import figures
 from scheduler_adapters.reporting.latency_tables import ecdf_table
 from scheduler_adapters.timeline.latency_metrics import Summary, summarize
@@ -55,15 +49,11 @@ class Bursts:
 
 
 def write_demo_report(
-    page: Path,
-    manifest: Manifest,
-    simulated: Bursts,
-    served: Bursts | None,
-) -> None:
-    """Write the page, and beside it latency.svg with its table: all engines side by side."""
-    sections = [_waiting_section(simulated), _latency_section("In the simulator", simulated)]
-    if served is not None:
-        sections.append(_latency_section("In vLLM", served))
+    folder: Path, manifest: Manifest, simulated: Bursts, served: Bursts | None
+) -> Path:
+    """Write report.html, and beside it latency.svg with its table; returns the page."""
+    engines = {"simulator": simulated} | ({} if served is None else {"vLLM": served})
+    sections = [_waiting_section(simulated), _latency_section(engines)]
     sections += [_predictor_section(manifest), _GO_ON]
     means = {name: s.normalized_latency_s.mean for name, s in simulated.summaries.items()}
     banner = f"{manifest.banner}. " if manifest.banner else ""
@@ -73,16 +63,7 @@ def write_demo_report(
         f"held-out prompts) cuts the mean normalised latency of a burst "
         f"{means['fcfs'] / means['pars']:.1f}-fold."
     )
-    write_page(page, page_text(title="Lengthwise demo", lead=lead, sections=sections))
-    panels = {"simulator": simulated} | ({} if served is None else {"vLLM": served})
-    table = ecdf_table({engine: _e2e_s(bursts) for engine, bursts in panels.items()})
-    save_table(table, page.with_name("latency.csv"))
-    figure = figures.ecdf_figure(table, "E2E latency (s)")
-    save_figure(figure, page.with_name("latency.svg"))
-
-
-def _e2e_s(bursts: Bursts) -> dict[str, Any]:
-    return {name: t.e2e_s() for name, t in bursts.timelines.items()}
+    return write_report(folder, title="Lengthwise demo", lead=lead, sections=sections)[0]
 
 
 def _waiting_section(bursts: Bursts) -> ReportSection:
@@ -112,14 +93,21 @@ def _waiting_section(bursts: Bursts) -> ReportSection:
     )
 
 
-def _latency_section(heading: str, bursts: Bursts) -> ReportSection:
+def _latency_section(engines: Mapping[str, Bursts]) -> ReportSection:
+    table = ecdf_table(
+        {
+            engine: {name: one.e2e_s() for name, one in bursts.timelines.items()}
+            for engine, bursts in engines.items()
+        }
+    )
     return ReportSection(
-        heading=heading,
+        heading="Latencies",
         text="The same requests under each scheduler; s/token is the normalised latency, E2E "
         "divided by output tokens. The oracle knows every true length: the best a ranker could do.",
-        table=_latency_table(bursts),
-        figure=figures.ecdf_figure(ecdf_table({"": _e2e_s(bursts)}), "E2E latency (s)"),
-        caption=bursts.conditions,
+        table=pd.DataFrame([row for own in engines.items() for row in _latency_rows(*own)]),
+        figure=figures.ecdf_figure(table, "E2E latency (s)"),
+        caption=" ".join(f"{engine}: {own.conditions}." for engine, own in engines.items()),
+        drawn=("latency", table),
     )
 
 
@@ -141,12 +129,13 @@ def _predictor_section(manifest: Manifest) -> ReportSection:
     )
 
 
-def _latency_table(bursts: Bursts) -> pd.DataFrame:
-    """One row per scheduler: normalised latency and E2E, and how many times below FCFS."""
+def _latency_rows(engine: str, bursts: Bursts) -> list[dict[str, float | str]]:
+    """Return a row per scheduler: normalised latency and E2E, and how many times below FCFS."""
     summaries = bursts.summaries
     base = summaries["fcfs"].normalized_latency_s.mean
-    rows = [
+    return [
         {
+            "engine": engine,
             "scheduler": name,
             "s/token mean": s.normalized_latency_s.mean,
             "s/token p90": s.normalized_latency_s.p90,
@@ -157,4 +146,3 @@ def _latency_table(bursts: Bursts) -> pd.DataFrame:
         }
         for name, s in summaries.items()
     ]
-    return pd.DataFrame(rows)

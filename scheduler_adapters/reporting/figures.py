@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import PercentFormatter
 
 from lengthwise.report_page import FIGURE_STYLE
 
@@ -89,7 +89,7 @@ def _panels(
                 draw(axis, rows, look)
             axis.set(title=title, **axes)
             if log is not None:
-                _use_log(axis, log)
+                axis.set(**{f"{log}scale": "log"})
             axis.legend(loc=legend)
             found.append(figure)
     return found
@@ -136,18 +136,6 @@ def waiting_figure(table: pd.DataFrame) -> list[Figure]:
         "xlim": (0, float(table["finished_s"].max())),
     }
     return _panels(table, draw, by="policy", legend="upper right", **axes)
-
-
-def _use_log(axis: Axes, which: Literal["x", "y"]) -> None:
-    """Make an axis logarithmic, with labels 0.1, 1, 10, and labels between them on a short one."""
-    axis.set(**{f"{which}scale": "log"})
-    ticks, (low, high) = (
-        (axis.xaxis, axis.get_xlim()) if which == "x" else (axis.yaxis, axis.get_ylim())
-    )
-    ticks.set_major_formatter(StrMethodFormatter("{x:g}"))
-    is_narrow = high < 30 * low
-    ticks.set_minor_locator(LogLocator(subs=(2, 5) if is_narrow else "auto"))
-    ticks.set_minor_formatter(StrMethodFormatter("{x:g}") if is_narrow else NullFormatter())
 
 
 def rate_figure(table: pd.DataFrame) -> list[Figure]:

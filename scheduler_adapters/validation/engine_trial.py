@@ -4,7 +4,7 @@ The trace is cut into pieces. A latency model is fitted to the steps of every ot
 pieces between are simulated under the same policy, and compared request by request.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any, Final
@@ -21,8 +21,8 @@ from scheduler_adapters.timeline.latency_metrics import tpot_s
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.validation.errors import RepeatedError, against_repeats
-from scheduler_adapters.validation.step_fit import StepFit, fit_steps
+from scheduler_adapters.validation.errors import against_repeats
+from scheduler_adapters.validation.step_fit import fit_steps
 from scheduler_adapters.workload.requests import Floats, Requests
 
 METRICS: Final = ("e2e", "tpot", "ttft")
@@ -45,19 +45,6 @@ class TrialConfig:
     """Of the synthetic trace, the prompts and the order of the pieces."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """The distance of the simulator from the engine, and of the engine from itself."""
-
-    row: Mapping[str, Any]
-    """Flat record: policy, clock, compared requests, repeats, and the errors as `e2e_mape`.
-
-    `step_mape` is the error of the fitted step times on their own steps.
-    """
-    errors: Mapping[str, RepeatedError]
-    """Of each of METRICS."""
-
-
 class StepRecorder(EngineObserver):
     """Collects the steps of an engine."""
 
@@ -74,13 +61,18 @@ def run_trial(
     name: str,
     make_policy: Callable[[], Policy],
     config: TrialConfig,
-) -> Trial:
+) -> dict[str, Any]:
     """Serve the requests with a real engine, simulate them, and compare.
 
     `make_policy` makes the policy `name` that the engine runs. Raises DataError for too few steps.
+
+    Returns:
+        A flat record: policy, clock, compared requests, repeats, and the errors of each of METRICS
+        as `e2e_mape`. `step_mape` is the error of the fitted step times on their own steps.
     """
-    clock, runs, fit = measure(driver, requests, config)
-    instance = Instance(latency=fit.latency, **driver.limits)
+    clock, runs, steps = measure(driver, requests, config)
+    latency, step_mape = fit_steps(steps)
+    instance = Instance(latency=latency, **driver.limits)
     simulated = _latencies(
         [simulate(served.requests, make_policy(), instance) for served in runs[0]]
     )
@@ -89,24 +81,24 @@ def run_trial(
         name: against_repeats(simulated[name], np.stack([run[name] for run in measured]))
         for name in METRICS
     }
-    row = {
+    return {
         "policy": name,
         "clock": clock,
         "num_requests": len(simulated["e2e"]),
         "repeats": config.repeats,
         **{f"{m}_{key}": number for m in METRICS for key, number in asdict(errors[m]).items()},
-        "step_mape": fit.mape_fraction,
-        "num_steps_fitted": fit.num_steps,
+        "step_mape": step_mape,
+        "num_steps_fitted": len(steps),
     }
-    return Trial(row=row, errors=errors)
 
 
 def measure(
     driver: EngineDriver, requests: Requests, config: TrialConfig
-) -> tuple[ClockKind, list[list[Timeline]], StepFit]:
-    """Serve all pieces of the requests in each repeat, and fit step times to every other piece.
+) -> tuple[ClockKind, list[list[Timeline]], list[StepRecord]]:
+    """Serve all pieces of the requests in each repeat.
 
-    Returns the clock, the compared pieces of each repeat in the order of the trace, and the fit.
+    Returns the clock, the compared pieces of each repeat in the order of the trace, and the steps
+    of the pieces between them.
     """
     pieces = [
         replace(piece, arrival_s=piece.arrival_s - piece.arrival_s[0])
@@ -129,7 +121,7 @@ def measure(
                 progress.step(f"repeat {repeat + 1}, piece {number + 1}")
             runs.append([served[number][0] for number in range(1, len(pieces), 2)])
             steps += [step for number in range(0, len(pieces), 2) for step in served[number][1]]
-    return kind, runs, fit_steps(steps)
+    return kind, runs, steps
 
 
 def order_in_pairs(num_pieces: int, dice: np.random.Generator) -> list[int]:

@@ -60,20 +60,11 @@ class EngineLatency(LatencyModel):
         return float(np.interp(num_decodes, known, seconds)) + beyond_s
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepFit:
-    """The model, and its error on the steps it was fitted to."""
-
-    latency: EngineLatency
-    num_steps: int
-    mape_fraction: float
-    """Mean of |predicted - measured| / measured."""
-
-
-def fit_steps(steps: Sequence[StepRecord]) -> StepFit:
+def fit_steps(steps: Sequence[StepRecord]) -> tuple[EngineLatency, float]:
     """Return the least-squares fit with coefficients >= 0, weighted by 1 / predicted time.
 
-    Raises DataError: fewer steps than coefficients, or a step without time.
+    The number is its error on these steps, the mean of |predicted - measured| / measured. Raises
+    DataError: fewer steps than coefficients, or a step without time.
     """
     # With the measured time as weight, slow outliers would hardly count.
     table = np.array([astuple(step) for step in steps], dtype=np.float64).reshape(len(steps), -1)
@@ -91,15 +82,12 @@ def fit_steps(steps: Sequence[StepRecord]) -> StepFit:
         coefficients = non_negative(features / predicted_s[:, None], measured_s / predicted_s)
         predicted_s = np.maximum(features @ coefficients, measured_s.min() / 2)
     decodes_s, prices_s = np.split(coefficients, [len(knots)])
-    return StepFit(
-        latency=EngineLatency(
-            decodes=tuple(knots),
-            decodes_s=tuple(decodes_s.tolist()),
-            **dict(zip(_PRICES, prices_s.tolist(), strict=True)),
-        ),
-        num_steps=len(steps),
-        mape_fraction=mape(predicted_s, measured_s),
+    latency = EngineLatency(
+        decodes=tuple(knots),
+        decodes_s=tuple(decodes_s.tolist()),
+        **dict(zip(_PRICES, prices_s.tolist(), strict=True)),
     )
+    return latency, mape(predicted_s, measured_s)
 
 
 def _knots(seen: Sequence[int]) -> list[int]:

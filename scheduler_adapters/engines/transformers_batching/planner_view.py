@@ -12,7 +12,7 @@ from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.planner.engine_view import EngineView
 
 try:
-    from transformers import ContinuousBatchingConfig, __version__
+    from transformers import __version__
     from transformers.generation.continuous_batching.cache import PagedAttentionCache
     from transformers.generation.continuous_batching.requests import RequestState, RequestStatus
     from transformers.generation.continuous_batching.scheduler import FIFOScheduler
@@ -22,12 +22,6 @@ except ImportError as error:
         "5.19, or another from 5.13 to 5.23"
     ) from error
 
-PAGE_SETTING: Final = (
-    "page_size"
-    if "page_size" in {field.name for field in fields(ContinuousBatchingConfig)}
-    else "block_size"
-)
-"""Name of the block size in `ContinuousBatchingConfig`."""
 _METHODS: Final = {
     "__init__": ("cache", "safety_margin", "max_requests_per_batch"),
     "reset": (),

@@ -34,9 +34,7 @@ def simulated() -> Bursts:
 
 
 def test_the_lead_says_how_many_times_lower(simulated: Bursts, tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    write_demo_report(page, MANIFEST, simulated, None)
-    text = page.read_text()
+    text = write_demo_report(tmp_path, MANIFEST, simulated, None).read_text()
     assert "trained on 77 prompts of two-chats (tau_b 0.500 on held-out prompts)" in text
     assert "of a burst 3.0-fold." in text
     assert "<td>3.00x</td>" in text
@@ -47,7 +45,7 @@ def test_the_lead_says_how_many_times_lower(simulated: Bursts, tmp_path: Path) -
 def test_the_figure_beside_the_page_has_a_panel_per_engine(
     simulated: Bursts, tmp_path: Path
 ) -> None:
-    write_demo_report(tmp_path / "report.html", MANIFEST, simulated, simulated)
+    write_demo_report(tmp_path, MANIFEST, simulated, simulated)
     table = pd.read_csv(tmp_path / "latency.csv")
     assert set(table["panel"]) == {"simulator", "vLLM"}
     pars = table[(table["panel"] == "vLLM") & (table["policy"] == "pars")]

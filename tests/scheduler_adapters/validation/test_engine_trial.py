@@ -7,14 +7,12 @@ import pytest
 
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
-from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.timeline.observer import EngineObserver, measuring
 from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.validation.engine_trial import (
     METRICS,
     StepRecorder,
-    Trial,
     TrialConfig,
     measure,
     order_in_pairs,
@@ -43,14 +41,8 @@ def requests() -> Requests:
     )
 
 
-def trial(requests: Requests, served_under: Policy, simulated_under: type[Policy]) -> Trial:
-    engine = PlainEngine(served_under, LIMITS, LATENCY)
-    return run_trial(engine, requests, "named", simulated_under, TRIAL)
-
-
 def test_a_simulator_of_known_step_times_is_the_engine(requests: Requests) -> None:
-    run = run_trial(PlainEngine(pars(), LIMITS, LATENCY), requests, "pars", pars, TRIAL)
-    flat = run.row
+    flat = run_trial(PlainEngine(pars(), LIMITS, LATENCY), requests, "pars", pars, TRIAL)
     assert (flat["policy"], flat["clock"]) == ("pars", "wall")
     assert (flat["num_requests"], flat["repeats"]) == (40, 2)
     assert flat["step_mape"] < 1e-6
@@ -62,12 +54,12 @@ def test_a_simulator_of_known_step_times_is_the_engine(requests: Requests) -> No
 def test_an_engine_under_another_policy_than_the_simulated_one_is_found_out(
     requests: Requests,
 ) -> None:
-    found = trial(requests, pars(), FCFS)
-    assert found.errors["ttft"].mape > 0.1
+    found = run_trial(PlainEngine(pars(), LIMITS, LATENCY), requests, "named", FCFS, TRIAL)
+    assert found["ttft_mape"] > 0.1
 
 
 def test_steps_are_fitted_to_the_other_pieces_than_those_compared(requests: Requests) -> None:
-    _, runs, fit = measure(PlainEngine(FCFS(), LIMITS, LATENCY), requests, TRIAL)
+    _, runs, steps = measure(PlainEngine(FCFS(), LIMITS, LATENCY), requests, TRIAL)
     assert [len(run) for run in runs] == [2, 2]
     assert [float(each.requests.arrival_s[0]) for each in runs[0]] == [0.0, 0.0]
     served = np.concatenate([each.requests.request_id for each in runs[0]])
@@ -75,7 +67,7 @@ def test_steps_are_fitted_to_the_other_pieces_than_those_compared(requests: Requ
     # A piece for the fit that is cut short leaves fewer steps to fit to.
     cut = replace(requests, output_tokens=np.where(np.arange(80) < 20, 4, requests.output_tokens))
     _, _, fewer = measure(PlainEngine(FCFS(), LIMITS, LATENCY), cut, TRIAL)
-    assert fewer.num_steps < fit.num_steps
+    assert len(fewer) < len(steps)
 
 
 @pytest.mark.parametrize("num_pieces", [2, 7, 10])

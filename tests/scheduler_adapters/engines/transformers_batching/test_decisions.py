@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler_adapters.engines.transformers_batching.planner_view import PAGE_SETTING
 from scheduler_adapters.planner.request_annotations import annotations_of
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.shortest_predicted import pars
@@ -30,6 +29,7 @@ from tests.scheduler_adapters.engines.decisions import (
     steps_of_simulator,
     thoughts_in,
 )
+from tests.scheduler_adapters.engines.transformers_batching.test_rank_scheduler import PAGE_SETTING
 from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

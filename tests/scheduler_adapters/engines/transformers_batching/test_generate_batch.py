@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 
 from lengthwise.errors import UnsupportedByEngine
-from scheduler_adapters.engines.transformers_batching.planner_view import (
-    PAGE_SETTING,
-    TransformersView,
-)
+from scheduler_adapters.engines.transformers_batching.planner_view import TransformersView
 from scheduler_adapters.engines.transformers_batching.rank_scheduler import use_policy
 from scheduler_adapters.planner.request_annotations import AnnotationCounts
 from scheduler_adapters.policies.sarathi import Sarathi
@@ -17,6 +14,7 @@ from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
 from tests.scheduler_adapters.engines.transformers_batching.test_rank_scheduler import (
+    PAGE_SETTING,
     make_manager,
     step,
 )

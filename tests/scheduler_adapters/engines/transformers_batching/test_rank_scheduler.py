@@ -1,10 +1,12 @@
 """Our policies inside transformers' continuous batching, on the CPU, with a tiny random model."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import ContinuousBatchingConfig
 
 from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.engines.transformers_batching import planner_view as transformers_border
@@ -24,13 +26,16 @@ from tests.scheduler_adapters.late_burst import ByRank, late_burst
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 LENGTHS = [40, 5, 30, 10, 50, 3]
+_NAMES = {field.name for field in fields(ContinuousBatchingConfig)}
+PAGE_SETTING = "page_size" if "page_size" in _NAMES else "block_size"
+"""Name of the block size, which 5.17 has changed."""
 
 
 def make_manager(model: Any, scheduler_type: str, *, generation: Any = None, **limits: Any) -> Any:
-    from transformers import ContinuousBatchingConfig, GenerationConfig
+    from transformers import GenerationConfig
 
     settings = {
-        transformers_border.PAGE_SETTING: 16,
+        PAGE_SETTING: 16,
         "num_blocks": 64,
         "max_batch_tokens": 64,
         "max_requests_per_batch": 1,
