@@ -30,7 +30,6 @@ from lengthwise.tables.options import (
     SKIP,
     ReadingOptions,
     RecordOptions,
-    TraceOptions,
 )
 from lengthwise.tables.prompt_text import prompt_of
 from lengthwise.tables.times import Times
@@ -48,6 +47,10 @@ OPTIONS: Final = {
     "prompt_tokens": PROMPT_TOKENS,
     "arrival_s": ARRIVAL,
     "model": MODEL,
+}
+_GIVEN: Final = {
+    **{name: f"{name}_column" for name in ("prompt", "model", "prompt_tokens")},
+    "arrival_s": "arrival_column",
 }
 _COUNTS: Final = ("prompt_tokens", "output_tokens", "reasoning_tokens", "answer_tokens")
 ORIGINS: Final = ("prompt", "output_tokens", "prompt_tokens", "arrival_s")
@@ -158,18 +161,9 @@ class LogReader:
         self.ids: set[int] = set()
         self.tokenizer = str(options.tokenizer)
         self.count_tokens = token_counter(options.tokenizer) if options.tokenizer else None
-        given = {
-            "prompt": options.prompt_column,
-            "output_tokens": next(iter(options.length_column), None),
-        }
-        self.model = None
-        if isinstance(options, RecordOptions):
-            given, self.model = given | {"model": options.model_column}, options.model
-        if isinstance(options, TraceOptions):
-            given |= {
-                "prompt_tokens": options.prompt_tokens_column,
-                "arrival_s": options.arrival_column,
-            }
+        self.model = options.model if isinstance(options, RecordOptions) else None
+        given = {name: getattr(options, field, None) for name, field in _GIVEN.items()}
+        given["output_tokens"] = next(iter(options.length_column), None)
         self.given = {name: path for name, path in given.items() if path}
 
     def start(self, path: Path, known: LogFormat, sample: Sequence[Row | BadRow]) -> None:

@@ -61,9 +61,7 @@ def settle(
         elif total > prompt + output and not more_out:
             reasoning, output, rule = total - prompt - output, total - prompt, INSIDE_TOTAL
         else:
-            parts = f"prompt {prompt} and output {output}"
-            parts += f", reasoning {more_out}" * bool(more_out)
-            parts += f", cached {more_in}" * bool(more_in)
+            parts = f"prompt {prompt}, output {output}, reasoning {more_out}, cached {more_in}"
             doubt = f"token counts are not the total ({parts} of {total})"
     elif total and output is None and prompt is not None and total >= prompt:
         output, rule = total - prompt, INSIDE_TOTAL

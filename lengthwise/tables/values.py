@@ -1,6 +1,7 @@
 """Values of nested rows by dotted paths: `usage.completion_tokens`, `choices.0.message`."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -11,6 +12,7 @@ from lengthwise.strict_json import parsed
 _MOST: Final = 2**31
 """Largest number of tokens of a request."""
 _DIGITS: Final = 10
+_OFFSET: Final = re.compile(r" (?:([+-]\d\d:?\d\d)(?: UTC)?|UTC)$")
 
 
 def value_at(row: Any, path: str) -> Any:
@@ -105,7 +107,8 @@ def clock_of(value: Any) -> tuple[float, bool] | None:
     """Return the seconds since 1970 of an ISO 8601 time, and whether it has a zone; else UTC."""
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value.strip().replace(" UTC", "+00:00"))
+            value = _OFFSET.sub(lambda found: found[1] or "+00:00", value.strip())
+            value = datetime.fromisoformat(value)
         except ValueError:
             return None
     if not isinstance(value, datetime):

@@ -128,7 +128,7 @@ def train(
             "%d different prompts become %d sequences of tokens by the tokenizer of %s (unknown "
             "characters, or a common start), and equal ones have equal scores; try another "
             "--encoder.backbone, or a larger --data.max-prompt-tokens",
-            *(len(prompts), len(sequences), config.encoder.backbone),
+            *(len(prompts), len(sequences), backbone),
         )
     # torch writes zip files, whose directory comes last: one that a full disk cut off is none.
     start = folder / LAST if resume and zipfile.is_zipfile(folder / LAST) else None
