@@ -180,8 +180,6 @@ class TrainConfig:
     seed: int = 0
     int8_max_tau_b_drop: float = 0.005
     """INT8 is left out of the bundle if it loses more tau_b on the validation split."""
-    trainer: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of Lightning's Trainer by name: --trainer.accumulate-grad-batches 4"""
 
     def __post_init__(self) -> None:
         _check("", self, batch_size=_TWO, epochs=_COUNT, validations_per_epoch=_COUNT)
@@ -209,6 +207,7 @@ def config_from(values: Mapping[str, Any]) -> TrainConfig:
             section: kind(**{name: read(value) for name, value in values[section].items()})
             for section, kind in sections.items()
         }
-        return TrainConfig(**{**values, **made})
+        # Of versions before: further arguments of Lightning's Trainer.
+        return TrainConfig(**{k: v for k, v in {**values, **made}.items() if k != "trainer"})
     except (TypeError, KeyError) as error:
         raise ConfigError(f"not a training configuration of this version: {error}") from error

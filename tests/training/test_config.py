@@ -68,3 +68,4 @@ def test_a_configuration_comes_back_from_json_with_its_tuples() -> None:
     data = DataConfig(also=("a*2", "b"), heads=("answer_tokens",))
     config = replace(TrainConfig(data=data), split=SplitConfig(seed=3))
     assert config_from(json.loads(json.dumps(asdict(config)))) == config
+    assert config_from({**asdict(config), "trainer": {}}) == config  # of an earlier version

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import warnings
 import zipfile
-from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,12 +14,10 @@ from typing import Any, Final
 
 import lightning as L
 import torch
-from jsonargparse import ArgumentParser
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
 from tokenizers import Tokenizer
 
-from lengthwise.errors import ConfigError, DataError, at_least, require
+from lengthwise.errors import DataError, require
 from training.config import TrainConfig
 from training.data.labels import texts
 from training.data.splits import Splits
@@ -33,23 +29,6 @@ from training.ranker.module import LengthRanker, length_scale
 
 LAST: Final = "last.ckpt"
 BEST: Final = "best.ckpt"
-
-_INSTEAD: Final = {
-    "use --epochs": ("max_epochs",),
-    "use --precision": ("precision",),
-    "use --validations-per-epoch": ("val_check_interval", "check_val_every_n_epoch"),
-    "use --split.train-prompts": ("limit_train_batches", "overfit_batches", "fast_dev_run"),
-    "use --split.val-prompts": ("limit_val_batches",),
-    "batches are drawn anew in every epoch already": ("reload_dataloaders_every_n_epochs",),
-    "use --optim.clip-norm": ("gradient_clip_val", "gradient_clip_algorithm"),
-    "start the command with torchrun": ("devices", "num_nodes"),
-    "each process takes its part of a batch already": ("use_distributed_sampler",),
-    "use --mlruns-dir": ("logger",),
-    "use --patience and --optim.ema-decay": ("callbacks",),
-    "use --out": ("default_root_dir",),
-    "the bundle is made of the best checkpoint": ("enable_checkpointing", "barebones"),
-}
-"""Arguments of the Trainer that a run sets itself, by what replaces them."""
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +56,6 @@ def load_encoder(config: TrainConfig, num_labels: int) -> tuple[PromptScorer, To
     objective, known = config.loss.objective, ("pairs", *LOSSES)
     right = f"one of {', '.join(known)}"
     require("loss.objective", repr(objective), objective in known, right)
-    check_trainer(config.trainer)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     return build_scorer(
@@ -113,13 +91,12 @@ def train(
         lr = config.optim.encoder_lr
     data = LengthData(labels, tokenizer, config)
     num_batches = len(data.train_dataloader())
-    steps_per_epoch = -(-num_batches // config.trainer.get("accumulate_grad_batches", 1))
     module = LengthRanker(
         config,
         encoder=encoder,
         scale=length_scale(data.train_lengths_NK),
         encoder_lr=lr,
-        total_steps=steps_per_epoch * config.epochs,
+        total_steps=num_batches * config.epochs,
     )
     logger.info("backbone %s", backbone)
     prompts, sequences = set(texts(data.splits.train)), set(map(tuple, data.train.ids))
@@ -133,11 +110,6 @@ def train(
     # torch writes zip files, whose directory comes last: one that a full disk cut off is none.
     start = folder / LAST if resume and zipfile.is_zipfile(folder / LAST) else None
     _run(_trainer(config, num_batches, folder, lightning_logger), module, data, start)
-    if not (folder / BEST).is_file():
-        raise ConfigError(
-            f"no validation was reached with {config.trainer}, so there is no best checkpoint; "
-            "leave these arguments of the Trainer out"
-        )
     module.load_state_dict(torch.load(folder / BEST, weights_only=True)["state_dict"])
     return Trained(
         scorer=scorer.cpu().eval(),
@@ -147,29 +119,6 @@ def train(
         num_encoded=module.num_encoded,
         train_cpu_s=module.train_cpu_s,
     )
-
-
-def check_trainer(arguments: Mapping[str, Any]) -> None:
-    """Check further arguments of the Trainer. Raises ConfigError."""
-    if not arguments:
-        return
-    own = {name: advice for advice, names in _INSTEAD.items() for name in names}
-    known = sorted(set(inspect.signature(L.Trainer).parameters) - own.keys())
-    for name in arguments:
-        if name in own:
-            raise ConfigError(f"trainer.{name} is set by the run itself; {own[name]}")
-        if name not in known:
-            raise ConfigError(f"Lightning's Trainer has no {name!r}; it has {', '.join(known)}")
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(L.Trainer, skip=own.keys())
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    try:
-        parser.parse_object(dict(arguments))  # the Trainer itself checks no types
-        L.Trainer(**{**quiet, **arguments})
-    except (ArgumentError, TypeError, ValueError, MisconfigurationException, ImportError) as error:
-        given = ", ".join(f"{name} {value!r}" for name, value in arguments.items())
-        raise ConfigError(f"Lightning's Trainer refuses {given}: {error}") from error
-    at_least("trainer.accumulate_grad_batches", arguments.get("accumulate_grad_batches"), 1)
 
 
 def _trainer(
@@ -193,24 +142,22 @@ def _trainer(
     # As torchrun sets them.
     num_processes = int(os.environ.get("WORLD_SIZE", "1"))
     num_devices = int(os.environ.get("LOCAL_WORLD_SIZE", num_processes))
-    arguments = {
-        "accelerator": "auto",
-        "devices": num_devices,
-        "num_nodes": num_processes // num_devices,
+    return L.Trainer(
+        devices=num_devices,
+        num_nodes=num_processes // num_devices,
         # A backbone's pooler goes unused unless it is what pools.
-        "strategy": "ddp_find_unused_parameters_true" if num_processes > 1 else "auto",
-        "max_epochs": config.epochs,
-        "precision": "bf16-mixed" if _use_bf16(config) else "32-true",
-        "logger": lightning_logger,
-        "callbacks": callbacks,
-        "val_check_interval": num_batches // min(num_batches, config.validations_per_epoch),
-        "num_sanity_val_steps": 0,
-        "log_every_n_steps": 1,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "use_distributed_sampler": False,
-    }
-    return L.Trainer(**{**arguments, **config.trainer})
+        strategy="ddp_find_unused_parameters_true" if num_processes > 1 else "auto",
+        max_epochs=config.epochs,
+        precision="bf16-mixed" if _use_bf16(config) else "32-true",
+        logger=lightning_logger,
+        callbacks=callbacks,
+        val_check_interval=num_batches // min(num_batches, config.validations_per_epoch),
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
 
 
 def _use_bf16(config: TrainConfig) -> bool:

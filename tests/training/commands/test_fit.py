@@ -51,7 +51,7 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
     fit: Fit, make_card: MakeCard, tmp_path: Path, capsys: Capture
 ) -> None:
     card = make_card(RECORDS)
-    options = ["--keep-checkpoints", "--trainer.num-sanity-val-steps=0", "--optim.clip-norm=null"]
+    options = ["--keep-checkpoints", "--optim.clip-norm=null"]
     assert fit(card, "--epochs", "6", *options, "--json") == 0
     result = last_json(capsys)
     bundle = ModelBundle.load(str(result["bundle"]))
@@ -64,7 +64,6 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
     assert bundle.manifest.metrics["tau_b"] == result["tau_b"]
     assert len(bundle.manifest.history) >= 12
     assert {"step", "epoch", "train/loss", "val/tau_b"} <= set(bundle.manifest.history[0])
-    assert bundle.manifest.training["trainer"] == {"num_sanity_val_steps": 0}
     checkpoints = tmp_path / "out" / "checkpoints"
     assert sorted(path.name for path in checkpoints.iterdir()) == ["best.ckpt", "last.ckpt"]
     assert fit(card, "--resume") == 2
@@ -240,7 +239,6 @@ def one_error_line(capsys: Capture) -> str:
         ([replace(r, output_tokens=9) for r in RECORDS], {}, [], "every length"),
         (RECORDS, {}, ["--data.heads", '["answer_tokens"]'], "the data has no answer_tokens"),
         (RECORDS, {}, ["--encoder.backbone", "/no/such"], "backbone '/no/such' cannot be loaded"),
-        (RECORDS, {}, ["--trainer.max-epochs", "3"], "use --epochs"),
         (RECORDS, {}, ["--loss.delta", "2"], "loss.delta is 2"),
         (RECORDS, {}, ["--resume"], "holds no interrupted run"),
     ],

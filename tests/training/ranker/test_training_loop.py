@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lengthwise.errors import ConfigError, DataError
-from training.config import DataConfig, EncoderConfig, LossConfig, OptimConfig, TrainConfig
+from training.config import DataConfig, EncoderConfig, LossConfig, TrainConfig
 from training.data.labels import LabelledPrompt, texts
 from training.data.splits import Splits
 from training.data.synthetic import generate
@@ -120,35 +120,3 @@ def test_an_encoder_of_another_kind_is_made_again_from_its_description(kind: str
     made = PromptScorer(backbone, "last", 2)
     again, _ = empty_encoder(describe_encoder(made, Tokenizer(models.WordLevel())))
     again.load_state_dict(made.state_dict())
-
-
-def test_arguments_of_the_trainer_reach_it_and_steps_are_counted_with_them(
-    tiny_bert: Path, tmp_path: Path
-) -> None:
-    trained, _ = learnt(
-        tiny_bert,
-        tmp_path,
-        trainer={"accumulate_grad_batches": 3, "accelerator": "cpu"},
-        optim=OptimConfig(clip_norm=None),
-    )
-    assert [(point["step"], point["epoch"]) for point in trained.history] == [(3.0, 1.0)]
-    with pytest.raises(ConfigError, match="no best checkpoint"):
-        learnt(tiny_bert, tmp_path / "stopped", trainer={"max_steps": 1})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"accumulate_batches": 2}, "Trainer has no 'accumulate_batches'; it has accelerator, "),
-        ({"max_epochs": 2}, r"trainer\.max_epochs is set by the run itself; use --epochs"),
-        ({"profiler": "none such"}, "Trainer refuses profiler 'none such': "),
-        ({"accumulate_grad_batches": "x"}, "Trainer refuses accumulate_grad_batches 'x': "),
-        ({"accumulate_grad_batches": 0}, r"trainer\.accumulate_grad_batches is 0; use 1"),
-    ],
-)
-def test_wrong_arguments_of_the_trainer_are_refused_first(
-    arguments: dict[str, Any], message: str
-) -> None:
-    config = TrainConfig(trainer=arguments, encoder=EncoderConfig(backbone="/no/such/model"))
-    with pytest.raises(ConfigError, match=message):
-        load_encoder(config, 1)
