@@ -81,6 +81,13 @@ _HINT: Final = re.compile(
 )
 
 
+_OBJECT: Final = re.compile(rb"[ \t\r\n]*\{(?=[ \t\r\n]*\")")
+_SPECIAL: Final = (_HINT_START.encode(), f'"{PRIORITY}"'.encode(), f'"{XARGS}"'.encode())
+_IDS: Final = re.compile(rb"\"prompt\"\s*:\s*\[\s*[\[\d]")
+_LARGE: Final = 1 << 18
+"""Bytes of a body whose parsing takes milliseconds of the event loop."""
+
+
 def media_type(headers: Headers) -> bytes:
     """Return the media type of a body without its parameters."""
     return first_header(headers, b"content-type").partition(b";")[0].strip().lower()
@@ -92,6 +99,20 @@ def form_may_hold_hints(headers: Headers, content: bytes) -> bool:
         return True
     is_likely = _HINT_START.encode() in content or _ASCII_ESCAPE.search(content)
     return bool(is_likely and _HINT.search(content))
+
+
+def is_plain(content: bytes, path: str, required: tuple[str, ...]) -> bool:
+    """Return whether a body, unparsed, cannot hold a hint or a priority and takes hints of ours."""
+    is_known = not required or any(f'"{name}"'.encode() in content for name in required)
+    if path == GENERATE or not is_known or b"\0" in content or not _OBJECT.match(content):
+        return False  # in UTF-16 and UTF-32 there are zeros
+    is_escaped = b"\\u00" in content and _ASCII_ESCAPE.search(content)
+    return not is_escaped and not any(word in content for word in _SPECIAL)
+
+
+def has_many_ids(content: bytes) -> bool:
+    """Return whether a large body, unparsed, has token ids in the place of its prompt."""
+    return len(content) > _LARGE and _IDS.search(content) is not None
 
 
 def parse(content: bytes, required: tuple[str, ...] = ()) -> dict[str, Any] | None:
@@ -125,14 +146,20 @@ def drop_hints(body: dict[str, Any], keys: Iterable[str]) -> bool:
     return bool(found)
 
 
-def attach(body: dict[str, Any], added: Mapping[str, Any], path: str) -> bool:
-    """Add hints that a body lacks at its endpoint's place; return whether there were any."""
+def attached(
+    content: bytes, body: dict[str, Any], added: Mapping[str, Any], path: str, *, is_changed: bool
+) -> bytes:
+    """Return the bytes of a body with the hints that it lacks at its endpoint's place."""
+    start = _OBJECT.match(content)
+    if added and start and not is_changed and path != GENERATE and XARGS not in body:
+        ours, at = json.dumps({XARGS: added})[1:-1].encode(), start.end()
+        return content[:at] + ours + b"," + content[at:]
     holder, name = (body["sampling_params"], "extra_args") if path == GENERATE else (body, XARGS)
     carried = holder.get(name) or {}
     new = {key: value for key, value in added.items() if key not in carried}
     if new:
         holder[name] = carried | new
-    return bool(new)
+    return json.dumps(body).encode() if new or is_changed else content
 
 
 def _places(body: Mapping[str, Any]) -> list[Any]:

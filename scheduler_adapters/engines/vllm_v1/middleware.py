@@ -265,7 +265,9 @@ class ScoreMiddleware:
     ) -> None:
         message, content = await _read_body(receive)
         prompts_of, required = client_bodies.SCORED.get(path, (None, ()))
-        body = client_bodies.parse(content, required)
+        is_plain = client_bodies.is_plain(content, path, required)
+        is_unread = is_plain and (self.scorer is None or client_bodies.has_many_ids(content))
+        body = {} if is_unread else client_bodies.parse(content, required)
         if body is None or message["type"] != "http.request":
             # The server answers such a body as it always does.
             if prompts_of is not None and message["type"] == "http.request":
@@ -274,15 +276,16 @@ class ScoreMiddleware:
             await self.app(scope, _replay(message, receive), send)
             return
         is_changed = self._drop_hints(body, has_priority, client, scope["headers"])
-        key = None
+        added: dict[str, Any] = {}
         if prompts_of is not None:
             user_class = self.classes.of(scope["headers"], _peer(scope))
             added = self.classes.annotations(user_class)
-            added |= await self._score(body, prompts_of(body), client)
-            is_changed |= client_bodies.attach(body, added, path)
-            key = added.get(REQUEST_KEY)
-        if is_changed:
-            scope, message = _with_body(scope, json.dumps(body).encode())
+            prompts = () if self.scorer is None else prompts_of(body)
+            added |= await self._score(body, prompts, client)
+        if is_changed or added:
+            content = client_bodies.attached(content, body, added, path, is_changed=is_changed)
+            scope, message = _with_body(scope, content)
+        key = added.get(REQUEST_KEY)
         receive = _replay(message, receive)
         if self.late is None or key is None:
             await self.app(scope, receive, send)
@@ -303,16 +306,14 @@ class ScoreMiddleware:
         await self.app(scope, _replay(message, receive), send)
 
     def _client_of(self, scope: Scope) -> _Client:
-        headers = scope["headers"]
+        headers, classes = scope["headers"], self.classes
         found = hash_of(bearer_token(headers))
         # Every key is compared, so that the time taken reveals nothing.
         matches = [hmac.compare_digest(found, accepted) for accepted in self.config.key_hashes]
-        is_trusted = self.classes.trusts(headers)
-        is_known = any(matches) or is_trusted or self.classes.has_key(headers)
+        is_trusted = classes.trusts(headers)
+        is_known = any(matches) or is_trusted or classes.has_key(headers)
         return _Client(
-            name=found
-            if is_known
-            else _network_of(self.classes.client_address(headers, _peer(scope))),
+            name=found if is_known else _network_of(classes.client_address(headers, _peer(scope))),
             is_let_in=not matches or any(matches),
             may_hint=self.config.client_hints or is_trusted,
             is_trusted=is_trusted,
@@ -470,7 +471,7 @@ def _peer(scope: Scope) -> str | None:
 
 def _network_of(address: str | None) -> str:
     """Return a client's address, or its IPv6 network, of which it has all addresses."""
-    found = address_of(address)
+    found = address_of(address) if ":" in (address or "") else None
     return str(int(found) >> 64 if isinstance(found, IPv6Address) else found or address or "")
 
 

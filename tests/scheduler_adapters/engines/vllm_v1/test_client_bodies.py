@@ -98,3 +98,27 @@ def test_no_spelling_of_a_hint_is_overlooked(spelled: tuple[str, ...]) -> None:
         assert client_bodies.drop_hints(body, [name])
     if name != "priority":
         assert client_bodies.form_may_hold_hints([], text.encode())
+
+
+@given(spellings, st.booleans(), st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]))
+def test_a_body_that_is_not_parsed_holds_no_hint_and_no_priority(
+    spelled: tuple[str, ...], is_top: bool, encoding: str
+) -> None:
+    member = '"' + "".join(spelled) + '": 1'
+    text = '{"prompt": "a", ' + (member if is_top else '"x": {"y": {' + member + "}}") + "}"
+    assert not client_bodies.is_plain(text.encode(encoding), "/v1/completions", ())
+
+
+@given(st.sampled_from(["", " \n", "\ufeff"]), st.booleans(), st.booleans())
+def test_hints_are_put_before_the_bytes_of_a_body_or_beside_its_own(
+    start: str, has_carrier: bool, is_changed: bool
+) -> None:
+    body = {"prompt": "ü\u2028", "n": 1.50} | ({"vllm_xargs": {"a": 1}} if has_carrier else {})
+    content, added = (start + json.dumps(body)).encode(), {"lengthwise_score": 0.1}
+    made = client_bodies.attached(
+        content, {**body}, added, "/v1/completions", is_changed=is_changed
+    )
+    whole = body | {"vllm_xargs": {**body.get("vllm_xargs", {}), **added}}  # type: ignore[dict-item]
+    assert json.loads(made.decode("utf-8-sig")) == whole
+    is_spliced = not has_carrier and not is_changed and start != "\ufeff"
+    assert made.endswith(content.strip()[1:]) == is_spliced

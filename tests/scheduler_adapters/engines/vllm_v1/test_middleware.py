@@ -339,6 +339,21 @@ def test_a_large_body_and_a_strange_spelling_hide_no_hint(spelled: bytes, size: 
     assert bench.count(*scored) == 1
 
 
+@pytest.mark.parametrize("has_classes", [False, True])
+@pytest.mark.parametrize("scorer", [None, FakeScorer()])
+def test_large_lists_of_token_ids_are_not_parsed(
+    monkeypatch: pytest.MonkeyPatch, scorer: Any, has_classes: bool
+) -> None:
+    bench = Bench(scorer, classes=CLASSES if has_classes else None)
+    sent = {"model": "m", "prompt": list(range(100_000)), "max_tokens": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(middleware.client_bodies, "parse", None)
+        reached = bench.post(sent)
+    assert reached == sent | ({"vllm_xargs": {"lengthwise_class": "batch"}} if has_classes else {})
+    assert bench.count("unscored", "no_scorer" if scorer is None else "no_text") == 1
+    assert bench.post(sent | {"vllm_xargs": HINTS})["vllm_xargs"].keys() <= {"lengthwise_class"}
+
+
 def test_a_second_header_hides_nothing() -> None:
     """vLLM reads the first of two."""
     bench = Bench(FakeScorer(), classes=CLASSES, key_hashes=[hash_of("sk-1")])

@@ -1,0 +1,118 @@
+"""Tokens per CPU second of `serve-vllm` without a scorer, beside plain vLLM of the same options.
+
+python tests/peers/server_price.py --pairs 30
+
+Both servers run at once and serve the same bursts, in pairs of a shuffled order. CPU seconds are
+those of all processes of a server, so that other work on the machine changes little. The figures
+are medians of pairs, with 95% intervals by the bootstrap.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from lengthwise.child_processes import free_port
+from scheduler_adapters.commands.serve_vllm import server_module
+from scheduler_adapters.engines.random_model import make_tiny_model
+from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
+from tests.scheduler_adapters.commands.test_serve_vllm_live import (
+    wait_until_healthy,
+    write_tokenizer,
+)
+
+OPTIONS = [
+    *("--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32", "--enforce-eager"),
+    *("--max-model-len=2048", "--max-num-seqs=16", f"--kv-cache-memory-bytes={64 << 20}"),
+]
+REQUESTS, OPEN, TOKENS = 32, 16, 16
+
+
+@contextmanager
+def server(command: list[str], port: int, log: Path) -> Iterator[psutil.Process]:
+    environment = {**os.environ, **ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    with log.open("w") as written:
+        started = subprocess.Popen(command, stdout=written, stderr=written, env=environment)
+    try:
+        wait_until_healthy(f"http://127.0.0.1:{port}", started, log)
+        yield psutil.Process(started.pid)
+    finally:
+        started.terminate()
+        started.wait(timeout=300)
+
+
+def cpu_s(process: psutil.Process) -> np.ndarray[Any, Any]:
+    """Return the CPU seconds of the API server and of all other processes."""
+    each = [sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True))]
+    return np.array([each[0], sum(each[1:])])
+
+
+async def burst(port: int, seed: int) -> None:
+    import aiohttp
+
+    dice, places = random.Random(seed), asyncio.Semaphore(OPEN)
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+
+        async def one(number: int) -> None:
+            words = " ".join(f"w{dice.randrange(40)}" for _ in range(dice.randrange(20, 400)))
+            body = {"model": "tiny", "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0}
+            path, body = "/v1/completions", body | {"prompt": words, "stream": number % 2 == 0}
+            if number % 3 == 0:
+                path, messages = "/v1/chat/completions", [{"role": "user", "content": words}]
+                body = {**body, "messages": messages}
+                del body["prompt"]
+            async with places, session.post(path, json=body) as answer:
+                assert answer.status == 200, await answer.text()
+                await answer.read()
+
+        await asyncio.gather(*map(one, range(REQUESTS)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--policy", default="pars")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        model = str(make_tiny_model(Path(folder) / "model"))
+        write_tokenizer(Path(model))
+        ports = [free_port(), free_port()]
+        plain = [sys.executable, "-m", *server_module(model), f"--port={ports[0]}", *OPTIONS]
+        ours = [sys.executable, "-m", "scheduler_adapters", "serve-vllm", model]
+        ours += [f"--policy={options.policy}", f"--port={ports[1]}", "--", *OPTIONS]
+        servers = [
+            stack.enter_context(server(command, port, Path(folder) / f"log{port}"))
+            for command, port in zip((plain, ours), ports, strict=True)
+        ]
+        for port in ports:
+            asyncio.run(burst(port, 0))
+        dice, spent = random.Random(0), np.zeros((options.pairs, 2, 2))
+        for pair in range(options.pairs):
+            for side in dice.sample((0, 1), 2):
+                before = cpu_s(servers[side])
+                asyncio.run(burst(ports[side], pair + 1))
+                spent[pair, side] = cpu_s(servers[side]) - before
+    drawn = np.random.default_rng(0).integers(options.pairs, size=(10_000, options.pairs))
+    for name, part in (("all", slice(None)), ("API server", [0]), ("engine", [1])):
+        plain_s, ours_s = spent[:, :, part].sum(axis=2).T
+        ratios = plain_s / ours_s
+        low, high = np.quantile(np.median(ratios[drawn], axis=1), (0.025, 0.975))
+        plain_ms, ours_ms = (1e3 * np.median(one) / REQUESTS for one in (plain_s, ours_s))
+        print(
+            f"{name:10} CPU ms per request: {plain_ms:.2f} plain, {ours_ms:.2f} ours; tokens per "
+            f"CPU second, ours / plain: {np.median(ratios):.3f} [{low:.3f}, {high:.3f}]"
+        )
+
+
+if __name__ == "__main__":
+    main()
