@@ -23,6 +23,15 @@ def is_loopback(address: str) -> bool:
     return host == "localhost" or address.startswith(("unix:", "unix-abstract:"))
 
 
+def network_of(host: str) -> str:
+    """Return a client's address, or its IPv6 network, of which it may have all addresses."""
+    with suppress(ValueError):
+        found = ipaddress.ip_address(host.partition("%")[0])
+        if isinstance(found, ipaddress.IPv6Address):
+            return str(found.ipv4_mapped or ipaddress.IPv6Address(int(found) >> 64 << 64))
+    return host
+
+
 def shown(address: str) -> str:
     """Return an address for a message, with the variable of the proxy on the way to it."""
     from urllib.request import proxy_bypass

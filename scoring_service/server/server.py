@@ -19,12 +19,14 @@ from scoring_service.server.rpc import SERVICE, scoring_methods
 from scoring_service.service.config import ServerConfig, split_address
 from scoring_service.service.reload import Locate, ModelReloader
 from scoring_service.service.scoring import ScoringService
+from scoring_service.transport.connections import Connections
 from scoring_service.transport.direct import Admit, ClientBlocked, DirectMethod, Handle, supports
 from scoring_service.transport.limits import Workers
 from scoring_service.transport.scrapes import ScrapeEndpoint
 
 _log = logging.getLogger(__name__)
 _SWEEP_S: Final = 0.25
+_MAX_METADATA_BYTES: Final = 8192
 _END_S: Final = 0.5
 """Time for cancelled calls and threads to end."""
 
@@ -62,6 +64,8 @@ class ScoringServer:
                 timeout_s=config.arrival_timeout_s,
                 may_read=security.scrape_access(config),
             )
+        limits = (config.max_connections, config.max_address_connections)
+        self._connections = Connections(self.port, *limits)
         self._stopped = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="sweeper", daemon=True)
 
@@ -131,6 +135,8 @@ class ScoringServer:
         while not self._stopped.wait(_SWEEP_S):
             for blocked in self._blocked:
                 blocked.cancel_overdue()
+            if num_ended := self._connections.end_excess():
+                _log.warning("ended %d silent connections; their limits are reached", num_ended)
 
 
 def _options(config: ServerConfig) -> list[tuple[str, int]]:
@@ -140,6 +146,10 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", int(config.shared_port)),
         ("grpc.max_concurrent_streams", config.max_connection_calls),
         ("grpc.max_allowed_incoming_connections", config.max_connections),
+        ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", 2 * _MAX_METADATA_BYTES),
+        # By default a read takes all that has arrived: up to 90 MB of a connection in a flood.
+        ("grpc.experimental.tcp_max_read_buffer_size", 65_536),
         # A connection without a handshake, and one without calls.
         ("grpc.server_handshake_timeout_ms", int(config.arrival_timeout_s * 1e3)),
         ("grpc.max_connection_idle_ms", 300_000),

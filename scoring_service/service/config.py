@@ -35,7 +35,9 @@ class ServerConfig:
     """Calls that are scored or wait to be read at once. Of this limit and of those on prompts and
     bytes each token, without tokens each address, that waits has an equal part."""
     max_connections: int = 512
-    """Connections at once; further connections are closed."""
+    """Connections at once; further ones are closed, and from seven eighths on the silent ones."""
+    max_address_connections: int = 32
+    """Connections of one address (IPv6: network) to one process; beyond, the silent ones end."""
     max_connection_calls: int = 1024
     """Open calls on one connection; the client's library holds further calls back."""
     max_arriving_calls: int = 256

@@ -12,13 +12,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 from urllib.parse import unquote
 
 import grpc
 from grpc._cython import cygrpc
 
+from lengthwise.addresses import network_of
 from scoring_service.transport.limits import BlockedCalls
 
 _NEEDED: Final = (
@@ -63,8 +63,9 @@ class DirectCall:
         self.deadline_s: float | None = time.monotonic() + left_s if left_s < FOREVER_S else None
         """Deadline on `time.monotonic`; None without one."""
         self.metadata: Metadata = event.invocation_metadata
-        self.caller = _network(self._core.peer())
-        """Address of the peer, or what the admission of the call knows better."""
+        peer = unquote(self._core.peer())
+        self.caller = network_of(peer.partition(":")[2].rpartition(":")[0].strip("[]"))
+        """Address of the peer, until admission finds a token."""
         self.on_cancel: Callable[[], object] = lambda: None
         """Called, on any thread, if the client cancels the call before it is answered."""
 
@@ -123,12 +124,6 @@ class DirectCall:
     def _end_of_event(self, _: Any = None) -> Handled:
         self._num_pending -= 1
         return (None if self._num_pending else self._method.end(self)), ()
-
-
-def _network(peer: str) -> str:
-    """Return the address of a peer; of IPv6 the network, whose addresses one client may have."""
-    host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
-    return ip_address(host.partition("%")[0]).exploded[:19] if ":" in host else host
 
 
 Handle: TypeAlias = Callable[[DirectCall, bytes], None]
