@@ -59,6 +59,7 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     """
     configure_logs(options.log_format)
     worker.return_free_memory()
+    worker.use_all_file_numbers()
     worker.use_short_slices()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from scoring_service.ranker.model import RankerModel

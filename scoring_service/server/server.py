@@ -145,7 +145,8 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         # gRPC's default is 1: a second server on the port would silently take half of the calls.
         ("grpc.so_reuseport", int(config.shared_port)),
         ("grpc.max_concurrent_streams", config.max_connection_calls),
-        ("grpc.max_allowed_incoming_connections", config.max_connections),
+        # Beyond its own limits gRPC refuses everybody: the sweep is to be first.
+        ("grpc.max_allowed_incoming_connections", 4 * config.max_connections),
         ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", 2 * _MAX_METADATA_BYTES),
         # By default a read takes all that has arrived: up to 90 MB of a connection in a flood.

@@ -4,6 +4,7 @@ import ctypes
 import logging
 import os
 import platform
+import resource
 import signal
 import struct
 import threading
@@ -64,6 +65,12 @@ def use_short_slices() -> None:
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     attributes = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, nice, 0, int(SLICE_S * 1e9), 0, 0)
     ctypes.CDLL(None).syscall(number, 0, attributes, 0)
+
+
+def use_all_file_numbers() -> None:
+    """Raise this process's limit on open files to what it may have: connections are files."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def return_free_memory() -> None:

@@ -35,13 +35,15 @@ class Connections:
     def end_excess(self) -> int:
         """End the connections beyond a limit; return their number."""
         by_address: Counter[str] = Counter()
-        num_ended = 0
-        found = sorted(self._found(), key=lambda each: each[0])
-        for position, (_, host, one) in enumerate(found):
+        ranked: list[tuple[int, socket.socket]] = []
+        for _, host, one in sorted(self._found(), key=lambda each: each[0]):
             by_address[host] += 1
-            is_many = by_address[host] > self.max_address_connections
+            ranked.append((by_address[host], one))
+        num_ended = 0
+        # An address with few connections loses one last.
+        for position, (rank, one) in enumerate(sorted(ranked, key=lambda each: each[0])):
             with one, suppress(OSError):
-                if is_many or position >= self.max_connections * _KEPT:
+                if rank > self.max_address_connections or position >= self.max_connections * _KEPT:
                     num_ended += 1
                     one.shutdown(socket.SHUT_RDWR)
         return num_ended

@@ -6,6 +6,7 @@ behind on its own side. `honest` asks meanwhile what a scheduler asks, and count
 
 import itertools
 import json
+import select
 import socket
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from lengthwise.child_processes import started
 from lengthwise.errors import ScoringError
 from scoring_service.client import ScoringClient
 from scoring_service.proto import scoring_pb2 as pb
+from scoring_service.proto.status import CLIENT_KEY
+from scoring_service.server import oip
 from scoring_service.server.rpc import SERVICE
 from tests.scoring_service.waiting import no_messages
 
@@ -191,6 +194,112 @@ def malformed_messages(target: str, seconds: float) -> None:
                 channel.unary_unary(f"/{SERVICE}/{name}").future(b"\xff\xff", timeout=60).code()
 
 
+def refused_calls(target: str, seconds: float, *, connections: int = 4) -> None:
+    """Calls that cost their sender nothing: unknown models, methods and versions, wrong types."""
+    until_s, scores = time.monotonic() + seconds, "/inference.GRPCInferenceService/ModelInfer"
+    tensor = {"name": "text", "datatype": "INT32", "shape": [1]}
+    infer = oip.MESSAGES["ModelInferRequest"]
+    calls = [
+        (f"/{SERVICE}/Score", pb.ScoreRequest(prompt="x", target_model="none").SerializeToString()),
+        (f"/{SERVICE}/None", b""),
+        (scores, infer(model_name="none").SerializeToString()),
+        (scores, infer(model_name="tiny", model_version="9").SerializeToString()),
+        (scores, infer(model_name="tiny", inputs=[tensor]).SerializeToString()),
+    ]
+
+    def send(_: int) -> None:
+        with open_channel(target) as channel:
+            while time.monotonic() < until_s:
+                opened = [channel.unary_unary(m).future(b, timeout=60) for m, b in calls * 10]
+                assert not {call.code() for call in opened} & {grpc.StatusCode.OK}
+
+    with ThreadPoolExecutor(connections) as pool:
+        list(pool.map(send, range(connections)))
+
+
+def batches(target: str, seconds: float, *, callers: int = 2) -> None:
+    """Full batches of new prompts in the name of one client, each caller's next at once."""
+    until_s, metadata = time.monotonic() + seconds, ((CLIENT_KEY, "greedy"),)
+
+    def send(caller: int) -> None:
+        with open_channel(target) as channel:
+            for count in itertools.count():
+                if time.monotonic() > until_s:
+                    return
+                prompts = [f"{caller} {count} {number} " + "essay " * 30 for number in range(64)]
+                request = pb.ScoreBatchRequest(prompts=prompts).SerializeToString()
+                score = channel.unary_unary(f"/{SERVICE}/ScoreBatch")
+                score.future(request, timeout=60, metadata=metadata).exception()
+
+    with ThreadPoolExecutor(callers) as pool:
+        list(pool.map(send, range(callers)))
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4\0" + bytes(4)
+"""The first bytes of a connection of HTTP/2, with empty settings."""
+ELSEWHERE = "127.0.0.2"
+"""The attackers' address, which is none of the honest clients'."""
+
+
+def _frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
+    return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
+
+
+def _header(name: bytes, value: bytes) -> bytes:
+    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def _request(path: bytes) -> bytes:
+    head = {b":path": path, b":authority": b"x", b"content-type": b"application/grpc"}
+    return b"\x83\x86" + b"".join(itertools.starmap(_header, head.items()))
+
+
+def _flood(target: str, seconds: float, connections: int, first: bytes, more: bytes) -> None:
+    """Connections that send `first`, then `more` for ever; without `more` they wait for the end."""
+    until_s, (host, _, port) = time.monotonic() + seconds, target.rpartition(":")
+
+    def send(_: int) -> None:
+        while time.monotonic() < until_s:
+            with suppress(OSError):
+                source = (ELSEWHERE, 0)
+                with socket.create_connection((host, int(port)), 1.0, source) as connection:
+                    connection.sendall(PREFACE + first)
+                    while more and time.monotonic() < until_s:
+                        connection.sendall(more)
+                    silent = select.poll()
+                    silent.register(connection, select.POLLRDHUP)
+                    silent.poll(max(until_s - time.monotonic(), 0) * 1e3)
+            time.sleep(0.02)  # One that is cut off at once would else only open connections.
+
+    with ThreadPoolExecutor(connections) as pool:
+        list(pool.map(send, range(connections)))
+
+
+def continuation_flood(target: str, seconds: float, *, connections: int = 8) -> None:
+    """Headers that never end."""
+    first = _frame(1, 0, 1, _request(f"/{SERVICE}/Score".encode()))
+    _flood(target, seconds, connections, first, _frame(9, 0, 1, _header(b"x-a", b"v" * 40) * 300))
+
+
+def settings_flood(target: str, seconds: float, *, connections: int = 8) -> None:
+    """Settings, whose acknowledgements are not read."""
+    _flood(target, seconds, connections, b"", _frame(4, 0, 0) * 2000)
+
+
+def idle_connections(target: str, seconds: float, *, connections: int = 520) -> None:
+    """Connections of one address that speak HTTP/2 and then say nothing."""
+    _flood(target, seconds, connections, b"", b"")
+
+
+def slow_readers(target: str, seconds: float, *, connections: int = 8) -> None:
+    """Calls whose answers are not read: of a window of one byte none can be sent."""
+    head, window = _request(f"/{SERVICE}/Info".encode()), _frame(4, 0, 0, b"\0\4\0\0\0\1")
+    calls = [_frame(1, 4, n, head) + _frame(0, 1, n, bytes(5)) for n in range(1, 400, 2)]
+    _flood(target, seconds, connections, window + b"".join(calls), b"")
+
+
+FLOODS = (continuation_flood, settings_flood, idle_connections, slow_readers)
+"""Attacks below gRPC, from an address of their own."""
 ATTACKS: dict[str, Attack] = {
     attack.__name__: attack
     for attack in (
@@ -199,6 +308,9 @@ ATTACKS: dict[str, Attack] = {
         heavy_texts,
         invented_reports,
         malformed_messages,
+        refused_calls,
+        batches,
+        *FLOODS,
     )
 }
 """Those on the service's own port; `half_scrapes` has the metrics' port for its target."""
