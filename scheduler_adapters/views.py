@@ -69,6 +69,8 @@ class RequestView:
     """For a request without a score: median of the scores before it, fixed at its arrival."""
     recent_scores: Sequence[float] = field(default=(), repr=False)
     """Scores shortly before its own score, ascending."""
+    limits: tuple[float, float] = (0, inf)
+    """Least and most tokens of output that the request itself allows; its score keeps to them."""
 
     @property
     def context_tokens(self) -> int:

@@ -99,6 +99,7 @@ class Ranker:
         priority: int = 0,
         prompt: Sequence[int] = (),
         key: str | None = None,
+        limits: tuple[float, float] = (0, inf),
     ) -> RankedRequest:
         """Make the state of a request that arrived `age_s` seconds ago, and rank it.
 
@@ -106,6 +107,7 @@ class Ranker:
             carried: its annotations.
             prompt: its token ids, or at least the last ones that `ends_prompt_thinking` reads.
             key: of a score that may arrive later; None: the one among the annotations, if any.
+            limits: least and most output tokens, unless the annotations have these.
         """
         key = key or request_key(carried)
         now_s = self.load.now_s = self.clock()
@@ -115,7 +117,7 @@ class Ranker:
                 number=next(self._numbers),
                 arrival_s=now_s - max(0.0, age_s),
                 prompt_tokens=prompt_tokens,
-                **self.annotation_counts.read(carried),
+                **{"limits": limits} | self.annotation_counts.read(carried),
             ),
             priority=priority if self._by_priority else None,
             thinking_over=self.ends_prompt_thinking(prompt),
@@ -213,6 +215,10 @@ class Ranker:
             f"(valid_until_s {tracked.rank.valid_until_s} at {self.load.now_s} s); "
             "return a later time, or none"
         )
+
+    def finished(self, tracked: RankedRequest, output_tokens: int) -> None:
+        """Count the length of an output that has ended."""
+        self._median.finished(tracked.view, output_tokens)
 
     def end_step(self, started_s: float) -> None:
         """Count a step that began at `started_s` and has ended now."""

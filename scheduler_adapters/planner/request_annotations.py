@@ -11,6 +11,7 @@ counted.
 | lengthwise_quantiles | predicted length: fraction, tokens, ...: [0.5, 210, 0.9, 640] |
 | lengthwise_class | name of the user's class, for policies with classes |
 | lengthwise_tbt_s | target time between tokens, seconds > 0 |
+| lengthwise_limits | set by experiments: least and most tokens of output that the policy sees |
 | lengthwise_request_key | set by the middleware, which may send the score later: 32 hex digits |
 
 Quantiles are one flat list because vLLM takes no objects here. Fractions in (0, 1) rise, tokens do
@@ -34,6 +35,7 @@ SCORE: Final = "lengthwise_score"
 QUANTILES: Final = "lengthwise_quantiles"
 USER_CLASS: Final = "lengthwise_class"
 TBT_S: Final = "lengthwise_tbt_s"
+LIMITS: Final = "lengthwise_limits"
 REQUEST_KEY: Final = "lengthwise_request_key"
 FROM_CLIENTS: Final = frozenset({SCORE, QUANTILES, USER_CLASS, TBT_S})
 """Annotations that a permitted client may send itself."""
@@ -48,7 +50,8 @@ def annotations_of(requests: Requests, row: int) -> dict[str, Any]:
 
     A missing score or target is left out. A score that arrives later is replaced by its key.
     """
-    found: dict[str, Any] = {USER_CLASS: str(requests.user_class[row])}
+    limits = requests.min_tokens.item(row), requests.max_tokens.item(row)
+    found: dict[str, Any] = {USER_CLASS: str(requests.user_class[row]), LIMITS: limits}
     for name, value in ((SCORE, requests.score[row]), (TBT_S, requests.tbt_s[row])):
         if not isnan(value):
             found[name] = float(value)
@@ -120,6 +123,13 @@ def _quantiles(value: object) -> tuple[tuple[float, float], ...] | None:
     return tuple(zip(fractions, tokens, strict=True)) if rises and not falls else None
 
 
+def _limits(value: object) -> tuple[float, float] | None:
+    numbers = [*value] if isinstance(value, list | tuple) else []
+    if len(numbers) != 2 or not all(isinstance(number, int | float) for number in numbers):
+        return None
+    return (numbers[0], numbers[1]) if 0 <= numbers[0] <= numbers[1] else None
+
+
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and len(value) <= _MAX_LENGTH else None
 
@@ -145,5 +155,6 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     USER_CLASS: ("user_class", _text),
     TBT_S: ("tbt_s", _positive),
     QUANTILES: ("quantiles", _quantiles),
+    LIMITS: ("limits", _limits),
 }
 """Key -> field of `RequestView`, and the reader of its value; None for an unusable value."""

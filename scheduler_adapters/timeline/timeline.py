@@ -206,6 +206,8 @@ def as_table(timeline: Timeline, *, token_times: bool = False) -> pd.DataFrame:
     columns = {field.name: getattr(requests, field.name) for field in fields(requests)}
     if (delay_s := columns.pop("score_delay_s")).any():
         columns["score_s"] = requests.arrival_s + delay_s
+    if not requests.has_limits:
+        del columns["min_tokens"], columns["max_tokens"]
     columns |= {name: getattr(timeline, name) for name in _PER_REQUEST}
     if token_times:
         columns["token_s"] = [timeline.token_s(row) for row in range(len(requests))]
@@ -230,8 +232,10 @@ def read_timeline(path: str | PathLike[str]) -> Timeline:
     table = table.sort_values("arrival_s", kind="stable")
     columns = {name: table[name].to_numpy() for name in _WRITTEN}
     columns |= {name: table[name].to_numpy() for name in _NEWER if name in table}
+    given = (*_GIVEN, *(name for name in _LIMITS if name in table))
+    columns |= {name: table[name].to_numpy() for name in given}
     requests = make_requests(
-        path=path, scores=columns.pop("score"), **{name: columns.pop(name) for name in _GIVEN}
+        path=path, scores=columns.pop("score"), **{name: columns.pop(name) for name in given}
     )
     try:
         return timeline_from_token_times(requests, table["token_s"].to_list(), **columns)
@@ -243,6 +247,7 @@ _GIVEN = (
     *("request_id", "arrival_s", "prompt_tokens", "output_tokens", "reasoning_tokens"),
     *("user_class", "tbt_s"),
 )
+_LIMITS = ("min_tokens", "max_tokens")
 _WRITTEN = (*_GIVEN, "score", "scheduled_s", "preemptions", "rejected", "instance")
 """Columns that `read_timeline` needs; others follow from the token times."""
 _NEWER = ("migrations", "answer_scheduled_s")

@@ -44,9 +44,17 @@ class Requests:
     """Target time between tokens."""
     score_delay_s: Floats
     """Time from the arrival to the score; 0: the request has its score, inf: never."""
+    min_tokens: Floats
+    max_tokens: Floats
+    """Least and most output tokens that the request itself allows; inf: no limit."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    @property
+    def has_limits(self) -> bool:
+        """Return whether a request limits its output."""
+        return bool(self.min_tokens.any() or np.isfinite(self.max_tokens).any())
 
     def take(self, rows: NDArray[Any]) -> Requests:
         """Return the requests at `rows` (indices or a mask), in that order."""
@@ -68,6 +76,8 @@ def make_requests(
     user_class: ArrayLike = "",
     tbt_s: ArrayLike = np.nan,
     score_s: ArrayLike = 0.0,
+    min_tokens: ArrayLike = 0.0,
+    max_tokens: ArrayLike = np.inf,
     path: str | PathLike[str] | None = None,
 ) -> Requests:
     """Return checked columns in order of arrival (stable; sorting is logged).
@@ -76,6 +86,7 @@ def make_requests(
         request_id: names; without them the numbers from 0.
         score_s: time of each score. A time before the arrival counts as the arrival; NaN and
             infinity mean never.
+        min_tokens, max_tokens: limits of the output in the request; NaN: none.
         path: file of the columns, for errors.
 
     Raises:
@@ -94,12 +105,20 @@ def make_requests(
         user_class=check.names("user_class", user_class),
         tbt_s=check.numbers("tbt_s", tbt_s),
         score_delay_s=check.numbers("score_s", score_s),
+        min_tokens=np.nan_to_num(check.numbers("min_tokens", min_tokens)),
+        max_tokens=np.nan_to_num(
+            check.numbers("max_tokens", max_tokens), nan=np.inf, posinf=np.inf
+        ),
     )
     delay_s = np.maximum(requests.score_delay_s - requests.arrival_s, 0.0)
     requests.score_delay_s[:] = np.nan_to_num(delay_s, nan=np.inf, posinf=np.inf)
     reasoning = requests.reasoning_tokens
     is_more = reasoning > requests.output_tokens
     check.refuse(is_more, "reasoning_tokens", reasoning, "no more than output_tokens")
+    least, most, output = requests.min_tokens, requests.max_tokens, requests.output_tokens
+    if num_beyond := int(((output < least) | (output > most)).sum()):
+        log.warning("limits of %d requests are left out: their output keeps to none", num_beyond)
+    least[output < least], most[output > most] = 0.0, np.inf
     if (np.diff(requests.arrival_s) < 0).any():
         log.warning("requests are not in order of arrival: sorted by arrival_s")
         requests = requests.take(np.argsort(requests.arrival_s, kind="stable"))
@@ -118,6 +137,8 @@ _RULES: Final[Mapping[str, tuple[Callable[[Floats], Any], str]]] = {
     "reasoning_tokens": _are_tokens(0),
     "score": (lambda c: ~np.isinf(c), "a finite number, or NaN for none"),
     "tbt_s": (lambda c: np.isnan(c) | (c > 0) & np.isfinite(c), "seconds above 0, or NaN for none"),
+    "min_tokens": (lambda c: ~(c < 0), "tokens >= 0, or NaN for no limit"),
+    "max_tokens": (lambda c: ~(c < 1), "tokens >= 1, or NaN for no limit"),
     "score_s": (lambda c: ~(c < 0), "seconds >= 0, or NaN for never"),
 }
 """Column -> check of its numbers, and the right values in words."""

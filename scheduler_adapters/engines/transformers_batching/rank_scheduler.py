@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from copy import deepcopy
 from functools import partial
+from math import inf
 from typing import Any, Final
 
 from lengthwise.errors import SchedulingError, UnsupportedByEngine
@@ -206,6 +207,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
                     carried=carried,
                     prompt=state.initial_tokens,
                     key=state.request_id,
+                    limits=_limits(each),
                 )
         for each in sequences:
             super().add_waiting_request(each)
@@ -246,6 +248,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         super().finish_request(request_id)
         self.lengthwise.late_scores.forget(request_id)
         if state is not None:
+            self.lengthwise.finished(state.lengthwise, len(output_of(state)))
             self._left[request_id] = state
             if self.planner is not None:
                 self.planner.residents.left(state)  # the engine finishes evicted requests too
@@ -327,6 +330,12 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
                 prefills.append((context - future.query_length, future.query_length))
         self._was_idle = not self.has_pending_requests()
         return StepRecord.of(num_decodes, decode_context, prefills, seconds)
+
+
+def _limits(state: RequestState) -> tuple[float, float]:
+    """Return the least and the most output tokens; without an end of sequence these are equal."""
+    most = inf if state.max_new_tokens is None else state.max_new_tokens
+    return 0 if state._eos_token_ids else most, most
 
 
 def _sequences(state: RequestState) -> list[RequestState]:

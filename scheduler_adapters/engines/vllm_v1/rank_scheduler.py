@@ -12,9 +12,11 @@ and seats are lowered for the call. Under `--scheduling-policy priority` a reque
 precedes its rank everywhere.
 """
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from math import inf
 from typing import Any, Final
 
 from scheduler_adapters.engines.engine_metrics import observers_from_environment
@@ -59,6 +61,10 @@ CAPABILITIES: Final = frozenset(
 _RUNNING: Final = RequestStatus.RUNNING
 _READY: Final = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 _COMPILING: Final = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+_ABORTED: Final = RequestStatus.FINISHED_ABORTED
+_MOST_HARMLESS: Final = 2048
+"""Characters of a grammar's text, below the length of most answers."""
+_FORCING: Final = re.compile(r"""["'](min\w+|pattern)["']""").search
 _BETWEEN_TURNS: Final = RequestStatus.WAITING_FOR_STREAMING_REQ
 
 
@@ -242,6 +248,8 @@ class RankMixin:
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         if (planner := self._lengthwise_planner) is not None:
             planner.residents.left(request)
+        if request.status is not _ABORTED and hasattr(request, "lengthwise"):
+            self.lengthwise.finished(request.lengthwise, request.num_output_tokens)
         if self.lengthwise.observers:
             self._lengthwise_left[request.request_id] = request
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
@@ -430,8 +438,29 @@ def _tracked(request: Request, ranker: Ranker) -> RankedRequest:
             carried=request.sampling_params and request.sampling_params.extra_args,
             priority=request.priority,
             prompt=request.prompt_token_ids or (),
+            limits=limits_of(request.sampling_params),
         )
     return request.lengthwise  # type: ignore[no-any-return]
+
+
+def limits_of(params: Any) -> tuple[float, float]:
+    """Return the least and the most output tokens of a request with these sampling parameters.
+
+    The most are the least as well where the request may force an answer to go on: by `ignore_eos`,
+    biased or allowed tokens, or a grammar. A choice, or a JSON schema without minimum and pattern,
+    can force no more than its own text.
+    """
+    if params is None:
+        return 0, inf
+    most = inf if params.max_tokens is None else params.max_tokens
+    is_forced, grammar = params.ignore_eos, params.structured_outputs
+    if grammar is not None:
+        names = ("regex", "grammar", "structural_tag", "whitespace_pattern")
+        is_forced = is_forced or any(getattr(grammar, name) is not None for name in names)
+        text = str(grammar.json or grammar.choice)
+        is_forced = is_forced or len(text) > _MOST_HARMLESS or bool(_FORCING(text))
+    is_forced = is_forced or bool(params.logit_bias or params.allowed_token_ids)
+    return most if is_forced else params.min_tokens, most
 
 
 def think_end_of(scheduler: Any) -> tuple[int, ...]:

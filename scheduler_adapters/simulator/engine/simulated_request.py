@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from typing import NamedTuple
 
 from scheduler_adapters.timeline.columns import none_for_nan
@@ -24,11 +25,14 @@ class SimulatedRequest(NamedTuple):
     tbt_s: float | None = None
     score_delay_s: float = 0.0
     """Seconds from the arrival until the score is available; inf: never."""
+    limits: tuple[float, float] = (0, inf)
+    """Least and most output tokens that the request itself allows."""
 
     def view(self, number: int) -> RequestView:
         """Return the request as a policy sees it; `number` is its receive number."""
-        request_id, arrival_s, prompt_tokens, _, _, score, user_class, tbt_s, _ = self
-        return RequestView(request_id, number, arrival_s, prompt_tokens, score, user_class, tbt_s)
+        request_id, arrival_s, prompt_tokens, _, _, score, user_class, tbt_s, _, limits = self
+        fields = score, user_class, tbt_s
+        return RequestView(request_id, number, arrival_s, prompt_tokens, *fields, limits=limits)
 
 
 def simulated_request(requests: Requests, row: int) -> SimulatedRequest:
@@ -44,6 +48,7 @@ def simulated_request(requests: Requests, row: int) -> SimulatedRequest:
         requests.user_class.item(row),
         None if tbt_s != tbt_s else tbt_s,
         requests.score_delay_s.item(row),
+        (requests.min_tokens.item(row), requests.max_tokens.item(row)),
     )
 
 
@@ -54,7 +59,7 @@ def simulated_requests(requests: Requests) -> Iterator[SimulatedRequest]:
 
 def request_views(requests: Requests, first_number: int = 0) -> Iterator[RequestView]:
     """Return the views of waiting requests, numbered from `first_number` on."""
-    return map(
+    views = map(
         RequestView,
         requests.request_id.tolist(),
         count(first_number),
@@ -64,6 +69,15 @@ def request_views(requests: Requests, first_number: int = 0) -> Iterator[Request
         requests.user_class.tolist(),
         none_for_nan(requests.tbt_s),
     )
+    if requests.has_limits:
+        limits = zip(requests.min_tokens.tolist(), requests.max_tokens.tolist(), strict=True)
+        return map(_limited, views, limits)
+    return views
+
+
+def _limited(view: RequestView, limits: tuple[float, float]) -> RequestView:
+    view.limits = limits
+    return view
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

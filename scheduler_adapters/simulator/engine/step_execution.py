@@ -151,6 +151,7 @@ class StepExecutor(StepScheduler):
         request.version += 1
         request.is_gone = True
         self.record.finished_s[request.row] = self.load.now_s
+        self.ranked.median.finished(request.view, request.output_tokens)
         for tell in self.events.finished:
             tell(request.sync_view(), self.load.now_s)
         self.ranked.requests[request.row] = GONE

@@ -1,5 +1,9 @@
 """The place of requests without a score: a median that follows the scores and does not jitter."""
 
+from math import inf
+
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,3 +57,82 @@ def test_a_score_has_its_share_among_the_recent_ones_and_an_equal_one_counts_hal
     assert (
         RequestView("", 0, 0.0, 5).score_share == RequestView("", 0, 0.0, 5, 3.0).score_share == 0.5
     )
+
+
+def seen(score: float | None = None, **fields) -> RequestView:
+    return RequestView("", 0, 0.0, 5, score=score, **fields)
+
+
+def used(lengths=(), quantiles=()) -> RecentMedian:
+    """Scores 1 to 16 have arrived, and answers of these lengths have ended."""
+    median = RecentMedian()
+    for score in range(1, 17):
+        median.arrived(seen(float(score), quantiles=quantiles))
+    for length in lengths:
+        median.finished(seen(), length)
+    return median
+
+
+LENGTHS = [100 * n for n in range(1, 257)] * 3
+
+
+@pytest.mark.parametrize("lengths", [[], LENGTHS])
+@pytest.mark.parametrize("score", [-5.0, 3.0, 99.0, None])
+@pytest.mark.parametrize(
+    ("limits", "place"),
+    [
+        ((0, 4), 1.0),  # among the first, whatever the score
+        ((4, 4), 1.0),
+        ((100_000, inf), 16.0),  # among the last
+        ((100_000, 100_000), 16.0),
+        ((0, 100_000), None),  # beyond all lengths, a limit says nothing
+        ((4, inf), None),
+        ((0, inf), None),
+    ],
+)
+def test_a_score_keeps_to_the_limits_that_the_request_gives(lengths, score, limits, place) -> None:
+    view = seen(score, limits=limits)
+    used(lengths).arrived(view)
+    least, most = limits
+    expected = 8.0 if score is None else score
+    if place is not None:
+        low, high = (place if most == least or least else -inf), (place if most < inf else inf)
+        expected = min(max(expected, low), high)
+    assert (view.median_score if score is None else view.score) == expected
+
+
+def test_a_known_length_has_the_place_that_it_has_among_recent_lengths() -> None:
+    for tokens, score in ((50, 1.0), (6400, 4.0), (12_800, 8.0), (25_000, 16.0)):
+        for score_given in (-5.0, 99.0):
+            used(LENGTHS).arrived(view := seen(score_given, limits=(tokens, tokens)))
+            assert view.score == pytest.approx(score, abs=1.0)
+
+
+def test_predicted_lengths_are_the_scale_where_there_are_any_and_are_cut_too() -> None:
+    median = RecentMedian()
+    for score in [*range(1, 257)] * 3:
+        view = seen(float(score), quantiles=((0.5, 10.0 * score), (0.9, 20.0 * score)))
+        median.arrived(view)
+        median.finished(view, 1)  # does not count
+    limited = seen(200.0, quantiles=((0.5, 2000.0), (0.9, 4000.0)), limits=(0, 1280))
+    median.arrived(limited)
+    assert limited.score == pytest.approx(128.0, abs=3.0)
+    assert limited.quantiles == ((0.5, 1280), (0.9, 1280))
+
+
+def test_a_limit_before_the_first_score_changes_nothing() -> None:
+    median = RecentMedian()
+    median.arrived(view := seen(7.0, limits=(4, 4)))
+    assert view.score == 7.0
+    assert median.value == 7.0
+
+
+def test_lengths_that_are_known_are_in_the_order_of_the_lengths_even_in_the_first_burst() -> None:
+    median, views = RecentMedian(), []
+    for number in range(64):
+        tokens = 40 + number * 37 % 64
+        views.append(seen(float(number), limits=(tokens, tokens)))
+        median.arrived(views[-1])
+    late = sorted(views[32:], key=lambda view: view.limits)
+    scores = [view.score for view in late]
+    assert np.corrcoef(scores, range(32))[0, 1] > 0.99

@@ -1,5 +1,6 @@
 """What clients may write into `vllm_xargs`, and what becomes of it."""
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_adapters.planner.request_annotations import (
+    LIMITS,
     QUANTILES,
     REQUEST_KEY,
     SCORE,
@@ -14,6 +16,7 @@ from scheduler_adapters.planner.request_annotations import (
     USER_CLASS,
     AnnotationCounts,
     annotations_of,
+    read_annotations,
     request_key,
     score_annotations,
 )
@@ -126,3 +129,14 @@ def test_of_a_score_that_comes_later_a_request_carries_the_ticket() -> None:
     ]
     assert kinds == [[SCORE], [REQUEST_KEY], [], [REQUEST_KEY]]
     assert request_key(annotations_of(requests, 1)) is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "limits"),
+    [((4, inf), (4, inf)), ([0, 7], (0, 7)), ([7, 4], None), ([-1, 4], None), ([4], None)]
+    + [(value, None) for value in ("ab", [None, 4], ["1", "2"], [float("nan"), 4], 5, {})],
+)
+def test_limits_are_the_least_and_the_most_tokens(value: object, limits: object) -> None:
+    read, unusable = read_annotations({LIMITS: value})
+    assert read == ({} if limits is None else {"limits": limits})
+    assert unusable == ([LIMITS] if limits is None else [])

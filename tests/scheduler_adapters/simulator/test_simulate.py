@@ -1,10 +1,13 @@
 """Runs: the same results under observers, by every engine, and up to Ctrl-C."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from lengthwise.progress import Progress
 from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.observers import LoadRecorder, ProgressLine
@@ -83,3 +86,27 @@ def test_progress_shows_virtual_time_and_requests_on_a_terminal_and_nothing_of_s
     assert "fcfs: virtual time 0 s, 0/20 requests" in line
     assert "####################" in line
     assert "0 s  1/1  fcfs" in line
+
+
+@pytest.mark.parametrize("loop", ["python", "auto"])
+def test_a_request_waits_by_its_limits_and_not_by_a_score_beyond_them(loop, monkeypatch):
+    monkeypatch.setattr("scheduler_adapters.simulator.simulate._WORTH_COMPILING", 1)
+    tokens = np.array([30] * 40 + [2, 30, 30])
+    scores = np.array([*np.linspace(10, 20, 40), 99.0, 1.0, 1.0])
+    columns = dict(prompt_tokens=np.full(43, 9), output_tokens=tokens, scores=scores)
+    instance = replace(INSTANCE, max_num_seqs=1)
+    policy = load_policy("pars")
+
+    def places(**limits) -> list[int]:
+        timeline = simulate(make_requests(**columns, **limits), policy, instance, loop=loop)
+        return np.argsort(np.argsort(timeline.scheduled_s))[40:].tolist()
+
+    believed = places()
+    assert (believed[0], max(believed[1:])) == (42, 1)
+    none, limit = [np.nan] * 40, [2.0, np.nan, np.nan]
+    # Two of 43 that were to be long, and one that cannot be.
+    short, *long = places(max_tokens=[*none, *limit], min_tokens=[*none, np.nan, 30, 2000])
+    assert short <= 2
+    assert long[0] >= 5
+    # More than its output is no limit.
+    assert long[1] <= 1

@@ -73,3 +73,20 @@ def test_a_score_may_come_later_and_never_before_its_request():
     assert make_requests(prompt_tokens=[1], output_tokens=[1]).score_delay_s.tolist() == [0.0]
     with pytest.raises(DataError, match="score_s is -1"):
         make_requests(prompt_tokens=[1], output_tokens=[1], score_s=[-1.0])
+
+
+def test_limits_that_an_output_does_not_keep_are_left_out_and_counted(caplog):
+    requests = make_requests(
+        prompt_tokens=[1] * 3,
+        output_tokens=[4, 5, 6],
+        min_tokens=[4, 9, np.nan],
+        max_tokens=[4, np.inf, 5],
+    )
+    assert requests.min_tokens.tolist() == [4, 0, 0]
+    assert requests.max_tokens.tolist() == [4, np.inf, np.inf]
+    assert "limits of 2 requests are left out" in caplog.text
+    assert requests.has_limits
+    assert not requests.take(np.array([1, 2])).has_limits
+    for name in ("min_tokens", "max_tokens"):
+        with pytest.raises(DataError, match=f"{name} is -1"):
+            make_requests(prompt_tokens=[1], output_tokens=[1], **{name: [-1.0]})

@@ -1,11 +1,13 @@
 """PARS inside the real vLLM: one engine in this process, one seat, so that order is everything."""
 
 import gc
+import json
 import time
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import partialmethod
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +23,7 @@ from scheduler_adapters.engines.vllm_v1.in_process import (
 )
 from scheduler_adapters.planner.ranking import Ranker
 from scheduler_adapters.planner.recent_median import RecentMedian
-from scheduler_adapters.planner.request_annotations import AnnotationCounts
+from scheduler_adapters.planner.request_annotations import LIMITS, AnnotationCounts
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.validation.engine_trial import StepRecorder
@@ -69,7 +71,8 @@ def add(
         max_tokens=tokens,
         ignore_eos=True,
         detokenize=False,
-        extra_args=None if hints is None else dict(hints),
+        # Lengths are forced here, and hidden from the policy.
+        extra_args={LIMITS: (0, inf)} | dict(hints or {}),
     )
     prompt = {"prompt_token_ids": [3 + tokens % 500, 5, 8]}
     engine.add_request(name, prompt, params, priority=priority)
@@ -293,3 +296,61 @@ def test_every_policy_has_a_factory_and_no_other_name_does() -> None:
     assert all(callable(getattr(vllm_v1, name.replace("-", "_"))) for name in POLICIES)
     with pytest.raises(AttributeError, match="no policy 'parsley'"):
         _ = vllm_v1.parsley
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("sent", "grammar", "limits"),
+    [
+        ({}, None, (0, 50)),
+        ({"max_tokens": None}, None, (0, inf)),
+        ({"min_tokens": 20}, None, (20, 50)),
+        ({"ignore_eos": True}, None, (50, 50)),
+        ({"ignore_eos": True, "max_tokens": None}, None, (inf, inf)),
+        ({"logit_bias": {5: -100}}, None, (50, 50)),
+        ({"allowed_token_ids": [5]}, None, (50, 50)),
+        ({}, {"regex": "(a ){4000}"}, (50, 50)),
+        ({}, {"grammar": "root ::= 'a'"}, (50, 50)),
+        ({}, {"structural_tag": "{}"}, (50, 50)),
+        ({}, {"choice": ["yes", "no"]}, (0, 50)),
+        ({}, {"choice": ["yes " * 4000]}, (50, 50)),
+        ({}, {"json_object": True}, (0, 50)),
+        ({}, {"json": SCHEMA}, (0, 50)),
+        ({}, {"json": json.dumps(SCHEMA)}, (0, 50)),
+        ({}, {"json": SCHEMA | {"minLength": 9}}, (50, 50)),
+        ({}, {"json": json.dumps(SCHEMA | {"pattern": "a{9}"})}, (50, 50)),
+    ],
+)
+def test_what_may_force_a_length_counts_as_long_as_it_may_be(
+    sent: dict[str, Any], grammar: dict[str, Any] | None, limits: tuple[float, float]
+) -> None:
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    from scheduler_adapters.engines.vllm_v1.rank_scheduler import limits_of
+
+    made = None if grammar is None else StructuredOutputsParams(**grammar)
+    params = SamplingParams(**{"max_tokens": 50} | sent, structured_outputs=made)
+    assert limits_of(params) == limits
+    assert limits_of(None) == (0, inf)
+
+
+def test_a_request_limited_to_four_tokens_is_first_and_one_of_two_hundred_at_least_is_last(
+    engine: Any,
+) -> None:
+    from vllm import SamplingParams
+
+    for number in range(9):
+        scored(engine, f"a{number}", 3, number)
+    for name, score, more in (("short", 99.0, {"max_tokens": 4}), ("long", -9.0, {})):
+        params = SamplingParams(
+            **{"max_tokens": 900, "min_tokens": 600 * (not more)} | more,
+            detokenize=False,
+            extra_args={"lengthwise_score": score},
+        )
+        engine.add_request(name, {"prompt_token_ids": [3, 5, 8]}, params)
+    order = finish(engine)
+    assert order.index("short") <= 1
+    assert order[-2:] == ["a8", "long"]

@@ -203,6 +203,6 @@ def test_a_row_of_requests_is_what_was_made():
         score_s=[2.0],
     )
     (request,) = simulated_requests(requests)
-    assert request[1:] == (1.5, 3, 4, 2, None, "", 0.1, 0.5)
+    assert request[1:] == (1.5, 3, 4, 2, None, "", 0.1, 0.5, (0, inf))
     view = request.view(5)
     assert (view.number, view.arrival_s, view.prompt_tokens, view.tbt_s) == (5, 1.5, 3, 0.1)
