@@ -147,7 +147,7 @@ def test_each_recording_of_the_same_prompts_begins_anew(engine: Any) -> None:
     for _ in range(2):
         recorder = Arrivals()
         driver, clock = VllmDriver(engine), make_clock("cpu")
-        timeline = driver.serve(requests, clock=clock, seed=0, observers=[recorder]).timeline
+        timeline = driver.serve(requests, clock=clock, seed=0, observers=[recorder])
         # Were blocks of the first time found, the second would have fewer tokens to compute.
         assert sum(step.prefill_tokens for step in recorder.steps) == 170
         assert sum(step.seconds for step in recorder.steps) < 100
@@ -231,6 +231,7 @@ def test_aborted_requests_leave_no_state(engine: Any) -> None:
 
 def test_only_requests_with_kv_blocks_stand_in_the_second_queue() -> None:
     """In 0.26 to 0.30 the engine puts there whatever could not start in an earlier step."""
+    from vllm import SamplingParams
     from vllm.v1.request import RequestStatus
 
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankQueue
@@ -240,7 +241,7 @@ def test_only_requests_with_kv_blocks_stand_in_the_second_queue() -> None:
     holders = RankQueue(ranker, ranked)
 
     def waiting(score: float, computed: int) -> Any:
-        params = SimpleNamespace(extra_args={"lengthwise_score": score})
+        params = SamplingParams(extra_args={"lengthwise_score": score})
         return SimpleNamespace(
             request_id=str(score), arrival_time=time.time(), num_prompt_tokens=9,
             sampling_params=params, num_computed_tokens=computed, status=RequestStatus.WAITING,
