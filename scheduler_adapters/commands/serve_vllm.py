@@ -23,7 +23,7 @@ import yaml
 from lengthwise.command_line.options import common_options
 from lengthwise.command_line.program import run_command
 from lengthwise.errors import ConfigError, ScoringError, UnsupportedByEngine, require
-from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.user_classes import read_user_classes
 from scheduler_adapters.engines.vllm_v1 import TESTED
 from scheduler_adapters.engines.vllm_v1.additional_config import (
@@ -56,7 +56,8 @@ _KEYS: Final = "LENGTHWISE_API_KEYS"
 _WITH_KEYS: Final = f"""\
 import json, os, runpy, sys
 module, *options = sys.argv[1:]
-sys.argv[1:] = [*options, "--api-key", *json.loads(os.environ.pop({_KEYS!r}))]
+with open(os.environ.pop({_KEYS!r})) as keys:
+    sys.argv[1:] = [*options, "--api-key", *json.load(keys)]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 """Program that adds several API keys to vLLM's options; vLLM's variable can hold only one."""
@@ -181,11 +182,14 @@ def run(config: ServeConfig) -> None:
     log.info("starting %s", " ".join(module))  # options may hold secrets
     sys.stdout.flush()
     middleware, keys = config.middleware, config.api_keys
-    if METRICS_FOLDER not in os.environ:
+    if SHARED_FOLDER not in os.environ:
         # Made here, so that all of vLLM's processes inherit it; removed when the API server ends.
-        os.environ[METRICS_FOLDER] = tempfile.mkdtemp(prefix="lengthwise-metrics-")
-        middleware = replace(middleware, metrics_dir=os.environ[METRICS_FOLDER])
-    os.environ[VARIABLE] = middleware.to_json()
+        try:
+            os.environ[SHARED_FOLDER] = tempfile.mkdtemp(prefix="lengthwise-")
+            middleware = replace(middleware, made_folder=os.environ[SHARED_FOLDER])
+        except OSError as error:
+            log.warning("no metrics of the engine and no late scores: no folder (%s)", error)
+    os.environ[VARIABLE] = _in_memory(middleware.to_json())
     if os.environ.get(ALLOWED_PROXIES):
         log.warning("%s is ignored; name gateways in trusted_proxies of --classes", ALLOWED_PROXIES)
     os.environ[ALLOWED_PROXIES] = ""
@@ -194,9 +198,17 @@ def run(config: ServeConfig) -> None:
     if len(keys) == 1:
         os.environ["VLLM_API_KEY"] = keys[0]
     elif keys:
-        os.environ[_KEYS] = json.dumps(keys)
+        os.environ[_KEYS] = _in_memory(json.dumps(keys))
         command[1:2] = ["-c", _WITH_KEYS]
     os.execv(command[0], command)
+
+
+def _in_memory(text: str) -> str:
+    """Return the path of a file in memory, for processes of the same user while vLLM runs."""
+    # One variable of the environment holds 128 KiB at most. The file outlives `exec`.
+    file = os.memfd_create("lengthwise", flags=0)
+    os.write(file, text.encode())
+    return f"/proc/{os.getpid()}/fd/{file}"
 
 
 def _api_key_words(options: Sequence[str]) -> tuple[list[str], list[str]]:

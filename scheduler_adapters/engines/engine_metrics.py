@@ -1,11 +1,11 @@
 """Live metrics of a vLLM scheduler's decisions and its users' latencies, and their observers.
 
-A scheduler lives in the engine process, /metrics in the API server's. Prometheus joins them through
-files in `PROMETHEUS_MULTIPROC_DIR`; without this variable nothing is exported. The load report for
-a router is in the same folder. `LENGTHWISE_TIMELINE` names the timeline file. Imports no engine.
+A scheduler lives in the engine process, /metrics in the API server's. The middleware there reads
+the engine's report, with its load for a router, through the folder in `LENGTHWISE_FOLDER`. Without
+this variable nothing is exported. `LENGTHWISE_TIMELINE` names the timeline file. Imports no engine.
 """
 
-import json
+import logging
 import os
 import time
 from collections import Counter as Tally
@@ -15,8 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, ReportServer
 from scheduler_adapters.planner.score_order import ScoreOrder
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policy import Policy, PolicyWrapper
@@ -25,47 +26,34 @@ from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.token_clock import PHASES, TBT_BUCKETS_S, TokenClock
 from scheduler_adapters.views import Phase
 
-METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable: the folder that vLLM's processes share."""
+log = logging.getLogger(__name__)
+
 EVERY_S: Final = 0.25
 """Least seconds between two exports; each reads all residents."""
-_SUMMED: Final = {"multiprocess_mode": "livesum"}
-_NEWEST: Final = {"multiprocess_mode": "mostrecent"}
 _ANSWERS: Final = {"buckets": (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)}
 _LATENCIES: Final = {"buckets": (0.01, 0.025, *_ANSWERS["buckets"])}
 _GAPS: Final = {"buckets": TBT_BUCKETS_S}
 _QOE: Final = {"buckets": (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)}
-_LOAD_FILE: Final = "lengthwise-load-{}.json"
+_BY_SCORE: Final = (
+    "Requests by their score: scored, unscored; invalid hints count in both, late (scores that "
+    "arrived while the request waited) in unscored."
+)
+_PAST_LOWER: Final = "First admissions while a lower score waited: with PARS, by its guard."
 _CLASS: Final = ("user_class",)
 _PHASE_AND_CLASS: Final = ("phase", "user_class")
 
 _METRICS: Final[Mapping[str, tuple[type, str, Sequence[str], Mapping[str, Any]]]] = {
-    "engine_requests": (
-        Counter,
-        "Requests by their score: scored, unscored; invalid hints count in both, late (scores that "
-        "arrived while the request waited) in unscored.",
-        ("hint",),
-        {},
-    ),
-    "expired_ranks": (
-        Counter,
-        "Ranks that ended in time, such as starving requests.",
-        (),
-        {},
-    ),
-    "admissions_past_lower_score": (
-        Counter,
-        "First admissions while a lower score waited: with PARS, those that its guard decided.",
-        (),
-        {},
-    ),
+    "engine_requests": (Counter, _BY_SCORE, ("hint",), {}),
+    "expired_ranks": (Counter, "Ranks that ended in time, such as starving requests.", (), {}),
+    "admissions_past_lower_score": (Counter, _PAST_LOWER, (), {}),
     "deferrals": (Counter, "Running requests left out of a step, summed over steps.", (), {}),
     "preemptions": (Counter, "Preemptions of finished requests.", _CLASS, {}),
-    "resident_requests": (Gauge, "Requests that hold KV blocks.", _PHASE_AND_CLASS, _SUMMED),
-    "resident_tokens": (Gauge, "Tokens in KV blocks.", _PHASE_AND_CLASS, _SUMMED),
-    "pacers": (Gauge, "Answers by pacer: ahead of the reader, or empty.", ("state",), _SUMMED),
-    "paced_tokens": (Gauge, "Generated tokens that readers have not reached yet.", (), _SUMMED),
-    "kv_usage_fraction": (Gauge, "Used KV blocks / all KV blocks.", ("engine",), _NEWEST),
+    "telemetry_dropped": (Counter, "Requests that the timeline lacks: not written.", (), {}),
+    "resident_requests": (Gauge, "Requests that hold KV blocks.", _PHASE_AND_CLASS, {}),
+    "resident_tokens": (Gauge, "Tokens in KV blocks.", _PHASE_AND_CLASS, {}),
+    "pacers": (Gauge, "Answers by pacer: ahead of the reader, or empty.", ("state",), {}),
+    "paced_tokens": (Gauge, "Generated tokens that readers have not reached yet.", (), {}),
+    "kv_usage_fraction": (Gauge, "Used KV blocks / all KV blocks.", ("engine",), {}),
     "tbt_seconds": (Histogram, "Gaps between consecutive tokens.", _PHASE_AND_CLASS, _GAPS),
     "ttft_seconds": (Histogram, "First output token - arrival.", _CLASS, _LATENCIES),
     "e2e_seconds": (Histogram, "Last output token - arrival.", _CLASS, _LATENCIES),
@@ -86,29 +74,39 @@ def observers_from_environment(scheduler: Any, *, thinks: bool) -> list[EngineOb
     """
     number = scheduler.vllm_config.parallel_config.data_parallel_rank
     observers: list[EngineObserver] = []
-    if folder := os.environ.get(METRICS_FOLDER):
-        tokens = TokenClock(thinks)
-        metrics = EngineMetrics(scheduler, tokens, Path(folder), number)
-        observers += [tokens, metrics.order, metrics]
+    timeline = None
     if path := os.environ.get(VARIABLE):
-        observers.append(TimelineLog(path, start_s=time.monotonic(), instance=number))
+        timeline = TimelineLog(path, start_s=time.monotonic(), instance=number)
+        observers.append(timeline)
+    if folder := os.environ.get(SHARED_FOLDER):
+        # Other values of Prometheus are pages of a file: with a full disk they end the process.
+        values.ValueClass = values.MutexValue
+        tokens = TokenClock(thinks)
+        metrics = EngineMetrics(scheduler, tokens, number, timeline)
+        try:
+            metrics.server = ReportServer(Path(folder), number, metrics.report)
+        except OSError as error:
+            log.warning("no metrics of the engine: %s cannot be used (%s)", folder, error)
+            return observers
+        observers += [tokens, metrics.order, metrics]
     return observers
 
 
 @dataclass(eq=False)
 class EngineMetrics(EngineObserver):
-    """Periodic export of the counts of a scheduler and its token clock."""
+    """The counts of a scheduler and its token clock, for the report of its engine."""
 
     scheduler: Any
     tokens: TokenClock
     """An observer of the same engine, placed before this one."""
-    folder: Path
-    """Folder of the load report for a router."""
     number: int = 0
     """Number of this engine."""
-    registry: CollectorRegistry = REGISTRY
+    timeline: TimelineLog | None = None
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     order: ScoreOrder = field(default_factory=ScoreOrder)
     """An observer of the same engine."""
+    server: ReportServer | None = None
+    """Closed with this observer."""
 
     def __post_init__(self) -> None:
         self._metrics: dict[str, Any] = {
@@ -116,6 +114,7 @@ class EngineMetrics(EngineObserver):
             for name, (kind, about, labels, more) in _METRICS.items()
         }
         self._exported_s = 0.0
+        self._load: dict[str, Any] | None = None
         self._exported: Tally[str] = Tally()
         self._shown: set[tuple[str, str]] = set()
 
@@ -125,7 +124,15 @@ class EngineMetrics(EngineObserver):
             return
         self._exported_s = now_s
         self.export()
-        write_load(self.folder, load_report(self.scheduler, self.tokens, engine=self.number))
+        self._load = load_report(self.scheduler, self.tokens, engine=self.number)
+
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.close()
+
+    def report(self) -> dict[str, Any]:
+        """Return the newest load, if any, and the metrics in Prometheus' format."""
+        return {"load": self._load, "metrics": generate_latest(self.registry).decode()}
 
     def export(self) -> None:
         """Update all metrics from the counts of scheduler and clock."""
@@ -134,6 +141,7 @@ class EngineMetrics(EngineObserver):
         totals = {"expired_ranks": ranker.num_expired}
         totals["admissions_past_lower_score"] = self.order.num_past_lower_score
         totals["deferrals"] = planner.num_deferred if planner else 0
+        totals["telemetry_dropped"] = self.timeline.drops.count if self.timeline else 0
         hints = asdict(ranker.annotation_counts)
         counters = {hint: metrics["engine_requests"].labels(hint) for hint in hints} | metrics
         for name, total in (totals | hints).items():
@@ -228,14 +236,17 @@ def _pascal_of(policy: Policy) -> Pascal:
     return policy if isinstance(policy, Pascal) else Pascal()
 
 
-def write_load(folder: Path, report: Mapping[str, Any]) -> None:
-    """Write a `load_report` for `read_loads`, atomically."""
-    path = folder / _LOAD_FILE.format(report["engine"])
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps(report))
-    os.replace(draft, path)
-
-
-def read_loads(folder: Path) -> list[dict[str, Any]]:
-    """Return the newest report of each engine that shares `folder`, after its first step."""
-    return [json.loads(path.read_text()) for path in sorted(folder.glob(_LOAD_FILE.format("*")))]
+def exposition(reports: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return the metrics of all engines in Prometheus' format: their sums."""
+    families: dict[str, Tally[str]] = {}
+    for report in reports:
+        for family in f"\n{report['metrics']}".split("\n# HELP ")[1:]:
+            about, kind, *samples = family.splitlines()
+            if not about.split()[0].endswith("_created"):
+                sums = families.setdefault(f"# HELP {about}\n{kind}\n", Tally())
+                for name, value in (sample.rsplit(" ", 1) for sample in samples):
+                    sums[name] += float(value)  # type: ignore[assignment]
+    return "".join(
+        head + "".join(f"{name} {value}\n" for name, value in sums.items())
+        for head, sums in families.items()
+    ).encode()

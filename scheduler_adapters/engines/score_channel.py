@@ -1,6 +1,6 @@
 """Late scores, from the API server's process to the processes of the engines.
 
-Each engine has a datagram socket in the folder that the processes share (`METRICS_FOLDER`); only
+Each engine has a datagram socket in the folder that the processes share (`SHARED_FOLDER`); only
 the same user may write to it. A score is sent to all engines; the engine with its request uses it.
 """
 
@@ -14,12 +14,12 @@ import random
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineSocket
 from scheduler_adapters.planner.late_scores import LateScore, late_score
 from scheduler_adapters.planner.request_annotations import (
     REQUEST_KEY,
@@ -44,52 +44,23 @@ _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 
 
-class ScoreReceiver:
-    """Reads an engine's late scores in a thread of its own.
+class ScoreReceiver(EngineSocket):
+    """Reads an engine's late scores.
 
     Args:
         number: of the engine.
-        take: called in that thread with each score.
-
-    Raises OSError: the socket cannot be made there.
+        take: called in the thread of the socket with each score.
     """
 
     def __init__(self, folder: Path, number: int, take: Callable[[LateScore], object]) -> None:
-        self._path = folder / _SOCKET.format(number)
         self._take = take
-        self._is_open = True
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._path.unlink(missing_ok=True)
-        mask = os.umask(0o177)
-        try:
-            self._socket.bind(str(self._path))
-        except OSError:
-            self._socket.close()
-            raise
-        finally:
-            os.umask(mask)
-        self._thread = Thread(target=self._read, name="lengthwise-scores", daemon=True)
-        self._thread.start()
+        super().__init__(folder / _SOCKET.format(number), socket.SOCK_DGRAM)
 
-    def close(self) -> None:
-        """Stop the thread and remove the socket."""
-        self._is_open = False
-        self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
-        self._thread.join()
-        self._socket.close()
-        self._path.unlink(missing_ok=True)
-
-    def _read(self) -> None:
-        while True:
-            content = self._socket.recv(_MAX_BYTES)
-            if not self._is_open:
-                return
-            try:
-                carried = json.loads(content)
-                late = late_score(request_key(carried), carried)
-            except (ValueError, AttributeError, RecursionError):
-                continue
-            if late is not None:
+    def _serve_one(self) -> None:
+        content = self._socket.recv(_MAX_BYTES)
+        with suppress(ValueError, AttributeError, RecursionError):
+            carried = json.loads(content)
+            if (late := late_score(request_key(carried), carried)) is not None:
                 self._take(late)
 
 
@@ -97,7 +68,7 @@ def receiver_from_environment(
     number: int, take: Callable[[LateScore], object]
 ) -> ScoreReceiver | None:
     """Return the receiver of an engine; None if the processes share no folder."""
-    if not (folder := os.environ.get(METRICS_FOLDER)):
+    if not (folder := os.environ.get(SHARED_FOLDER)):
         return None
     try:
         return ScoreReceiver(Path(folder), number, take)

@@ -1,16 +1,20 @@
 """A timeline written while an engine serves: one line per finished request.
 
-`read_timeline` reads the file. Aborted requests have no line.
+`read_timeline` reads the file. Aborted requests have no line. A line that cannot be written is
+dropped.
 """
 
+import errno
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lengthwise.errors import ConfigError
+from scheduler_adapters.timeline.background import BackgroundWriter
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import RequestView
 
@@ -40,14 +44,17 @@ class TimelineLog(EngineObserver):
         self._step_end_s = nan
         """End of the newest step; the next step starts there while the engine has requests."""
         self._open: dict[str, _Open] = {}
-        self._lines: list[str] = []
         try:
-            # Several engines may append: each writes whole lines in one call.
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            # Without O_NONBLOCK a pipe that nobody reads would hold up the start.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+            self._file = os.open(path, flags, 0o644)
+            os.set_blocking(self._file, True)
         except OSError as error:
             raise ConfigError(
                 f"timeline {path} cannot be written ({error.strerror}); choose another place"
             ) from error
+        self._writer = BackgroundWriter[dict[str, Any]]("timeline", self._write)
+        self.drops = self._writer.drops
 
     def admitted(self, request: RequestView, now_s: float) -> None:
         self._open.setdefault(request.request_id, _Open(now_s))
@@ -84,24 +91,33 @@ class TimelineLog(EngineObserver):
             "rejected": False,
             "instance": self._instance,
             "answer_scheduled_s": None if isnan(answer_s) else self._since(answer_s),
-            "token_s": [self._since(token_s) for token_s in done.token_s],
+            "start_s": self.start_s,
+            "token_s": done.token_s,
         }
-        self._lines.append(json.dumps(row) + "\n")
+        self._writer.put(row)
 
     def withdrawn(self, request: RequestView, now_s: float) -> None:
         self._open.pop(request.request_id, None)
 
     def stepped(self, now_s: float) -> None:
         self._step_end_s = now_s
-        if self._lines:
-            os.write(self._file, "".join(self._lines).encode())
-            self._lines.clear()
 
     def close(self) -> None:
-        self.stepped(0.0)
-        if self._file >= 0:
+        if self._writer.close() and self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+    def _write(self, rows: Sequence[dict[str, Any]]) -> None:
+        for row in rows:
+            start_s = row.pop("start_s")
+            row["token_s"] = [round(max(0.0, each - start_s), 6) for each in row["token_s"]]
+        content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        if not os.fstat(self._file).st_nlink:
+            raise OSError(errno.ENOENT, "the file was removed")
+        # Several engines may append: each writes whole lines in one call.
+        if (written := os.write(self._file, content)) < len(content):
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            raise OSError(errno.ENOSPC, "the disk is full")
 
     def _since(self, instant_s: float) -> float:
         return round(max(0.0, instant_s - self.start_s), 6)

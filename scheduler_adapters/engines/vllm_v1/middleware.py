@@ -30,11 +30,12 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from lengthwise.errors import ConfigError, at_least, require
 from lengthwise.tables.prompt_text import CutText
-from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, read_loads
+from scheduler_adapters.engines.engine_metrics import exposition
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports
 from scheduler_adapters.engines.score_channel import RETRIED, LateScoring
 from scheduler_adapters.engines.user_classes import (
     UserClasses,
@@ -67,7 +68,9 @@ ALLOWED_PROXIES: Final = "FORWARDED_ALLOW_IPS"
 """Environment variable with the peers of which uvicorn believes X-Forwarded-For; vLLM has no option
 for it. Empty: none, and the middleware sees the address of the connection."""
 LOAD_PATH: Final = "/lengthwise/load"
-GRACE_S: Final = 1
+METRICS_PATHS: Final = ("/metrics", "/metrics/")
+ACCEPTED: Final = frozenset({b"accept", b"accept-encoding"})
+GRACE_S: Final = 0.5
 """Seconds in which open answers may end after the engine's own `--shutdown-timeout`."""
 UNSCORABLE: Final = frozenset({"no_text", "budget", "invalid_prompt"})
 """Reasons for no score that a client controls: token ids, images only or too many prompts in a
@@ -122,7 +125,7 @@ class MiddlewareConfig(ScoreConfig):
     key_hashes: Sequence[str] = field(default_factory=list)
     """SHA-256 of vLLM's API keys, in hex; requests with other keys are not scored. Empty: every
     request is scored."""
-    metrics_dir: str | None = None
+    made_folder: str | None = None
     """Folder that vLLM's processes share, to be removed when the API server ends."""
 
     def to_json(self) -> str:
@@ -131,9 +134,9 @@ class MiddlewareConfig(ScoreConfig):
 
     @classmethod
     def from_json(cls, text: str) -> MiddlewareConfig:
-        """Read the output of `to_json`. Raises ConfigError for other text."""
+        """Read the output of `to_json`, or the path of it. Raises ConfigError for other text."""
         try:
-            values = json.loads(text)
+            values = json.loads(Path(text).read_text() if text.startswith("/") else text)
             for name, default in asdict(cls()).items():
                 if type(default) in (bool, list) and type(values.get(name, default)) is not type(
                     default
@@ -141,7 +144,7 @@ class MiddlewareConfig(ScoreConfig):
                     raise TypeError(f"{name} is no {type(default).__name__}")
             security = ClientSecurity(**values.pop("security", {}))
             return cls(security=security, **values)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{VARIABLE} is no JSON of a MiddlewareConfig ({error}); let serve-vllm set it"
             ) from error
@@ -175,6 +178,11 @@ class ScoreMetrics:
             "Scores requested after the deadline, by outcome: sent to the engine, started (the "
             "request was admitted first), full (too many at once), or the reason for no score.",
             ["outcome"],
+        )
+        self.dropped_reports = Gauge(
+            "lengthwise_dropped_reports",
+            "Reports of an engine that could not be read.",
+            registry=registry,
         )
 
     def count(self, outcome: str, reason: str = "") -> None:
@@ -211,8 +219,8 @@ class ScoreMiddleware:
     late: LateScoring | None = None
     """None: a score that misses the deadline is not used."""
     classes: UserClasses = field(default_factory=UserClasses)
-    metrics_folder: Path | None = None
-    """Folder of the engines' load reports; None: there are none."""
+    reports: EngineReports | None = None
+    """None: the engines share no folder with this process."""
     highest_score: float = -inf
     """Highest score so far, late ones included."""
     highest_quantiles: Mapping[float, float] = field(default_factory=dict)
@@ -230,11 +238,20 @@ class ScoreMiddleware:
             await self.app(scope, receive, send)
             return
         client, is_post = self._client_of(scope), scope["method"] == "POST"
-        if self.metrics_folder is not None and (scope["method"], path) == ("GET", LOAD_PATH):
-            may = client.is_let_in or self.config.open_load
-            loads = read_loads(self.metrics_folder) if may else {"error": "Unauthorized"}
-            await _send_json(send, loads, 200 if may else 401)
-            return
+        if self.reports is not None and scope["method"] == "GET":
+            if path == LOAD_PATH:
+                may = client.is_let_in or self.config.open_load
+                reports = await self.reports.read() if may else []
+                loads = [report["load"] for report in reports if report["load"]]
+                await _send_json(
+                    send, loads if may else {"error": "Unauthorized"}, 200 if may else 401
+                )
+                return
+            if path in METRICS_PATHS:
+                figures = exposition(await self.reports.read())
+                self.metrics.dropped_reports.set(self.reports.drops.count)
+                await self.app(_without(scope, ACCEPTED), receive, _appending(figures, send))
+                return
         is_refused = path.startswith(client_bodies.GUARDED) and not client.is_let_in  # by vLLM
         if not is_post or is_refused:
             if path in client_bodies.SCORED and is_post:
@@ -397,7 +414,7 @@ class ScoreMiddleware:
     def _ask(
         self, scorer: FailOpenScorer, prompts: Prompts, client: _Client
     ) -> asyncio.Future[Answer]:
-        """Ask for a score; until the answer the prompts are in progress."""
+        """Request a score; until the answer the prompts are in progress."""
 
         def answered(_: object) -> None:
             self.scores_in_progress[client.name] -= len(prompts)
@@ -434,9 +451,9 @@ class VllmScores(ScoreMiddleware):
         config = MiddlewareConfig.from_json(os.environ.get(VARIABLE, "{}"))
         if os.environ.get(ALLOWED_PROXIES) != "":
             raise ConfigError(f"{ALLOWED_PROXIES} is not empty; start vLLM with {ALLOWED_PROXIES}=")
-        folder = os.environ.get(METRICS_FOLDER)
-        if config.metrics_dir is not None:
-            atexit.register(shutil.rmtree, config.metrics_dir, ignore_errors=True)
+        folder = os.environ.get(SHARED_FOLDER)
+        if config.made_folder is not None:
+            atexit.register(shutil.rmtree, config.made_folder, ignore_errors=True)
         metrics, late_s = ScoreMetrics(), config.late_s if folder else None
         scorer = late = None
         if config.scorer is not None:
@@ -455,7 +472,7 @@ class VllmScores(ScoreMiddleware):
             metrics=metrics,
             late=late,
             classes=read_user_classes(Path(config.classes)) if config.classes else UserClasses(),
-            metrics_folder=Path(folder) if folder else None,
+            reports=EngineReports(Path(folder)) if folder else None,
         )
 
 
@@ -512,6 +529,23 @@ def _replay(message: Message, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return replayed
+
+
+def _without(scope: Scope, names: frozenset[bytes]) -> Scope:
+    return {**scope, "headers": [each for each in scope["headers"] if each[0] not in names]}
+
+
+def _appending(content: bytes, send: Send) -> Send:
+    """Return a `send` that adds `content` to the end of the answer."""
+
+    async def appending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = _without(message, frozenset({b"content-length"}))
+        elif not message.get("more_body"):
+            message = {**message, "body": message.get("body", b"") + content}
+        await send(message)
+
+    return appending
 
 
 def _stopping(late: LateScoring, key: str, send: Send) -> Send:

@@ -15,7 +15,7 @@ import pytest
 from lengthwise.child_processes import free_port
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import serve_vllm as vllm_serve
-from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.vllm_v1.middleware import VARIABLE, MiddlewareConfig, hash_of
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
@@ -36,7 +36,7 @@ def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "execv", exec_instead)
     monkeypatch.setattr(vllm_serve, "_require_engine", lambda policy, options: None)
     monkeypatch.setenv(VARIABLE, "")
-    monkeypatch.setenv(METRICS_FOLDER, "/somewhere")
+    monkeypatch.setenv(SHARED_FOLDER, "/somewhere")
 
 
 def start(*arguments: str) -> list[str]:
@@ -119,17 +119,17 @@ def test_help_shows_a_file_of_classes(capsys: pytest.CaptureFixture[str]) -> Non
 def test_vllms_processes_get_a_folder_to_share_metrics_in(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv(METRICS_FOLDER)
+    monkeypatch.delenv(SHARED_FOLDER)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     start()
-    made = os.environ[METRICS_FOLDER]
+    made = os.environ[SHARED_FOLDER]
     assert Path(made).parent == tmp_path
-    assert told().metrics_dir == made
+    assert told().made_folder == made
     # A folder that is set already is left alone.
-    monkeypatch.setenv(METRICS_FOLDER, "/somewhere")
+    monkeypatch.setenv(SHARED_FOLDER, "/somewhere")
     start()
-    assert os.environ[METRICS_FOLDER] == "/somewhere"
-    assert told().metrics_dir is None
+    assert os.environ[SHARED_FOLDER] == "/somewhere"
+    assert told().made_folder is None
 
 
 def test_a_scoring_service_that_does_not_answer_is_refused(refusal: Callable[..., str]) -> None:
@@ -207,7 +207,7 @@ def test_no_secret_stands_in_the_list_of_processes_or_in_the_log(
     if len(keys) == 1:
         assert os.environ["VLLM_API_KEY"] == keys[0]
     else:
-        assert json.loads(os.environ[vllm_serve._KEYS]) == keys
+        assert json.loads(Path(os.environ[vllm_serve._KEYS]).read_text()) == keys
 
 
 def test_a_server_with_several_keys_gets_them_and_its_listing_does_not(tmp_path: Path) -> None:
@@ -216,7 +216,8 @@ def test_a_server_with_several_keys_gets_them_and_its_listing_does_not(tmp_path:
         "listed = open('/proc/self/cmdline').read()\n"
         "print(__name__, sys.argv[1:], 'sk-' in listed, 'LENGTHWISE_API_KEYS' in os.environ)\n"
     )
-    environment = {**os.environ, vllm_serve._KEYS: '["sk-1", "sk-2"]'}
+    (tmp_path / "keys").write_text('["sk-1", "sk-2"]')
+    environment = {**os.environ, vllm_serve._KEYS: str(tmp_path / "keys")}
     command = [sys.executable, "-c", vllm_serve._WITH_KEYS, "served", "--seed", "1"]
     said = subprocess.run(
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True

@@ -128,6 +128,7 @@ def test_whoever_starts_after_its_score_came_starts_by_rank(
     live: Live, answers: threading.Event
 ) -> None:
     before = live.outcomes()
+    live.wait_for_timeline()
     served = len(read_timeline(live.timeline).requests)
     late, sent = "lengthwise_engine_requests_total", "lengthwise_late_scores_total"
     moved_before, sent_before = live.sample(late, hint="late"), live.sample(sent, outcome="sent")
@@ -151,6 +152,7 @@ def test_whoever_starts_after_its_score_came_starts_by_rank(
     outcomes = live.outcomes_since(before)
     assert outcomes["late timeout"] + outcomes["unscored breaker_open"] == COUNT + SEATS
     assert live.sample(sent, outcome="sent") == sent_before + COUNT
+    live.wait_for_timeline()
     timeline = read_timeline(live.timeline)
     timeline = timeline.take(np.arange(len(timeline.requests)) >= served)
     started = sorted(zip(timeline.scheduled_s, timeline.requests.score, strict=True))

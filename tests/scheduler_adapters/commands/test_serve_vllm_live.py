@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.child_processes import free_port
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
 
@@ -41,6 +43,7 @@ CLASSES = {
 DEAD_PROXIES = dict.fromkeys(("http_proxy", "HTTPS_PROXY", "all_proxy"), "http://127.0.0.1:9")
 DEAD_PROXIES |= {"no_proxy": "", "NO_PROXY": ""}
 """Environment of every server here: no process of one machine reaches another by a proxy."""
+FINISHED = "lengthwise_e2e_seconds_count"
 PROMPTS = {"yes": "yes no short", "essay": "long essay poem"}
 """The tiny ranker's shortest and longest: what the prompts say is what their scores follow."""
 
@@ -124,6 +127,13 @@ class Live:
         while (found := self.sample(name, **labels)) != value:
             assert time.monotonic() < deadline_s, f"{name} is {found}, not {value}"
             time.sleep(0.1)
+
+    def wait_for_timeline(self) -> None:
+        """Until it holds each finished request; a thread writes it."""
+        deadline_s = time.monotonic() + 900
+        while len(self.timeline.read_text().splitlines()) != self.sample(FINISHED):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
 
     def wait_until_idle(self) -> None:
         for state in ("waiting", "running"):
@@ -347,6 +357,7 @@ def test_the_engines_timeline_agrees_with_what_vllm_reports(live: Live) -> None:
 
     asyncio.run(burst(live))
     live.wait_until_idle()
+    live.wait_for_timeline()
     newest = read_timeline(live.timeline)
     newest = newest.take(np.arange(len(newest.requests)) >= len(newest.requests) - NUM_CLIENTS)
     assert (newest.requests.output_tokens == 12).all()
@@ -355,8 +366,6 @@ def test_the_engines_timeline_agrees_with_what_vllm_reports(live: Live) -> None:
     assert (newest.requests.arrival_s <= newest.scheduled_s).all()
     assert (newest.scheduled_s < newest.first_token_s).all()
     assert summarize(newest).num_finished == NUM_CLIENTS
-    requests = sum(s.value for s in live.samples("lengthwise_e2e_seconds_count"))
-    assert len(live.timeline.read_text().splitlines()) == requests
 
 
 async def mixed_requests(live: Live, numbers: range) -> None:
@@ -397,3 +406,45 @@ def test_five_thousand_requests_leave_nothing_behind(live: Live) -> None:
     assert live.sample("vllm:kv_cache_usage_perc") == 0
     assert live.sample("lengthwise_resident_requests") == 0
     assert live.sample("lengthwise_engine_requests_total", hint="invalid") == invalid + 1000
+
+
+def test_figures_that_cannot_be_kept_cost_no_request(live: Live) -> None:
+    """Timeline and shared folder are removed under load: lines and reports are dropped."""
+    folder = Path(psutil.Process(live.pid).environ()[SHARED_FOLDER])
+
+    async def main() -> None:
+        openai = client(live)
+        tasks = [asyncio.create_task(stream(openai, n, "essay", 100)) for n in range(NUM_CLIENTS)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        live.timeline.unlink()
+        await asyncio.gather(*tasks)
+        deadline_s = time.monotonic() + 900
+        while live.sample("lengthwise_telemetry_dropped_total") < NUM_CLIENTS / 2:
+            assert time.monotonic() < deadline_s
+            await asyncio.sleep(0.1)
+        shutil.rmtree(folder)
+        await asyncio.gather(*(stream(openai, n, "yes") for n in range(NUM_CLIENTS)))
+        await openai.close()
+
+    asyncio.run(main())
+    assert live.sample("lengthwise_dropped_reports") > 0
+    assert live.sample(FINISHED) == 0
+    log = (live.timeline.parent / "log").read_text()
+    assert log.count("timeline: some are dropped") == 1
+    assert log.count("reports of the engine: some are dropped") == 1
+
+
+def test_the_server_ends_soon_while_its_clients_stay(live: Live) -> None:
+    async def main() -> None:
+        openai = client(live)
+        tasks = [asyncio.create_task(stream(openai, n, "essay", 900)) for n in range(NUM_CLIENTS)]
+        await asyncio.to_thread(live.wait_until, "vllm:num_requests_running", SEATS)
+        server = psutil.Process(live.pid)
+        server.terminate()
+        await asyncio.to_thread(server.wait, 60)  # two seconds; its clients would wait 300
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await openai.close()
+
+    asyncio.run(main())

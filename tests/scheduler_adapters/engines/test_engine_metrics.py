@@ -1,23 +1,21 @@
 """The exported figures follow what a scheduler counts; the environment asks for observers."""
 
-from functools import partial
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from scheduler_adapters.engines import engine_metrics
 from scheduler_adapters.engines.engine_metrics import (
     EVERY_S,
-    METRICS_FOLDER,
     EngineMetrics,
+    exposition,
     load_report,
     observers_from_environment,
-    read_loads,
-    write_load,
 )
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports
 from scheduler_adapters.planner.ranking import Ranker
 from scheduler_adapters.planner.request_annotations import AnnotationCounts
 from scheduler_adapters.policies.class_priority import ClassPriority
@@ -73,8 +71,8 @@ def scheduler(tokens: TokenClock) -> Any:
 def test_counters_advance_to_what_was_counted_and_no_further(
     scheduler: Any, tokens: TokenClock
 ) -> None:
-    registry = CollectorRegistry()
-    metrics = EngineMetrics(scheduler, tokens, Path(), registry=registry)
+    metrics = EngineMetrics(scheduler, tokens)
+    registry = metrics.registry
     metrics.export()
     metrics.export()
     scheduler.lengthwise.annotation_counts.scored += 1
@@ -93,11 +91,23 @@ def test_counters_advance_to_what_was_counted_and_no_further(
         assert value("lengthwise_admissions_past_lower_score_total") == 1
 
 
+def test_the_metrics_of_several_engines_are_summed(scheduler: Any, tokens: TokenClock) -> None:
+    engines = [EngineMetrics(scheduler, tokens, number) for number in range(2)]
+    for engine in engines:
+        engine.export()
+    shown = exposition([engine.report() for engine in engines]).decode()
+    lines = [line for line in shown.splitlines() if not line.startswith("#")]
+    assert 'lengthwise_engine_requests_total{hint="scored"} 10.0' in lines
+    assert 'lengthwise_kv_usage_fraction{engine="1"} 0.25' in lines
+    assert shown.count("# TYPE lengthwise_deferrals_total counter") == 1
+    assert "_created" not in shown
+
+
 def test_kv_memory_is_shown_by_phase_and_class_and_falls_to_zero(
     scheduler: Any, tokens: TokenClock
 ) -> None:
-    registry = CollectorRegistry()
-    metrics = EngineMetrics(scheduler, tokens, Path(), registry=registry)
+    metrics = EngineMetrics(scheduler, tokens)
+    registry = metrics.registry
 
     def shown(name: str, phase: str, user_class: str) -> float | None:
         labels = {"phase": phase, "user_class": user_class}
@@ -114,8 +124,8 @@ def test_kv_memory_is_shown_by_phase_and_class_and_falls_to_zero(
 
 
 def test_gaps_first_answers_and_qoe_are_exported_once(scheduler: Any, tokens: TokenClock) -> None:
-    registry = CollectorRegistry()
-    metrics = EngineMetrics(scheduler, tokens, Path(), registry=registry)
+    metrics = EngineMetrics(scheduler, tokens)
+    registry = metrics.registry
     finished = scheduler.running[1].lengthwise.view
     finished.preemptions = 2
     tokens.finished(finished, 9.0)
@@ -140,19 +150,17 @@ def test_gaps_first_answers_and_qoe_are_exported_once(scheduler: Any, tokens: To
 
 
 def test_a_router_reads_who_is_late_and_what_memory_is_taken(
-    scheduler: Any, tokens: TokenClock, tmp_path: Path
+    scheduler: Any, tokens: TokenClock
 ) -> None:
-    write_load(tmp_path, load_report(scheduler, tokens, engine=1))
+    late = load_report(scheduler, tokens, engine=1)
     scheduler.lengthwise.clock.now_s = 9.25  # within the half second that a token is read
-    write_load(tmp_path, load_report(scheduler, tokens, engine=0))
-    in_time, late = read_loads(tmp_path)
+    in_time = load_report(scheduler, tokens, engine=0)
     assert (in_time["on_time"], late["on_time"]) == (True, False)
     assert (in_time["pacers_ahead"], late["pacers_empty"]) == (1, 1)
     for report in (in_time, late):
         phases = [report[name] for name in ("waiting", "prefill", "reasoning", "answering")]
         assert phases == [1, 1, 1, 1]
         assert (report["kv_tokens"], report["kv_usage_fraction"]) == (60, 0.25)
-    assert list(tmp_path.glob("*.new")) == []
 
 
 def test_the_load_is_told_in_the_terms_of_pascals_placement(
@@ -197,11 +205,8 @@ def idle_scheduler() -> Any:
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(METRICS_FOLDER, raising=False)
+    monkeypatch.delenv(SHARED_FOLDER, raising=False)
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(
-        engine_metrics, "EngineMetrics", partial(EngineMetrics, registry=CollectorRegistry())
-    )
 
 
 def test_an_environment_that_asks_for_nothing_gets_no_observer(idle_scheduler: Any) -> None:
@@ -222,7 +227,7 @@ def test_a_timeline_is_written_where_the_environment_says(
 def test_metrics_are_exported_now_and_then_and_when_the_engine_falls_idle(
     idle_scheduler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(METRICS_FOLDER, str(tmp_path))
+    monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
     monkeypatch.setattr(engine_metrics.time, "time", lambda: 0.0)
     clock, _, export = observers_from_environment(idle_scheduler, thinks=True)
     assert isinstance(clock, TokenClock)
@@ -230,9 +235,9 @@ def test_metrics_are_exported_now_and_then_and_when_the_engine_falls_idle(
 
     def reported(now_s: float) -> int:
         export.stepped(now_s)
-        (report,) = read_loads(tmp_path)
-        assert report["engine"] == 3
-        return int(report["kv_tokens"])
+        (report,) = asyncio.run(EngineReports(tmp_path).read())
+        assert report["load"]["engine"] == 3
+        return int(report["load"]["kv_tokens"])
 
     idle_scheduler.running = [request]
     assert reported(10.0) == 7

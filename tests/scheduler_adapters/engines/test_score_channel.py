@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from scheduler_adapters.engines import score_channel
-from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.score_channel import (
     RETRIED,
     LateScoring,
@@ -99,12 +99,12 @@ def test_an_engine_that_has_gone_is_passed_over(tmp_path: Path, sender: LateScor
 def test_without_a_shared_folder_or_in_one_that_cannot_be_there_are_no_late_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.delenv(METRICS_FOLDER, raising=False)
+    monkeypatch.delenv(SHARED_FOLDER, raising=False)
     assert receiver_from_environment(0, print) is None
-    monkeypatch.setenv(METRICS_FOLDER, str(tmp_path / ("long" * 40)))
+    monkeypatch.setenv(SHARED_FOLDER, str(tmp_path / ("long" * 40)))
     assert receiver_from_environment(0, print) is None
     assert "cannot be received" in caplog.text
-    monkeypatch.setenv(METRICS_FOLDER, str(tmp_path))
+    monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
     receiver = receiver_from_environment(0, print)
     assert receiver is not None
     receiver.close()

@@ -1,3 +1,5 @@
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -49,7 +51,7 @@ def test_what_is_written_reads_as_a_timeline(tmp_path: Path) -> None:
     log.finished(gone, 104.0)
     log.emitted(early, 1, 104.0)
     log.finished(early, 104.0)
-    log.stepped(104.0)
+    log.close()
     timeline = read_timeline(tmp_path / "t.jsonl")
     # Written as they finished, read as they arrived.
     assert list(timeline.requests.request_id) == ["early", "late"]
@@ -76,7 +78,7 @@ def test_answers_begin_where_the_end_of_thinking_was_told(tmp_path: Path) -> Non
             log.thinking_ended(requests[1], 1.0 + number)
     for request in requests:
         log.finished(request, 5.0)
-    log.stepped(5.0)
+    log.close()
     timeline = read_timeline(tmp_path / "t.jsonl")
     assert list(timeline.requests.reasoning_tokens) == [0, 2]
     assert list(timeline.first_answer_s) == [2.0, 4.0]
@@ -93,7 +95,7 @@ def test_an_answer_is_scheduled_when_the_step_before_its_first_token_ends(tmp_pa
         if number < 2:
             log.stepped(now_s if number else 6.0)  # others run on while it is blocked
     log.finished(request, 7.5)
-    log.stepped(7.5)
+    log.close()
     timeline = read_timeline(tmp_path / "t.jsonl")
     assert timeline.answer_scheduled_s.tolist() == [5.0]
     assert summarize(timeline).blocking_s.mean == 4.0
@@ -103,8 +105,7 @@ def test_two_engines_append_to_one_file(tmp_path: Path) -> None:
     for number in range(2):
         log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=0.0, instance=number)
         serve_one(log)
-        log.stepped(104.0)
-        log.stepped(104.0)
+        log.close()
     assert list(read_timeline(tmp_path / "t.jsonl").instance) == [0, 1]
 
 
@@ -123,3 +124,42 @@ def test_a_closed_log_has_written_all_and_holds_no_file(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="choose another place"):
         TimelineLog(str(tmp_path / "none" / "t.jsonl"), start_s=0.0)
+
+
+@pytest.mark.parametrize("fault", ["full", "half", "removed"])
+def test_a_line_that_cannot_be_written_is_dropped_and_leaves_no_half_line(
+    fault: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = Path("/dev/full") if fault == "full" else tmp_path / "t.jsonl"
+    log = TimelineLog(str(path), start_s=0.0)
+    real = os.write
+    if fault == "half":
+        monkeypatch.setattr(os, "write", lambda file, content: real(file, content[:9]))
+    if fault == "removed":
+        path.unlink()
+    for count in (1, 2):
+        serve_one(log)
+        while log.drops.count < count:
+            time.sleep(0.001)
+    if fault == "half":  # there is room again
+        monkeypatch.undo()
+        serve_one(log)
+    log.close()
+    assert len(caplog.messages) == 1
+    if fault == "half":
+        assert len(read_timeline(path).requests) == 1
+
+
+def test_a_pipe_that_nobody_reads_holds_up_neither_the_start_nor_the_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t.jsonl")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        TimelineLog(str(tmp_path / "t.jsonl"), start_s=0.0)
+    reader = os.open(tmp_path / "t.jsonl", os.O_RDONLY | os.O_NONBLOCK)
+    log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=0.0)
+    for _ in range(1024):  # more than a pipe holds
+        serve_one(log)
+    log.close()
+    os.close(reader)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler_adapters.engines.engine_clock import make_clock
-from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.vllm_v1.in_process import (
     OfflineConfig,
     VllmDriver,
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("shared")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(METRICS_FOLDER, str(folder))
+        patch.setenv(SHARED_FOLDER, str(folder))
         config = OfflineConfig(scheduler="pars", max_num_seqs=SEATS)
         with open_engine(config, max_model_len=512) as engine:
             yield engine

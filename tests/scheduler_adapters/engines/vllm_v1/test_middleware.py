@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from lengthwise.errors import ConfigError
 from lengthwise.tables.prompt_text import MAX_CHARACTERS
 from scheduler_adapters.engines import score_channel
-from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER, write_load
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports, ReportServer
 from scheduler_adapters.engines.score_channel import LateScoring
 from scheduler_adapters.engines.user_classes import UserClasses
 from scheduler_adapters.engines.vllm_v1 import middleware
@@ -117,7 +117,7 @@ class Bench:
         self,
         scorer: Any,
         classes: UserClasses | None = None,
-        metrics_folder: Path | None = None,
+        reports: EngineReports | None = None,
         **settings: Any,
     ) -> None:
         self.server = Server()
@@ -129,7 +129,7 @@ class Bench:
             scorer=scorer,
             metrics=ScoreMetrics(self.registry),
             classes=classes or UserClasses(),
-            metrics_folder=metrics_folder,
+            reports=reports,
         )
 
     def configure(self, **settings: Any) -> None:
@@ -923,7 +923,7 @@ def test_a_service_that_never_answers_is_soon_left_alone(
     monkeypatch.setattr(middleware, "ScoreMetrics", lambda: bench.middleware.metrics)
     config = MiddlewareConfig(scorer=service.target, deadline_s=0.2, late_s=3000.0)
     monkeypatch.setenv(VARIABLE, config.to_json())
-    monkeypatch.setenv(METRICS_FOLDER, str(tmp_path))
+    monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
     monkeypatch.setenv(ALLOWED_PROXIES, "")
     made = VllmScores(bench.server)
     assert made.scorer is not None
@@ -1015,7 +1015,7 @@ def test_settings_come_from_the_environment_and_late_scores_need_a_shared_folder
         )  # fmt: skip
         assert MiddlewareConfig.from_json(config.to_json()) == config
         monkeypatch.setenv(VARIABLE, config.to_json())
-        monkeypatch.setenv(METRICS_FOLDER, str(folder))
+        monkeypatch.setenv(SHARED_FOLDER, str(folder))
         monkeypatch.setenv(ALLOWED_PROXIES, "")
         made = VllmScores(Server())
         assert made.classes.tbt_s == {"chat": 0.1}
@@ -1041,8 +1041,10 @@ def test_settings_that_serve_vllm_did_not_write_are_refused(text: str) -> None:
 
 
 def test_a_router_with_a_key_is_answered_here_and_nothing_else_is(tmp_path: Any) -> None:
-    bench = Bench(FakeScorer(), metrics_folder=tmp_path)
-    write_load(tmp_path, {"engine": 0, "waiting": 3})
+    bench = Bench(FakeScorer(), reports=EngineReports(tmp_path))
+    load = {"engine": 0, "waiting": 3}
+    text = "# HELP a_total b\n# TYPE a_total counter\na_total 7.0\n"
+    server = ReportServer(tmp_path, 0, lambda: {"load": load, "metrics": text})
 
     def get(path: str) -> list[Any]:
         return asyncio.run(bench.call(b"", path, method="GET"))
@@ -1053,5 +1055,11 @@ def test_a_router_with_a_key_is_answered_here_and_nothing_else_is(tmp_path: Any)
     bench.configure(open_load=True)
     start, body = get("/lengthwise/load")
     assert start["status"] == 200
-    assert json.loads(body["body"]) == [{"engine": 0, "waiting": 3}]
-    assert [message.get("body") for message in get("/metrics")] == [None, b"a", b"b", b"c"]
+    assert json.loads(body["body"]) == [load]
+    assert [message.get("body") for message in get("/health")] == [None, b"a", b"b", b"c"]
+    *_, last = get("/metrics")
+    assert last["body"] == b"c" + text.encode()
+    server.close()
+    *_, last = get("/metrics")
+    assert last["body"] == b"c"
+    assert bench.registry.get_sample_value("lengthwise_dropped_reports") == 1

@@ -1,0 +1,97 @@
+"""Sockets of the engines in a folder that vLLM's processes share, and the engines' reports.
+
+A report is the present figures of an engine. No step waits for its reader, and no disk holds it.
+Imports no engine.
+"""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final
+
+from scheduler_adapters.timeline.background import Drops
+
+SHARED_FOLDER: Final = "LENGTHWISE_FOLDER"
+"""Environment variable: the folder that vLLM's processes share."""
+_REPORTS: Final = "lengthwise-report-{}.sock"
+_READ_S: Final = 1.0
+
+
+class EngineSocket:
+    """A socket at `path` for the same user, served by a thread. Raises OSError: it cannot be."""
+
+    def __init__(self, path: Path, kind: socket.SocketKind) -> None:
+        self._path = path
+        self._is_open = True
+        self._socket = socket.socket(socket.AF_UNIX, kind)
+        mask = os.umask(0o177)
+        try:
+            path.unlink(missing_ok=True)
+            self._socket.bind(str(path))
+        except OSError:
+            self._socket.close()
+            raise
+        finally:
+            os.umask(mask)
+        if kind is socket.SOCK_STREAM:
+            self._socket.listen()
+        self._thread = Thread(target=self._serve, name=path.stem, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread and remove the socket."""
+        self._is_open = False
+        self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        self._thread.join()
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # closed
+            while self._is_open:
+                self._serve_one()
+
+    def _serve_one(self) -> None:
+        raise NotImplementedError
+
+
+class ReportServer(EngineSocket):
+    """Sends what `report` returns, JSON values, to each connection. `number` is the engine's."""
+
+    def __init__(self, folder: Path, number: int, report: Callable[[], Any]) -> None:
+        self._report = report
+        super().__init__(folder / _REPORTS.format(number), socket.SOCK_STREAM)
+
+    def _serve_one(self) -> None:
+        connection, _ = self._socket.accept()
+        with connection, suppress(OSError):
+            connection.settimeout(_READ_S)
+            connection.sendall(json.dumps(self._report()).encode())
+
+
+class EngineReports:
+    """Reads the reports of all engines that share `folder`. A missing one is counted as dropped."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.drops = Drops("reports of the engine")
+
+    async def read(self) -> list[dict[str, Any]]:
+        """Return the present reports, by number of the engine."""
+        reports, paths = [], sorted(self._folder.glob(_REPORTS.format("*")))
+        for path in paths:
+            try:
+                async with asyncio.timeout(_READ_S):
+                    reader, writer = await asyncio.open_unix_connection(path)
+                    with closing(writer):
+                        reports.append(json.loads(await reader.read()))
+            except (OSError, ValueError) as error:  # a time-out is an OSError
+                self.drops.add(1, error or "time-out")
+        if not paths:
+            self.drops.add(1, f"{self._folder} holds none")
+        return reports
