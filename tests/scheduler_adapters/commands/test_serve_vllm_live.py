@@ -143,13 +143,14 @@ class Live:
 @contextmanager
 def serving(folder: Path, scorer: str, own: list[str], vllms: list[str]) -> Iterator[Live]:
     """`serve-vllm` with a tiny model, and options of its own and of vLLM, until the block ends."""
+    folder.mkdir(exist_ok=True)
     model = make_tiny_model(folder / "model")
     write_tokenizer(model)
     port = free_port()
     timeline, log = folder / "timeline.jsonl", folder / "log"
     command = [sys.executable, "-m", "scheduler_adapters", "serve-vllm", str(model)]
-    command += ["--policy=pars", f"--port={port}", f"--scorer={scorer}", f"--timeline={timeline}"]
-    command += [*own, "--"]
+    command += ["--policy=pars", f"--port={port}", f"--timeline={timeline}", *own]
+    command += [*([f"--scorer={scorer}"] if scorer else []), "--"]
     command += ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32"]
     command += ["--max-num-batched-tokens=256", "--enforce-eager"]
     command += [f"--kv-cache-memory-bytes={32 << 20}", *vllms]
