@@ -184,6 +184,12 @@ class ScoreMetrics:
             "Reports of an engine that could not be read.",
             registry=registry,
         )
+        # With several API servers they are pages of files, which a full disk cannot extend.
+        for reason in UNSCORABLE | RETRIED | {"error", "no_key", "no_scorer", "unreadable"}:
+            self.requests.labels("unscored", reason)
+            self.late_scores.labels(reason)
+        for outcome, reason in (("scored", ""), ("explicit", ""), ("late", "timeout")):
+            self.requests.labels(outcome, reason)
 
     def count(self, outcome: str, reason: str = "") -> None:
         """Count a request."""

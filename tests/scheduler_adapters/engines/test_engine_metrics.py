@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import values
 
 from scheduler_adapters.engines import engine_metrics
 from scheduler_adapters.engines.engine_metrics import (
@@ -222,6 +223,20 @@ def test_a_timeline_is_written_where_the_environment_says(
     assert log._instance == 3
     log.close()
     assert (tmp_path / "t.jsonl").exists()
+
+
+def test_no_metric_of_an_engine_is_a_page_of_a_file(
+    idle_scheduler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a full disk the first write to such a page would end the process."""
+    (tmp_path / "files").mkdir()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "files"))
+    monkeypatch.setattr(values, "ValueClass", values.MultiProcessValue())
+    monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
+    *_, export = observers_from_environment(idle_scheduler, thinks=True)
+    export.stepped(10.0)
+    export.close()
+    assert not list((tmp_path / "files").iterdir())
 
 
 def test_metrics_are_exported_now_and_then_and_when_the_engine_falls_idle(

@@ -1,4 +1,4 @@
-"""A writer that is blocked or fails delays nobody; what is dropped is counted and logged once."""
+"""A writer that is blocked or fails delays no step; drops are counted and logged once."""
 
 import threading
 from collections.abc import Sequence
