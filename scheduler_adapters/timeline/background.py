@@ -26,7 +26,8 @@ class Drops:
     def add(self, number: int, why: object) -> None:
         """Count dropped items."""
         if not self.count:
-            log.warning("%s: some are dropped (%s); this is logged once", self.what, why)
+            # Not a warning: vLLM's API server logs errors only.
+            log.error("%s: some are dropped (%s); this is logged once", self.what, why)
         self.count += number
 
 
