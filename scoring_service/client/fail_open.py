@@ -13,9 +13,11 @@ import asyncio
 import threading
 import time
 from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
 from itertools import chain
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.channel import PLAINTEXT, ClientSecurity, Connection, check_seconds
 from scoring_service.client.codec import Score, read_batch, write_batch
+from scoring_service.proto.status import CLIENT_KEY
 
 SILENT_S: Final = 1.0
 """Seconds without any answer after which time-outs count as failures."""
@@ -202,8 +205,11 @@ class FailOpenScorer(Connection):
         left_s = max(waiter.deadline_s for waiter in batch) - time.monotonic()
         try:
             request = write_batch([waiter.prompt for waiter in batch], self._target_model)
+            options = self._options(max(left_s, 0.0))
+            if any(waiter.client for waiter in batch):
+                options["metadata"] += ((CLIENT_KEY, _names(batch)),)
             with self._errors():
-                rpc = self._stub.ScoreBatch.future(request, **self._options(max(left_s, 0.0)))
+                rpc = self._stub.ScoreBatch.future(request, **options)
         except ScoringError as error:
             self._landed(batch, error)
             return
@@ -265,6 +271,12 @@ class FailOpenScorer(Connection):
             # Answers to calls made together arrive together: one of them hides no silence.
             self._silence_s = max(now_s - since_s, 0.9 * self._silence_s)
             self._answered_s = now_s
+
+
+def _names(batch: Sequence[_Waiter]) -> str:
+    """Return names for the clients of prompts that show nothing of keys and addresses."""
+    names = [blake2b(waiter.client.encode(), digest_size=8).hexdigest() for waiter in batch]
+    return ",".join(names if len(set(names)) > 1 else names[:1])
 
 
 def _reason(result: Score | ScoringError) -> str:

@@ -72,6 +72,8 @@ METRICS_PATHS: Final = ("/metrics", "/metrics/")
 ACCEPTED: Final = frozenset({b"accept", b"accept-encoding"})
 GRACE_S: Final = 0.5
 """Seconds in which open answers may end after the engine's own `--shutdown-timeout`."""
+_ANY_MODEL: Final = ("VLLM_SKIP_MODEL_NAME_VALIDATION", "VLLM_ALLOW_RUNTIME_LORA_UPDATING")
+"""Variables with which vLLM also takes names of models that it has not loaded."""
 UNSCORABLE: Final = frozenset({"no_text", "budget", "invalid_prompt"})
 """Reasons for no score that a client controls: token ids, images only or too many prompts in a
 request; too many requests at once; text that cannot be encoded."""
@@ -304,7 +306,10 @@ class ScoreMiddleware:
             user_class = self.classes.of(scope["headers"], _peer(scope))
             added = self.classes.annotations(user_class)
             prompts = () if self.scorer is None else prompts_of(body)
-            added |= await self._score(body, prompts, client)
+            if _has_model(scope, body.get("model")):
+                added |= await self._score(body, prompts, client)
+            else:
+                self.metrics.count("unscored", "unknown_model")
         if is_changed or added:
             content = client_bodies.attached(content, body, added, path, is_changed=is_changed)
             scope, message = _with_body(scope, content)
@@ -496,6 +501,15 @@ def _network_of(address: str | None) -> str:
     """Return a client's address, or its IPv6 network, of which it has all addresses."""
     found = address_of(address) if ":" in (address or "") else None
     return str(int(found) >> 64 if isinstance(found, IPv6Address) else found or address or "")
+
+
+def _has_model(scope: Scope, name: object) -> bool:
+    """Return False if vLLM has no model of that name, and so refuses the request."""
+    models = getattr(getattr(scope.get("app"), "state", None), "openai_serving_models", None)
+    if models is None or not name or not isinstance(name, str):
+        return True
+    is_open = any(os.environ.get(each, "0").lower() in ("1", "true") for each in _ANY_MODEL)
+    return is_open or models.is_base_model(name) or name in models.lora_requests
 
 
 def _bound_end(scope: Scope) -> None:

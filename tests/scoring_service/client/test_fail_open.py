@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
 from types import SimpleNamespace
 
 import pytest
@@ -25,10 +26,14 @@ from tests.scoring_service.waiting import wait_until
 @pytest.fixture
 def held(server, monkeypatch):
     """Calls to the service wait for `proceed`; `asked` holds the prompts of each."""
-    held, real = SimpleNamespace(asked=[], proceed=threading.Event()), server.service.begin
+    held, real = (
+        SimpleNamespace(asked=[], calls=[], proceed=threading.Event()),
+        server.service.begin,
+    )
 
     def slow(prompts, *rest):
         held.asked.append(list(prompts))
+        held.calls.append(rest[1])
         held.proceed.wait(60)
         return real(prompts, *rest)
 
@@ -148,6 +153,11 @@ def test_clients_take_turns_and_none_has_all_the_calls(server, held):
     first_b1 = next(n for n, prompts in enumerate(held.asked) if "b 1" in prompts)
     assert first_b1 < len(held.asked) / 2  # not behind the flood
     assert max(map(len, held.asked)) <= 4
+    for prompts, call in zip(held.asked, held.calls, strict=True):  # Each prompt is its client's.
+        owners = call.owners or [call.client] * len(prompts)
+        assert [owner.name for owner in owners] == [
+            blake2b(prompt[0].encode(), digest_size=8).hexdigest() for prompt in prompts
+        ]
 
 
 def test_it_recovers_when_the_service_is_back(serve):

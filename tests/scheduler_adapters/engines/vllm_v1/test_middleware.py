@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,7 @@ class Bench:
         client: tuple[str, int] | None = ("10.1.2.3", 5),
         more_headers: Sequence[tuple[bytes, bytes]] = (),
         method: str = "POST",
+        app: Any = None,
     ) -> list[Any]:
         given = {"content-type": content_type, "content-length": str(len(content))}
         given |= headers or {}
@@ -177,6 +179,7 @@ class Bench:
                 *more_headers,
             ],
             "client": client,
+            "app": app,
         }
         await self.middleware(scope, receive, send)
         return sent
@@ -240,6 +243,28 @@ def test_a_request_that_vllm_refuses_costs_no_score(key: str | None) -> None:
     assert bench.count("unscored", "no_key") == 1
     bench.post({"prompt": "hello"}, headers={"Authorization": "Bearer sk-right"})
     assert scorer.asked == ["hello"]
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "is_scored"),
+    [
+        ("served", "0", True),
+        ("adapter", "0", True),
+        (None, "0", True),
+        ("none", "0", False),
+        ("none", "1", True),
+    ],
+)
+def test_a_request_for_an_unknown_model_costs_no_score(
+    name: str | None, variable: str, is_scored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", variable)
+    models = SimpleNamespace(is_base_model="served".__eq__, lora_requests={"adapter": 1})
+    bench = Bench(scorer := FakeScorer())
+    app = SimpleNamespace(state=SimpleNamespace(openai_serving_models=models))
+    bench.post({"prompt": "hello", "model": name}, app=app)
+    assert scorer.asked == ["hello"] * is_scored
+    assert bench.count("unscored", "unknown_model") == (not is_scored)
 
 
 MESSAGES = [{"role": "user", "content": "hello"}]
