@@ -24,6 +24,8 @@ from scoring_service.shares import NOBODY, Client, Entry, FairQueue
 
 _LOOKAHEAD: Final = 32
 """Queued prompts considered for a batch: the queue is not ordered by length."""
+_MAX_DELAY: Final = 1.25
+"""Longest run with prompts of other clients / run of the prompt in turn alone."""
 _SMOOTHING: Final = 0.05
 """Weight of one run in the estimate of `MicroBatcher.slowdown`."""
 _HEADROOM: Final = 0.2
@@ -248,6 +250,8 @@ class MicroBatcher:
             longest = max(tokens, len(other.ids))
             together_s = costs.predict_s(len(companions) + 2, longest)
             cheaper = longest <= costs.max_batched_tokens and together_s < cost_s + other.cost_s
+            is_own = waiting.path[-1] is entry.path[-1]
+            cheaper &= is_own or together_s <= _MAX_DELAY * job.cost_s
             if cheaper and now_s + together_s <= min(job.call.deadline_s, other.call.deadline_s):
                 companions.append(other)
                 self._queue.leave(waiting, is_served=True)

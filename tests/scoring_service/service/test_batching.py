@@ -478,3 +478,43 @@ def test_whatever_callers_do_all_get_an_answer_and_the_batcher_ends_idle(calls, 
     assert batcher._queue.all.cost == pytest.approx(0)
     assert batcher._running_s == pytest.approx(0)
     assert batcher.predicted_wait_s() == 0
+
+
+# Shares: between clients the predicted compute counts, not deadlines and not the number of calls.
+
+GREEDY, HONEST = Client("greedy"), Client("honest")
+
+
+def call_of(held, client, timeout_s):
+    return Call(held.clock() + timeout_s, client)
+
+
+def test_a_flood_of_one_client_delays_anothers_prompt_by_its_share_and_refuses_none():
+    held = Held(SECOND, max_queued=20)
+    flood = held.ask(*range(100, 130), call=call_of(held, GREEDY, 50.0))
+    refused = sum(isinstance(job.result, ServiceOverloaded) for job in flood.jobs)
+    assert refused == 10
+    # In 8.75 s there is room for one that runs, three of each client, and its own.
+    honest = held.ask(1, 2, 3, call=call_of(held, HONEST, 8.75))
+    assert held.batcher.predicted_wait_s(HONEST, 1e9) == 1.0 + 3 + 3
+    assert not any(isinstance(job.result, ServiceOverloaded) for job in honest.jobs)
+    assert sorted(held.end()[:6]) == [[1], [2], [3], [100], [101], [102]]
+    assert honest.results == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(("together_s", "shared"), [(1.2, [1, 100]), (1.5, [100, 101])])
+def test_a_prompt_shares_a_run_with_other_clients_where_that_delays_it_little(together_s, shared):
+    held = Held(CostTable((8,), {1: (1.0,), 2: (together_s,)}))
+    held.ask(1, call=call_of(held, HONEST, 90.0))
+    held.ask(100, 101, call=call_of(held, GREEDY, 30.0))
+    assert shared in [sorted(run) for run in held.end()]
+
+
+def test_prompts_of_a_mixed_call_are_their_own_clients():
+    held = Held(SECOND)
+    call = Call(held.clock() + 90.0, HONEST)
+    ended = SimpleQueue()
+    names = [(n, GREEDY if n < 104 else HONEST) for n in range(100, 106)]
+    jobs = [Job(held.model, [n] * 8, call, ended.put, client) for n, client in names]
+    held.batcher.submit(jobs, call)
+    assert [run[0] for run in held.end()] == [100, 104, 101, 105, 102, 103]
