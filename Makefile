@@ -83,6 +83,7 @@ pins:
 
 soak: setup
 	@$(PY) tests/soak.py
+	@LENGTHWISE_FLOOD_S=60 $(PY) -m pytest -q tests/scoring_service/deploy/test_envoy.py
 
 mutants: setup
 	@$(PY) -m pip install --disable-pip-version-check -qq -c .ci/constraints.txt -e ".[mutants]"

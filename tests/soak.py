@@ -52,6 +52,10 @@ TABLE: dict[str, Callable[[Service, float], object]] = {
     "500 half scrapes": lambda s, t: attacks.half_scrapes(s.metrics, t),
     "300 silent connections": lambda s, t: attacks.silent_connections(s.target, t),
     "4 clients with heavy texts": lambda s, t: attacks.heavy_texts(s.target, t),
+    "2 callers with full batches": lambda s, t: attacks.batches(s.target, t),
+    "4 connections of refused calls": lambda s, t: attacks.refused_calls(s.target, t),
+    "520 idle connections of one address": lambda s, t: attacks.idle_connections(s.target, t),
+    "8 connections that read no answer": lambda s, t: attacks.slow_readers(s.target, t),
 }
 """Attacks by name; `--table` measures what honest callers see of each."""
 

@@ -70,7 +70,7 @@ class CallLifecycle:
         def admit(direct: DirectCall) -> bool:
             try:
                 if tokens is not None:
-                    direct.caller = str(tokens.check(direct.metadata))
+                    direct.caller = f"token {tokens.check(direct.metadata)}"
                 if needs_worker and not self.workers.has_room(Client(direct.caller)):
                     raise self._too_much()
             except ScoringError as error:

@@ -299,7 +299,7 @@ def slow_readers(target: str, seconds: float, *, connections: int = 8) -> None:
 
 
 FLOODS = (continuation_flood, settings_flood, idle_connections, slow_readers)
-"""Attacks below gRPC, from an address of their own."""
+"""Attacks below gRPC, from an address of their own; see `deploy/test_envoy.py`."""
 ATTACKS: dict[str, Attack] = {
     attack.__name__: attack
     for attack in (
@@ -310,7 +310,6 @@ ATTACKS: dict[str, Attack] = {
         malformed_messages,
         refused_calls,
         batches,
-        *FLOODS,
     )
 }
 """Those on the service's own port; `half_scrapes` has the metrics' port for its target."""

@@ -88,7 +88,7 @@ def deployed(request, tmp_path_factory):
 @pytest.mark.parametrize("flood", FLOODS, ids=lambda flood: flood.__name__)
 def test_a_flood_leaves_memory_below_the_units_and_new_clients_served(deployed, flood):
     pids, target = deployed
-    seconds = float(os.environ.get("LENGTHWISE_FLOOD_S", "2"))
+    seconds = float(os.environ.get("LENGTHWISE_FLOOD_S", "1"))
     with ThreadPoolExecutor(1) as pool:
         under_way, asked = pool.submit(flood, target, seconds), []
         while not under_way.done():

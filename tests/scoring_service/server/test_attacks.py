@@ -26,8 +26,13 @@ from tests.scoring_service.waiting import no_messages, rss_bytes, wait_until
 from tests.soak import soak
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("batches", "refused_calls") else [pytest.mark.slow])
+        for name in ATTACKS
+    ],
+)
 def test_an_attack_costs_honest_callers_nothing_and_ends_with_the_process(tiny_bundle, name):
     with serving(tiny_bundle) as (process, target):
         with honest_callers(target, timeout_s=60) as honest:

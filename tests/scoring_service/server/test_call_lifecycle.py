@@ -11,9 +11,11 @@ from lengthwise.errors import AccessDenied, InvalidPrompt
 from scoring_service.client import ScoringClient
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.proto import scoring_pb2 as pb
+from scoring_service.proto.status import CLIENT_KEY
 from scoring_service.server.call_lifecycle import CallLifecycle, Method, parse
 from scoring_service.server.metrics import Metrics
 from scoring_service.server.rpc import scoring_methods
+from scoring_service.server.security import BearerTokens
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.scoring import ScoringService
 from scoring_service.transport.limits import Workers
@@ -78,6 +80,29 @@ def test_a_call_without_a_deadline_has_the_services(calls, monkeypatch, given_s,
     method = scoring_methods(calls.service)["Score"]
     calls.handle("Score", method, direct, pb.ScoreRequest(prompt="yes").SerializeToString())
     assert before_s + expected_s <= begun[0].deadline_s <= time.monotonic() + expected_s
+
+
+@pytest.mark.parametrize(
+    ("names", "clients"),
+    [
+        ((), [("token 1", "")] * 2),
+        (("a",), [("token 1", "a")] * 2),
+        (("a,b", "c"), [("token 1", "a"), ("token 1", "b")]),
+        (("a,b,c",), [("token 1", "")] * 2),
+        (("x" * 99,), [("token 1", "x" * 64)] * 2),
+    ],
+)
+def test_a_caller_may_name_the_clients_of_its_prompts(calls, monkeypatch, names, clients):
+    begun, request = [], pb.ScoreBatchRequest(prompts=["yes", "no"]).SerializeToString()
+    monkeypatch.setattr(calls.service, "begin", lambda *arguments: begun.append(arguments[2]))
+    direct = Direct()
+    direct.metadata = [("authorization", "Bearer two"), *((CLIENT_KEY, name) for name in names)]
+    calls.tokens = BearerTokens(["one", "two"])
+    method = scoring_methods(calls.service)["ScoreBatch"]
+    assert calls.admission("ScoreBatch", method)(direct)
+    calls.handle("ScoreBatch", method, direct, request)
+    (call,) = begun
+    assert [tuple(each) for each in call.owners or [call.client] * 2] == clients
 
 
 def test_bytes_that_are_no_message_are_an_invalid_prompt():
