@@ -33,6 +33,8 @@ class Traits:
     is_static: bool = False
     """The rank depends only on the request's fixed fields and its phase, up to a `then`, and the
     step rule at most on the size of the KV memory. Fast simulators compute such ranks once."""
+    shares: Mapping[str, int] | None = None
+    """Weights of user classes if clients share the service (`FairShares`); None: they do not."""
 
 
 class Policy(ABC):

@@ -50,6 +50,8 @@ class RequestView:
     user_class: str = ""
     tbt_s: float | None = None
     """Target time between tokens; None without a target."""
+    client: str = ""
+    """Name of the sender, for shares between clients."""
     quantiles: tuple[tuple[float, float], ...] = ()
     """Predicted length as (fraction, tokens), both ascending; empty without a prediction."""
     phase: Phase = Phase.WAITING

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import yaml
 
@@ -76,6 +76,9 @@ class ServeConfig(ScoreConfig):
     guard: GuardKind | None = None
     """Guard of PARS. overtaking (the default) limits the later arrivals served before a request;
     waiting ranks requests by arrival once they have waited for 120 s."""
+    shares: dict[str, int] | Literal["none"] = field(default_factory=dict)
+    """Fair shares of clients (by API key, else address) and weights of their classes, e.g.
+    {"paying": 3}; other classes have weight 1. none: the policy orders all requests together."""
     start_without_scorer: bool = False
     """Start without an answer of the scoring service; until it answers, requests are served in
     order of arrival."""
@@ -126,6 +129,7 @@ class ServeConfig(ScoreConfig):
             ),
             classes=None if self.classes is None else str(self.classes.resolve()),
             client_hints=self.client_hints,
+            shares=self.shares != "none",
             key_hashes=[hash_of(key) for key in self.api_keys],
         )
 
@@ -141,7 +145,8 @@ class ServeConfig(ScoreConfig):
     def additional_config(self) -> dict[str, Any]:
         """The settings of the engine process."""
         guard = {} if self.guard is None else {"guard": self.guard}
-        return {SETTINGS: {**guard, **self.settings, "policy": self.policy}}
+        shares = {} if self.shares == "none" else {"shares": self.shares}
+        return {SETTINGS: {**guard, **self.settings, **shares, "policy": self.policy}}
 
 
 @common_options(

@@ -36,7 +36,7 @@ def displace(residents: Residents[Item], waiting: RankedQueue[Item], step: Step[
     view = residents.view
     while step.budget.num_admissions < step.budget.max_admissions:
         # From the first each time: an eviction queues the victim.
-        others = (item for item in waiting if item not in step.seated)
+        others = (item for item in waiting.in_order() if item not in step.seated)
         best = next((item for item in others if not view.is_blocked(item, step.seated)), None)
         if best is None or best.lengthwise.view.number in step.evicted:
             return
@@ -44,6 +44,7 @@ def displace(residents: Residents[Item], waiting: RankedQueue[Item], step: Step[
             return
         step.free_blocks -= view.need(best)[1]
         step.seated.append(best)
+        waiting.plan(best)
         step.budget.num_admissions += 1
 
 

@@ -154,6 +154,7 @@ class Planner(Generic[Item]):
                     break
             if not budget.rule.displace:
                 self._admit(step, lane)
+        waiting.unplan()
         return Plan(
             num_tokens=budget.num_decodes + step.prefill_tokens,
             admitted=step.admitted,

@@ -19,6 +19,7 @@ from lengthwise.errors import InvalidDecision
 from scheduler_adapters.planner.late_scores import LateScore, LateScores
 from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.planner.request_annotations import AnnotationCounts, request_key
+from scheduler_adapters.policies.fair_shares import ServiceShares, Share
 from scheduler_adapters.policy import Policy, ask_rank, describe
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
@@ -77,6 +78,7 @@ class Ranker:
         think_end: tuple[int, ...] = (),
     ) -> None:
         self.policy = policy
+        self.shares = ServiceShares.of(policy)
         self.clock = clock
         self.think_end = think_end
         self.load = LoadView()
@@ -128,6 +130,8 @@ class Ranker:
                 self._use_late(tracked, late)
         self._median.arrived(tracked.view)
         self.load.num_waiting += 1  # until the next step counts anew
+        if self.shares is not None:
+            self.shares.waits(tracked.view)
         self.set_rank(tracked, ask_rank(self.policy, tracked.view, self.load))
         for observer in self.observers:
             observer.queued(tracked.view, now_s)
@@ -159,6 +163,8 @@ class Ranker:
                 self.expire(item.lengthwise)
                 queue.add(item)
         self.load.num_waiting = sum(map(len, queues))
+        if self.shares is not None and self.shares.is_contended:
+            self.shares.refresh()
         return now_s
 
     def admitted(self, tracked: RankedRequest, started_s: float) -> None:
@@ -190,6 +196,8 @@ class Ranker:
         view.phase = Phase.WAITING
         view.generated_tokens = generated_tokens
         view.preemptions = preemptions
+        if self.shares is not None:
+            self.shares.waits(view)
         self.rerank(tracked)
         for observer in self.observers:
             observer.evicted(view, self.load.now_s)
@@ -355,24 +363,74 @@ class RankTimers(Generic[Item]):
 
 
 class RankedQueue(RankOrder[Item]):
-    """Waiting items in order, with a timer for each ending rank."""
+    """Waiting items in order, with a timer for each ending rank.
 
-    def __init__(self) -> None:
+    With `shares` that order holds inside a client, and clients take turns in each lane. `plan`
+    charges an item to its client as its admission would, and hides it until `unplan`.
+    """
+
+    def __init__(self, shares: ServiceShares | None = None) -> None:
         super().__init__()
         self._timers: RankTimers[Item] = RankTimers(self.find, self.entries)
+        self._shares = shares
+        self._of: dict[Share, RankOrder[Item]] = {}
+        self._plans: dict[int, Callable[[], None]] = {}
 
     def add(self, item: Item) -> None:
         super().add(item)
         self._timers.add(item.lengthwise)
+        if self._shares is not None:
+            share = self._shares.share_of(item.lengthwise.view)
+            self._of.setdefault(share, RankOrder()).add(item)
 
     def remove(self, number: int) -> Item | None:
         item = super().remove(number)
         self._timers.drop_ended()
+        if self._shares is not None and item is not None:
+            share = self._shares.share_of(item.lengthwise.view)
+            self._of[share].remove(number)
+            if not self._of[share]:
+                del self._of[share]
         return item
+
+    def plan(self, item: Item) -> None:
+        """Count an item as admitted by the step in the making."""
+        if self._shares is not None:
+            view = item.lengthwise.view
+            self._plans[view.number] = self._shares.plan(view)
+
+    def unplan(self) -> None:
+        """Take back all plans."""
+        while self._plans:
+            self._plans.popitem()[1]()
+
+    def in_lane(self, lane: float) -> Iterable[RankEntry[Item]]:  # type: ignore[override]
+        """Return the entries with this `Rank.lane`, in order; one passed over is planned."""
+        return super().in_lane(lane) if self._shares is None else self._in_turns(lane, self._shares)
+
+    def _in_turns(self, lane: float, shares: ServiceShares) -> Iterator[RankEntry[Item]]:
+        left = {
+            share: (entry for entry in order.in_lane(lane) if entry[2] not in self._plans)
+            for share, order in self._of.items()
+        }
+        firsts = {share: entry for share in left for entry in itertools.islice(left[share], 1)}
+        while firsts:
+            share = shares.next_of(firsts)
+            entry = firsts.pop(share)
+            yield entry
+            self.plan(entry[3])
+            firsts.update((share, entry) for entry in itertools.islice(left[share], 1))
+
+    def in_order(self) -> Iterator[Item]:
+        """Yield the items in the order of their admission; one passed over is planned."""
+        lane = -inf
+        while (lane := self.lane_after(lane)) < inf:
+            for entry in self.in_lane(lane):
+                yield entry[3]
 
     def first(self) -> Item:
         """Return the most urgent item; IndexError if the queue is empty."""
-        return self.entries[0][3]
+        return self.entries[0][3] if len(self._of) < 2 else next(self.in_order())
 
     def pop_first(self) -> Item:
         """Remove and return the most urgent item; IndexError if the queue is empty."""
@@ -382,7 +440,11 @@ class RankedQueue(RankOrder[Item]):
 
     def first_few(self, count: int) -> list[Item]:
         """Return the most urgent `count` items, or all of a shorter queue."""
-        return [entry[3] for entry in self.entries[:count]]
+        if len(self._of) < 2:
+            return [entry[3] for entry in self.entries[:count]]
+        few = list(itertools.islice(self.in_order(), count))
+        self.unplan()
+        return few
 
     def pop_expired(self, now_s: float) -> list[Item]:
         """Remove and return every item whose rank ended at or before `now_s`."""

@@ -12,6 +12,7 @@ counted.
 | lengthwise_class | name of the user's class, for policies with classes |
 | lengthwise_tbt_s | target time between tokens, seconds > 0 |
 | lengthwise_limits | set by experiments: least and most tokens of output that the policy sees |
+| lengthwise_client | set by the middleware: name of the sender, for shares between clients |
 | lengthwise_request_key | set by the middleware, which may send the score later: 32 hex digits |
 
 Quantiles are one flat list because vLLM takes no objects here. Fractions in (0, 1) rise, tokens do
@@ -36,6 +37,7 @@ QUANTILES: Final = "lengthwise_quantiles"
 USER_CLASS: Final = "lengthwise_class"
 TBT_S: Final = "lengthwise_tbt_s"
 LIMITS: Final = "lengthwise_limits"
+CLIENT: Final = "lengthwise_client"
 REQUEST_KEY: Final = "lengthwise_request_key"
 FROM_CLIENTS: Final = frozenset({SCORE, QUANTILES, USER_CLASS, TBT_S})
 """Annotations that a permitted client may send itself."""
@@ -55,6 +57,8 @@ def annotations_of(requests: Requests, row: int) -> dict[str, Any]:
     for name, value in ((SCORE, requests.score[row]), (TBT_S, requests.tbt_s[row])):
         if not isnan(value):
             found[name] = float(value)
+    if client := str(requests.client[row]):
+        found[CLIENT] = client
     if requests.score_delay_s[row] > 0 and found.pop(SCORE, None) is not None:
         found[REQUEST_KEY] = f"{row:032x}"
     return found
@@ -154,6 +158,7 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     SCORE: ("score", _finite),
     USER_CLASS: ("user_class", _text),
     TBT_S: ("tbt_s", _positive),
+    CLIENT: ("client", _text),
     QUANTILES: ("quantiles", _quantiles),
     LIMITS: ("limits", _limits),
 }

@@ -1,5 +1,5 @@
 """One file per scheduler: a request's view as input, its rank as output.
 
-Start with `fcfs.py`, then `shortest_predicted.py`. `starvation_guard.py` and `class_priority.py`
-wrap another policy and change its ranks.
+Start with `fcfs.py`, then `shortest_predicted.py`. `starvation_guard.py` and `fair_shares.py`
+wrap another policy.
 """

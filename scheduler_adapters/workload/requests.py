@@ -47,6 +47,8 @@ class Requests:
     min_tokens: Floats
     max_tokens: Floats
     """Least and most output tokens that the request itself allows; inf: no limit."""
+    client: NDArray[np.str_]
+    """Name of the sender, for shares between clients."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -78,6 +80,7 @@ def make_requests(
     score_s: ArrayLike = 0.0,
     min_tokens: ArrayLike = 0.0,
     max_tokens: ArrayLike = np.inf,
+    client: ArrayLike = "",
     path: str | PathLike[str] | None = None,
 ) -> Requests:
     """Return checked columns in order of arrival (stable; sorting is logged).
@@ -109,6 +112,7 @@ def make_requests(
         max_tokens=np.nan_to_num(
             check.numbers("max_tokens", max_tokens), nan=np.inf, posinf=np.inf
         ),
+        client=check.names("client", client),
     )
     delay_s = np.maximum(requests.score_delay_s - requests.arrival_s, 0.0)
     requests.score_delay_s[:] = np.nan_to_num(delay_s, nan=np.inf, posinf=np.inf)

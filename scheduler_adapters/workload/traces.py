@@ -23,7 +23,10 @@ log = logging.getLogger(__name__)
 _EXTRAS = {
     "scores": ("score", "scores"),
     "request_id": ("request_id",),
-    **{name: (name,) for name in ("user_class", "tbt_s", "score_s", "min_tokens", "max_tokens")},
+    **{
+        name: (name,)
+        for name in ("user_class", "tbt_s", "score_s", "min_tokens", "max_tokens", "client")
+    },
 }
 """Further columns of a plain table."""
 

@@ -157,7 +157,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         self.lengthwise = self._make_ranker()
         self._measuring = measuring(self.lengthwise.observers)
         self.planner: Planner[RequestState] | None = None
-        self._queue: RankedQueue[RequestState] = RankedQueue()
+        self._queue: RankedQueue[RequestState] = RankedQueue(self.lengthwise.shares)
         if plans_steps(self.lengthwise.policy):
             self.planner = Planner(self.lengthwise, TransformersView(self), self._queue)
         self._running: Sequence[Any] = ()
@@ -220,6 +220,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         self.block_new_requests &= not cancelled
         for state in cancelled:
             self._queue.remove(state.lengthwise.view.number)
+            if self.lengthwise.shares is not None:
+                self.lengthwise.shares.leaves(state.lengthwise.view)
             self.lengthwise.late_scores.forget(state.request_id)
             if self.planner is not None:
                 self.planner.residents.left(state)
@@ -283,6 +285,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         for state in offered:
             if state.request_id in self.active_requests:
                 self._queue.remove(state.lengthwise.view.number)
+                if self.lengthwise.shares is not None:
+                    self.lengthwise.shares.starts(state.lengthwise.view, _counter(state))
                 if self.planner is not None:
                     self.planner.residents.admitted(state)
                 self.lengthwise.admitted(state.lengthwise, self._step_start_s)
@@ -312,6 +316,9 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             for state in self._left.values():
                 observer.finished(state.lengthwise.view, now_s)
             observer.stepped(now_s)
+        if ranker.shares is not None:
+            for state in self._left.values():
+                ranker.shares.leaves(state.lengthwise.view)
         self._running = ()
         self._left.clear()
         if self.planner is not None:
@@ -336,6 +343,10 @@ def _limits(state: RequestState) -> tuple[float, float]:
     """Return the least and the most output tokens; without an end of sequence these are equal."""
     most = inf if state.max_new_tokens is None else state.max_new_tokens
     return 0 if state._eos_token_ids else most, most
+
+
+def _counter(state: RequestState) -> Callable[[], int]:
+    return lambda: len(output_of(state))
 
 
 def _sequences(state: RequestState) -> list[RequestState]:

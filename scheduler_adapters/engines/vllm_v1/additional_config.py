@@ -1,18 +1,20 @@
-"""Our part of vLLM's `additional_config`: the policy, its settings, and the end of thinking.
+"""Our part of vLLM's `additional_config`: policy, settings, shares, and the end of thinking.
 
     {"lengthwise": {"policy": "pars", "starve_after_s": 60, "think_end": [128014]}}
 
-It carries the settings to the engine process. Imports no engine.
+`"shares": {"paying": 3}` gives clients shares, and classes these weights. It carries the settings
+to the engine process. Imports no engine.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from lengthwise.errors import ConfigError, require
+from scheduler_adapters.policies.fair_shares import FairShares
 from scheduler_adapters.policy import POLICIES, Policy, load_serving_policy
 
 SETTINGS: Final = "lengthwise"
-_OURS: Final = ("policy", "think_end")
+_OURS: Final = ("policy", "shares", "think_end")
 
 
 def configured_policy(additional_config: Any, name: str | None = None) -> Policy:
@@ -27,7 +29,11 @@ def configured_policy(additional_config: Any, name: str | None = None) -> Policy
             f"additional_config[{SETTINGS!r}] names policy {named!r}, --scheduler-cls {name!r}; "
             f"name one of {', '.join(sorted(POLICIES))}, or package.module:callable, once"
         )
-    return load_serving_policy(named, **{k: v for k, v in settings.items() if k not in _OURS})
+    policy = load_serving_policy(named, **{k: v for k, v in settings.items() if k not in _OURS})
+    weights = settings.get("shares")
+    holds = weights is None or isinstance(weights, Mapping)
+    require("shares", repr(weights), holds, 'weights of classes, such as {"paying": 3}')
+    return policy if weights is None else FairShares(policy, weights=weights)
 
 
 def configured_think_end(additional_config: Any) -> tuple[int, ...]:

@@ -14,7 +14,12 @@ from typing import Any, Final
 
 from lengthwise.tables import prompt_text
 from scheduler_adapters.engines.user_classes import first_header
-from scheduler_adapters.planner.request_annotations import FROM_CLIENTS, LIMITS, REQUEST_KEY
+from scheduler_adapters.planner.request_annotations import (
+    CLIENT,
+    FROM_CLIENTS,
+    LIMITS,
+    REQUEST_KEY,
+)
 
 XARGS: Final = "vllm_xargs"
 PRIORITY: Final = "priority"
@@ -139,7 +144,7 @@ def own_hints(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def drop_hints(body: dict[str, Any], keys: Iterable[str]) -> bool:
     """Remove hints and what only we set from a body; return whether there was one."""
-    carriers, dropped = _carriers(body), {*keys, LIMITS, REQUEST_KEY}
+    carriers, dropped = _carriers(body), {*keys, CLIENT, LIMITS, REQUEST_KEY}
     found = [(carrier, key) for carrier in carriers for key in carrier.keys() & dropped]
     for carrier, key in found:
         del carrier[key]

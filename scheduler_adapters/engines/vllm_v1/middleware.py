@@ -46,6 +46,7 @@ from scheduler_adapters.engines.user_classes import (
 from scheduler_adapters.engines.vllm_v1 import client_bodies
 from scheduler_adapters.engines.vllm_v1.client_bodies import HINT_HEADERS, PRIORITY, Prompts
 from scheduler_adapters.planner.request_annotations import (
+    CLIENT,
     FROM_CLIENTS,
     REQUEST_KEY,
     SCORE,
@@ -127,6 +128,8 @@ class MiddlewareConfig(ScoreConfig):
     key_hashes: Sequence[str] = field(default_factory=list)
     """SHA-256 of vLLM's API keys, in hex; requests with other keys are not scored. Empty: every
     request is scored."""
+    shares: bool = False
+    """True: the engine is given a hash of each request's client, for shares between clients."""
     made_folder: str | None = None
     """Folder that vLLM's processes share, to be removed when the API server ends."""
 
@@ -305,6 +308,8 @@ class ScoreMiddleware:
         if prompts_of is not None:
             user_class = self.classes.of(scope["headers"], _peer(scope))
             added = self.classes.annotations(user_class)
+            if self.config.shares:
+                added[CLIENT] = hash_of(client.name)[:16]
             prompts = () if self.scorer is None else prompts_of(body)
             if _has_model(scope, body.get("model")):
                 added |= await self._score(body, prompts, client)

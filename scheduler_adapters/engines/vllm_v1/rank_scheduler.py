@@ -80,7 +80,8 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
     def __init__(self, ranker: Ranker, waiting: "RankQueue | None" = None) -> None:
         self._ranker = ranker
         self._waiting = waiting
-        self.queue: RankedQueue[Request] = RankedQueue()
+        self._shares = ranker.shares if waiting is None else None
+        self.queue: RankedQueue[Request] = RankedQueue(self._shares)
         self.planner: Planner[Request] | None = None
         self.offered: list[Request] | None = None
         """While a planned step is scheduled: the only requests shown to the engine, in reverse."""
@@ -91,6 +92,8 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
             self._waiting.add_request(request)
             return
         tracked = _tracked(request, self._ranker)
+        if self._shares is not None:
+            self._shares.returns(tracked.view)
         if tracked.view.phase is not Phase.WAITING:  # a session between two turns
             tracked.view.phase = Phase.WAITING
             self._ranker.rerank(tracked)
@@ -119,7 +122,9 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
         else:
             request = self.offered.pop()
             self.queue.remove(_number(request))
-        if self.planner is not None or self._ranker.observers:
+        if self._shares is not None:
+            self._shares.starts(request.lengthwise.view, request._output_token_ids.__len__)
+        if self.planner is not None or self._ranker.observers or self._shares is not None:
             self._popped.append(request)
         return request
 
@@ -203,7 +208,7 @@ class RankMixin:
         self._lengthwise_step_start_s = ranker.begin_step(
             self.waiting.queue, self._lengthwise_holders.queue
         )
-        if planner is None and not ranker.observers:
+        if planner is None and not ranker.observers and ranker.shares is None:
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
         plan = None
         if planner is not None:
@@ -217,7 +222,7 @@ class RankMixin:
         finally:
             if limits is not None:
                 _unlimit(self, *limits)
-        self._lengthwise_admit()
+        self._lengthwise_admit(output)
         # The engine may schedule nothing for a reason unknown to the plan (a grammar that
         # compiles, a block counted otherwise). Then the next step is its own.
         self._lengthwise_stalled = plan is not None and not output.total_num_scheduled_tokens
@@ -250,11 +255,13 @@ class RankMixin:
             planner.residents.left(request)
         if request.status is not _ABORTED and hasattr(request, "lengthwise"):
             self.lengthwise.finished(request.lengthwise, request.num_output_tokens)
+        if self.lengthwise.shares is not None and hasattr(request, "lengthwise"):
+            self.lengthwise.shares.leaves(request.lengthwise.view)
         if self.lengthwise.observers:
             self._lengthwise_left[request.request_id] = request
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
-    def _lengthwise_admit(self) -> None:
+    def _lengthwise_admit(self, output: Any) -> None:
         resumed = self._lengthwise_holders.take_admitted()
         for request in resumed:
             tracked = request.lengthwise
@@ -266,6 +273,10 @@ class RankMixin:
         for request in self.waiting.take_admitted() + resumed:
             if self._lengthwise_planner is not None:
                 self._lengthwise_planner.residents.admitted(request)
+            if self.lengthwise.shares is not None and not request.num_preemptions:
+                scheduled = output.num_scheduled_tokens.get(request.request_id, 0)
+                cached = request.num_computed_tokens - scheduled
+                self.lengthwise.shares.hit(request.lengthwise.view, cached)
             self.lengthwise.admitted(request.lengthwise, self._lengthwise_step_start_s)
 
     def _lengthwise_report(self, outputs: Any) -> None:

@@ -73,6 +73,8 @@ class KvMemory:
         load.num_started += 1
         request.view.admission_number = load.num_started
         request.is_waiting = False
+        if (shares := self.ranked.shares) is not None:
+            shares.starts(request.sync_view(), lambda: request.generated_tokens)
         self.residents[request.row] = request
         if request.stored_blocks:
             load.used_blocks += blocks if request.prefill_left else request.stored_blocks
@@ -107,6 +109,8 @@ class KvMemory:
 
     def remove(self, request: RequestState) -> None:
         """Free the seat and the blocks of an unfinished request that leaves."""
+        if self.ranked.shares is not None:
+            self.ranked.shares.leaves(request.view)
         if request.is_waiting or request.is_moving:
             self.ranked.count_waiting(request, -1)
         if not request.is_waiting:
@@ -176,6 +180,8 @@ class KvMemory:
         self.refuse_endless_eviction(request.view.request_id)
         for tell in self.events.evicted:
             tell(request.sync_view(), load.now_s)
+        if self.ranked.shares is not None:
+            self.ranked.shares.waits(request.sync_view())
         self.ranked.wait_again(request)
 
     def refuse_endless_eviction(self, request_id: str) -> None:

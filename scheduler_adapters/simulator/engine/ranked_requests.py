@@ -7,11 +7,13 @@ from operator import attrgetter
 
 from lengthwise.errors import InvalidDecision
 from scheduler_adapters.planner.recent_median import RecentMedian
+from scheduler_adapters.policies.fair_shares import ServiceShares, Share
 from scheduler_adapters.policy import Policy, ask_rank
 from scheduler_adapters.simulator.engine.request_state import (
     DecodeBatch,
     PriorityLevel,
     RequestState,
+    WaitingEntry,
 )
 from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.views import LoadView, Rank
@@ -29,13 +31,15 @@ class RankedRequests:
     # Slots, as every step reads them: 4% of the time of a run.
     __slots__ = (
         "block_tokens", "late_scores", "level_of", "levels", "load", "median", "num_reasoning",
-        "num_timers", "num_waiting", "policy", "record", "requests", "timers", "waiting_tokens",
+        "num_timers", "num_waiting", "policy", "record", "requests", "shares", "timers",
+        "waiting_tokens",
     )  # fmt: skip
 
     def __init__(
         self, policy: Policy, load: LoadView, record: TimelineRecord, block_tokens: int
     ) -> None:
         self.policy = policy
+        self.shares = ServiceShares.of(policy)
         self.load = load
         self.record = record
         self.block_tokens = block_tokens
@@ -66,12 +70,27 @@ class RankedRequests:
         for level in self.levels:
             waiting = level.waiting
             while waiting:
-                _, row, version = waiting[0]
-                request = self.requests[row]
-                if request.version == version and request.is_waiting:
-                    return request
+                if self._waits(waiting[0]):
+                    request = self.requests[waiting[0][1]]
+                    return request if self.shares is None else self.next_of(level, self.shares)
                 heappop(waiting)
         return None
+
+    def _waits(self, entry: WaitingEntry) -> bool:
+        request = self.requests[entry[1]]
+        return request.version == entry[2] and request.is_waiting
+
+    def next_of(self, level: PriorityLevel, shares: ServiceShares) -> RequestState:
+        """Return the first waiting request of the client that is next in a level."""
+        firsts: dict[Share, WaitingEntry] = {}
+        for share, waiting in list(level.waiting_of.items()):
+            while waiting and not self._waits(waiting[0]):
+                heappop(waiting)
+            if waiting:
+                firsts[share] = waiting[0]
+            else:
+                del level.waiting_of[share]
+        return self.requests[firsts[shares.next_of(firsts)][1]]
 
     def delay_score(self, request: RequestState, delay_s: float) -> None:
         """Withhold a score until `delay_s` after the arrival of its request."""
@@ -110,6 +129,8 @@ class RankedRequests:
     def arrive(self, request: RequestState) -> None:
         """Rank a request that joins the queue, and put it there."""
         self.median.arrived(request.view)
+        if self.shares is not None:
+            self.shares.waits(request.sync_view())
         self.ask(request)
         self.place(request)
 
@@ -215,7 +236,11 @@ class RankedRequests:
         rank = request.rank
         assert rank is not None
         if request.is_waiting:
-            heappush(self._level(rank.lane).waiting, (rank.key, request.row, request.version))
+            level, entry = self._level(rank.lane), (rank.key, request.row, request.version)
+            heappush(level.waiting, entry)
+            if self.shares is not None:
+                share = self.shares.share_of(request.view)
+                heappush(level.waiting_of.setdefault(share, []), entry)
         elif request.is_moving:
             return
         elif request.prefill_left:

@@ -15,6 +15,7 @@ from functools import partial
 from heapq import heappop, heappush
 from math import ceil, inf
 
+from scheduler_adapters.policies.fair_shares import Share
 from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.views import Phase, Rank, RequestView
 
@@ -24,6 +25,8 @@ _WAITING, _PREFILL, _REASONING, _ANSWERING = Phase
 _ROW_BITS = 32
 _ROW_MASK = (1 << _ROW_BITS) - 1
 _counters = partial(array, "q")
+WaitingEntry = tuple[tuple[float, ...], int, int]
+"""Key, row and version of a waiting request; an older version is void."""
 
 
 @dataclass(slots=True, eq=False)
@@ -319,8 +322,10 @@ class PriorityLevel:
     """Decodes in the batches."""
     prefills: list[tuple[tuple[float, ...], int]] = field(default_factory=list)
     """(key, row) of prefills in progress, ascending."""
-    waiting: list[tuple[tuple[float, ...], int, int]] = field(default_factory=list)
-    """Heap of (key, row, version) of waiting requests; an older version is void."""
+    waiting: list[WaitingEntry] = field(default_factory=list)
+    """Heap of waiting requests."""
+    waiting_of: dict[Share, list[WaitingEntry]] = field(default_factory=dict)
+    """Heap of each client, where clients have shares."""
 
     def decodes_in_order(self) -> list[RequestState]:
         """Return all decodes by key, then by row."""

@@ -27,12 +27,13 @@ class SimulatedRequest(NamedTuple):
     """Seconds from the arrival until the score is available; inf: never."""
     limits: tuple[float, float] = (0, inf)
     """Least and most output tokens that the request itself allows."""
+    client: str = ""
 
     def view(self, number: int) -> RequestView:
         """Return the request as a policy sees it; `number` is its receive number."""
-        request_id, arrival_s, prompt_tokens, _, _, score, user_class, tbt_s, _, limits = self
-        fields = score, user_class, tbt_s
-        return RequestView(request_id, number, arrival_s, prompt_tokens, *fields, limits=limits)
+        name, arrival_s, prompt_tokens, _, _, score, user_class, tbt_s, _, limits, client = self
+        fields = score, user_class, tbt_s, client
+        return RequestView(name, number, arrival_s, prompt_tokens, *fields, limits=limits)
 
 
 def simulated_request(requests: Requests, row: int) -> SimulatedRequest:
@@ -49,6 +50,7 @@ def simulated_request(requests: Requests, row: int) -> SimulatedRequest:
         None if tbt_s != tbt_s else tbt_s,
         requests.score_delay_s.item(row),
         (requests.min_tokens.item(row), requests.max_tokens.item(row)),
+        requests.client.item(row),
     )
 
 
@@ -68,6 +70,7 @@ def request_views(requests: Requests, first_number: int = 0) -> Iterator[Request
         none_for_nan(requests.score),
         requests.user_class.tolist(),
         none_for_nan(requests.tbt_s),
+        requests.client.tolist(),
     )
     if requests.has_limits:
         limits = zip(requests.min_tokens.tolist(), requests.max_tokens.tolist(), strict=True)

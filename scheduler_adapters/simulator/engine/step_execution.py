@@ -66,6 +66,8 @@ class StepExecutor(StepScheduler):
             self.ranked.rank_changed(changed, stale)
         # An observer of single tokens is called at every step.
         step.repeats = step.is_steady and not (step.chunks or emitted or stale)
+        if step.repeats and (shares := self.ranked.shares) is not None:
+            step.repeats = not shares.is_contended  # whose order may change with each token
         if step.repeats and (changed or len(memory.residents) != num_residents):
             step.repeats = self._has_all()
         if self.split_levels:
@@ -146,6 +148,8 @@ class StepExecutor(StepScheduler):
         if request.batch is not None:
             self.ranked.leave(request)
         memory = self.memory
+        if self.ranked.shares is not None:
+            self.ranked.shares.leaves(request.view)
         memory.free(-(-(request.context - 1) // memory.instance.block_tokens))
         del memory.residents[request.row]
         request.version += 1

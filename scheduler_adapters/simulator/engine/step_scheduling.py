@@ -47,6 +47,8 @@ class StepScheduler:
         step.batches = []
         step.chunks = []
         step.is_steady = True
+        if (shares := self.ranked.shares) is not None and shares.is_contended:
+            shares.refresh()
         admission_closed = rule.displace  # which admits by itself
         if admission_closed and self.ranked.num_waiting:
             self.memory.displace()
@@ -155,19 +157,23 @@ class StepScheduler:
     def _admit(self, level: PriorityLevel) -> bool:
         """Admit waiting requests in order; return whether one did not fit, which ends admission."""
         waiting, requests, step = level.waiting, self.ranked.requests, self.step
+        shares = self.ranked.shares
         while waiting:
             _, row, version = waiting[0]
             request = requests[row]
             if request.version != version or not request.is_waiting:
                 heappop(waiting)
-            elif self._fits(request):
-                heappop(waiting)
-                self.memory.admit(request)
-                if not request.is_moving:
-                    chunk = step.budget.place_prefill(request.prefill_left)
-                    step.chunks.append((request, chunk))
-            else:
+                continue
+            if shares is not None:
+                request = self.ranked.next_of(level, shares)
+            if not self._fits(request):
                 return True
+            if shares is None:
+                heappop(waiting)
+            self.memory.admit(request)
+            if not request.is_moving:
+                chunk = step.budget.place_prefill(request.prefill_left)
+                step.chunks.append((request, chunk))
         return False
 
     def _fits(self, request: RequestState) -> bool:

@@ -73,7 +73,7 @@ def test_vllm_is_told_policy_settings_address_and_its_own_options() -> None:
     assert command[-2:] == ["--max-num-seqs", "4"]
     options = dict(option[2:].split("=", 1) for option in command if "=" in option)
     assert json.loads(options["additional-config"]) == {
-        "lengthwise": {"policy": "pars", "starve_after_s": 60, "guard": "waiting"}
+        "lengthwise": {"policy": "pars", "starve_after_s": 60, "guard": "waiting", "shares": {}}
     }
     assert options["scheduler-cls"] == "scheduler_adapters.engines.vllm_v1.scheduler"
     assert options["port"] == str(port)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.fair_shares import ClassPriority, FairShares
 from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst, RequestLevel
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.policies.round_robin import RoundRobin
@@ -22,6 +22,7 @@ from tests.scheduler_adapters.simulator.prefix_cache import CachingReference, Sh
 from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
 LATENCY = AffineLatency(base_s=2**-7, per_token_s=2**-14)
+WEIGHTS = {"paying": 3, "free": 2}
 Steps = list[dict[int, int]]
 """Row of the request -> tokens, per step."""
 
@@ -94,6 +95,7 @@ def workload(seed: int, *, count: int, longest: int) -> Requests:
         scores=[dice.choice([float("nan"), dice.randint(0, 9)]) for _ in range(count)],
         user_class=[dice.choice(["paying", "free"]) for _ in range(count)],
         tbt_s=[dice.choice([1, 8]) / 64 for _ in range(count)],
+        client=[dice.choice("abc") for _ in range(count)],
     )
 
 
@@ -233,5 +235,7 @@ def small_policies(budget: int) -> dict[str, Callable[[], Policy]]:
         "round robin": lambda: RoundRobin(quantum_tokens=10),
         "a guard around": lambda: StarvationGuard(SLAI(max_tokens=24, max_decodes=3), after_s=0.5),
         "classes around": lambda: ClassPriority(Sarathi(order="spf", max_tokens=48)),
+        "shares around": lambda: FairShares(Sarathi(order="spf", max_tokens=48), weights=WEIGHTS),
+        "shares around groups": lambda: FairShares(SLAI(max_tokens=24, max_decodes=3)),
         "classes around groups": lambda: ClassPriority(SLAI(max_tokens=24, max_decodes=3)),
     }

@@ -19,7 +19,7 @@ from scheduler_adapters.engines.engine_metrics import (
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports
 from scheduler_adapters.planner.ranking import Ranker
 from scheduler_adapters.planner.request_annotations import AnnotationCounts
-from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.fair_shares import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.timeline.live_log import VARIABLE, TimelineLog

@@ -55,9 +55,9 @@ class FakeEngine(EngineView[FakeRequest]):
         self.watermark_blocks = int(watermark_fraction * blocks)
         self.clock = Clock()
         self.running: list[FakeRequest] = []
-        self.queue: RankedQueue[FakeRequest] = RankedQueue()
         by_priority = priorities is not None
         self.ranker = Ranker(policy, self.clock, by_priority=by_priority, think_end=THINK_END)
+        self.queue: RankedQueue[FakeRequest] = RankedQueue(self.ranker.shares)
         self.planner = Planner(self.ranker, self, self.queue)
 
     def output(self, item: FakeRequest) -> list[int]:
@@ -151,6 +151,10 @@ class FakeEngine(EngineView[FakeRequest]):
         assert budget == 0 or self.shares, "the plan has more tokens than are taken"
         for item in [item for item in plan.admitted if item in ran]:
             self.queue.remove(item.lengthwise.view.number)
+            if self.ranker.shares is not None:
+                self.ranker.shares.starts(item.lengthwise.view, item.output.__len__)
+                if not item.lengthwise.view.preemptions:
+                    self.ranker.shares.hit(item.lengthwise.view, item.computed - ran[item])
             self.running.append(item)
             self.planner.residents.admitted(item)
         assert self.free_blocks() >= 0, "the plan takes more blocks than there are"
@@ -160,6 +164,8 @@ class FakeEngine(EngineView[FakeRequest]):
             if item.computed == self.context(item):
                 item.output.append(item.answer[len(item.output)])
             if len(item.output) == len(item.answer):
+                if self.ranker.shares is not None:
+                    self.ranker.shares.leaves(item.lengthwise.view)
                 self.running.remove(item)
                 self.drop(item)
                 self.planner.residents.left(item)

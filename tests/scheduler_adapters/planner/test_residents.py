@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.fair_shares import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.fair_shares import ClassPriority
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy, PolicyWrapper, Traits

@@ -6,7 +6,7 @@ import pytest
 
 from lengthwise.errors import ConfigError
 from scheduler_adapters.checks import check_policy
-from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.fair_shares import ClassPriority
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.policies.round_robin import RoundRobin

@@ -28,9 +28,10 @@ leave the blocks that the decodes need for their next token: they could not evic
 never interrupted. Copies land between two steps, before arrivals join.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import inf, isnan
+from math import inf, isnan, lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +136,97 @@ def median_of(scores: list[float]) -> float | None:
     return newest[(len(newest) - 1) // 2] if newest else None
 
 
+class _Shares:
+    """Shares of clients, by the rule: the classes near the least served one, of these the clients
+    near the least served one, of these the request that is first in the policy's order.
+
+    Service is counted anew from every request's own at each look: computed prompts and twice the
+    generated tokens; while a request runs, at least twice its client's usual output so far. Near is
+    less than half of what the running requests are charged.
+    """
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        self.scale = {name: lcm(*weights.values()) // each for name, each in weights.items()}
+        self.whole = lcm(1, *weights.values())
+        self.live: dict[int, _Live] = {}
+        self.least: dict[int, int] = {}
+        """Row -> output tokens for which it is charged at least, once it was admitted."""
+        self.cached: dict[int, int] = Counter()
+        """Row -> prompt tokens found in a cache, known once the step of the admission is filled."""
+        self.done: dict[tuple[str, ...], int] = Counter()
+        """Service of finished requests, and what a name was lifted by."""
+        self.usual: dict[tuple[str, ...], int] = Counter()
+        self.newest: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    @staticmethod
+    def names(live: "_Live") -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Its class, and its client."""
+        return (live.view.user_class,), (live.view.user_class, live.view.client)
+
+    def scale_of(self, name: tuple[str, ...]) -> int:
+        return self.scale.get(name[0], self.whole) if len(name) == 1 else 1
+
+    def charge(self, row: int) -> int:
+        live, view = self.live[row], self.live[row].view
+        if row not in self.least:
+            return 0
+        output = max(0 if live.is_waiting else self.least[row], view.generated_tokens)
+        return view.prompt_tokens - self.cached[row] + 2 * output
+
+    def served(self, name: tuple[str, ...]) -> int:
+        own = [row for row, live in self.live.items() if name in self.names(live)]
+        return self.done[name] + self.scale_of(name) * sum(map(self.charge, own))
+
+    def near(self, name: tuple[str, ...]) -> int:
+        running = [row for row, live in self.live.items() if not live.is_waiting]
+        return sum(map(self.charge, running)) // 2 * self.scale_of(name)
+
+    def waits(self, live: "_Live") -> None:
+        """One that arrives, or has lost its blocks."""
+        waiting = {
+            name
+            for row, one in self.live.items()
+            if one.is_waiting and row != live.row
+            for name in self.names(one)
+        }
+        self.live[live.row] = live
+        for name in self.names(live):
+            beside = [each for each in waiting if each[:-1] == name[:-1]]
+            newest = self.newest.get(name[:-1])
+            least = min(map(self.served, beside or ([newest] if newest else [])), default=0)
+            if name not in self.done:
+                self.done[name] = least
+            elif name not in waiting:
+                self.done[name] += max(0, least - self.near(name) - self.served(name))
+
+    def starts(self, live: "_Live") -> None:
+        (least, most), usual = live.view.limits, self.usual[self.names(live)[1]]
+        self.least[live.row] = int(max(min(max(usual, least), most), live.view.generated_tokens))
+        for name in self.names(live):
+            self.newest[name[:-1]] = name
+
+    def leaves(self, live: "_Live") -> None:
+        self.least[live.row] = 0
+        for name in self.names(live):
+            self.done[name] += self.scale_of(name) * self.charge(live.row)
+        client = self.names(live)[1]
+        self.usual[client] = (self.usual[client] + live.view.generated_tokens) // 2
+        del self.live[live.row], self.least[live.row]
+
+    def next(self, waiting: list["_Live"]) -> "_Live":
+        """Of waiting requests of one lane, in their order."""
+        for level in (0, 1):
+            name_of = {live.row: self.names(live)[level] for live in waiting}
+            served = {name: self.served(name) for name in set(name_of.values())}
+            least = {}
+            for name in served:
+                same = [served[other] for other in served if other[:-1] == name[:-1]]
+                least[name] = min(same)
+            near = {name for name in served if served[name] - least[name] < max(1, self.near(name))}
+            waiting = [live for live in waiting if name_of[live.row] in near]
+        return waiting[0]
+
+
 class ReferenceEngine:
     """Runs requests under a policy on one instance; one object per run."""
 
@@ -149,6 +241,8 @@ class ReferenceEngine:
         self.late: list[tuple[float, int, float]] = []
         """Scores still to come after their requests: when, row, score."""
         instance.check(policy)
+        weights = policy.traits.shares
+        self.shares = None if weights is None else _Shares(weights)
         self.copies: HostCopies | None = None
         self.copying: dict[int, _Live] = {}
         if instance.host is not None:
@@ -184,6 +278,8 @@ class ReferenceEngine:
                 else:
                     live.view.recent_scores = newest_of(self.scores)
                     self.scores.append(live.view.score)
+                if self.shares is not None:
+                    self.shares.waits(live)
                 self._ask(live)
             self._expire()
             evictions = self.evictions_without_token
@@ -330,7 +426,8 @@ class ReferenceEngine:
     def _admit(self, step: _Step, lane: float) -> None:
         if step.admission_closed:
             return
-        for live in self._in_lane(lane, lambda live: live.is_waiting):
+        while waiting := self._in_lane(lane, lambda live: live.is_waiting):
+            live = waiting[0] if self.shares is None else self.shares.next(waiting)
             if not self._fits(step, live):
                 step.admission_closed = True
                 break
@@ -361,6 +458,8 @@ class ReferenceEngine:
 
     def _admit_one(self, step: _Step, live: _Live) -> None:
         """Give a request its seat and its blocks, to be computed or copied back."""
+        if self.shares is not None:
+            self.shares.starts(live)
         if live.host_blocks:
             assert self.copies is not None
             is_whole = live.prefill_left == 0
@@ -425,6 +524,9 @@ class ReferenceEngine:
         """Admit the best waiting requests, evicting worse residents if that makes enough room."""
         while waiting := [live for live in self.live if live.is_waiting]:
             best = min(waiting, key=lambda live: (live.rank.lane, live.order))
+            if self.shares is not None:
+                lane = self._in_lane(best.rank.lane, lambda live: live.is_waiting)
+                best = self.shares.next(lane)
             if best.is_moving or best.evicted_s == self.load.now_s:
                 return
             if not self._make_room(step, best):
@@ -476,6 +578,8 @@ class ReferenceEngine:
                 f"policy {self.policy.name!r} evicts without end at {self.load.now_s} s, last "
                 f"request {live.view.request_id!r}; let a request run before it can be evicted"
             )
+        if self.shares is not None:
+            self.shares.waits(live)
         self._take_late(live)
         self._ask(live)
 
@@ -498,6 +602,9 @@ class ReferenceEngine:
         )
         if not duration_s > 0:
             raise SchedulingError(f"a step took {duration_s} s; latency must be above 0")
+        for live, _ in step.prefills if self.shares else ():
+            if not live.view.preemptions:
+                self.shares.cached[live.row] = live.context - live.to_prefill
         for live in [*step.decodes, *(live for live, _ in step.prefills)]:
             if isnan(record.scheduled_s[live.row]):
                 record.scheduled_s[live.row] = self.load.now_s
@@ -545,5 +652,7 @@ class ReferenceEngine:
         if view.generated_tokens == live.output_tokens:
             record.finished_s[live.row] = self.load.now_s
             record.preemptions[live.row] = view.preemptions
+            if self.shares is not None:
+                self.shares.leaves(live)
             self._give_back(live)
             live.blocks = 0

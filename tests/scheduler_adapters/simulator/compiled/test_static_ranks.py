@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scheduler_adapters.policies.class_priority import ClassPriority
+from scheduler_adapters.policies.fair_shares import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.policies.round_robin import RoundRobin

@@ -201,8 +201,9 @@ def test_a_row_of_requests_is_what_was_made():
         arrival_s=[1.5],
         tbt_s=[0.1],
         score_s=[2.0],
+        client="me",
     )
     (request,) = simulated_requests(requests)
-    assert request[1:] == (1.5, 3, 4, 2, None, "", 0.1, 0.5, (0, inf))
+    assert request[1:] == (1.5, 3, 4, 2, None, "", 0.1, 0.5, (0, inf), "me")
     view = request.view(5)
     assert (view.number, view.arrival_s, view.prompt_tokens, view.tbt_s) == (5, 1.5, 3, 0.1)
