@@ -33,7 +33,10 @@ class InspectOptions(TraceOptions):
         require("rows", self.rows, self.rows >= -1, "-1 for all, or 0 and more")
 
 
-@common_options("log", "json", "rows", "prompt_column", "length_column", "time_unit", "censored")
+@common_options(
+    *("log", "json", "rows", "prompt_column", "length_column", "time_unit", "file_times"),
+    "censored",
+)
 def inspect(options: InspectOptions) -> None:
     """Show what is read from a log: format, rows kept and left out, sources, lengths and times.
 

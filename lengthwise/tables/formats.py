@@ -412,7 +412,8 @@ _TRACES: Final = (
         prompt=("turns.0",),
         answer=("turns.1",),
         request_id=("id",),
-        without_length="its answers are texts: count their tokens by --tokenizer",
+        without_length="its answers are texts: count their tokens by --tokenizer (of fit: "
+        "--data.tokenizer)",
     ),
 )
 TABLE: Final = LogFormat(

@@ -513,11 +513,12 @@ class LogReader:
             seconds, rule = self.times.in_seconds(name, unit, known, others)
             seconds = self._of_files(seconds)
         except DataError as error:
-            self.sources.pop("arrival_s")
             if self.is_lenient:
                 self.warned[str(error)] = 0
             elif "arrival_s" in self.needs:
                 raise DataError(str(error), path=self.path) from error
+            else:
+                self.sources.pop("arrival_s")
             return None, is_good
         self.sources["arrival_s"] = Counter({rule: 1})
         if without_zone := self.times.num_without_zone():
