@@ -99,10 +99,8 @@ class ServeConfig(ScoreConfig):
     """PEM certificate of this client, for a scoring service that requires one."""
     scorer_key_file: str | None = None
     """PEM private key of that certificate."""
-    scorer_token: str | None = field(default=None, repr=False)
-    """Bearer token for the scoring service; the list of processes shows it until vLLM starts."""
     scorer_token_file: str | None = None
-    """File whose first line is the bearer token."""
+    """File whose first line is the bearer token for the scoring service."""
     api_key_file: str | None = None
     """File of the API keys that vLLM accepts, one per line. The list of processes shows none of
     them, nor those of VLLM_API_KEY and of vLLM's own --api-key."""
@@ -124,7 +122,6 @@ class ServeConfig(ScoreConfig):
                 ca_file=self.scorer_ca_file,
                 certificate_file=self.scorer_certificate_file,
                 key_file=self.scorer_key_file,
-                token=self.scorer_token,
                 token_file=token_file and str(Path(token_file).resolve()),
             ),
             classes=None if self.classes is None else str(self.classes.resolve()),

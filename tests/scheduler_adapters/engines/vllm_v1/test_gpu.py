@@ -68,7 +68,7 @@ def test_answers_are_those_of_the_stock_scheduler_under_every_kind_of_policy(
     settings: dict[str, dict[str, Any]] = {
         "stock": {},
         "fcfs": {},
-        "pars": {},
+        "pars": {"guard": "none"},
         "slai": {"max_tokens": 64, "max_decodes": 4},
         "pascal": {"think_end": [NEVER_SAID], "quantum_tokens": 20, "max_decodes": 4},
     }
