@@ -6,7 +6,8 @@
 # make setup   only build .venv (repaired when broken; quick when it is ready)
 # make lint    ruff and mypy; versions of packages as pinned
 # make docs    the site of docs/ into site/; every link is checked
-# make soak    ten minutes of hostile clients against the scoring service (see tests/soak.py)
+# make soak    ten minutes of hostile clients against the scoring service (see tests/soak.py), then
+#              serve-vllm with full disks, an absent scorer and stops (see tests/soak_engine.py; root)
 # make mutants share of small faults that the fast tests notice (an hour; see tests/mutants.py)
 # make bench   the benchmarks behind the README's speed figures
 # make dist    wheel, source archive and list of parts (CycloneDX) in dist/
@@ -84,6 +85,7 @@ pins:
 soak: setup
 	@$(PY) tests/soak.py
 	@LENGTHWISE_FLOOD_S=60 $(PY) -m pytest -q tests/scoring_service/deploy/test_envoy.py
+	@$(PY) tests/soak_engine.py
 
 mutants: setup
 	@$(PY) -m pip install --disable-pip-version-check -qq -c .ci/constraints.txt -e ".[mutants]"

@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import random
-import shutil
 import signal
 import statistics
 import subprocess
@@ -21,9 +20,11 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import aiohttp
 import psutil
@@ -31,13 +32,15 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from lengthwise.child_processes import free_port  # noqa: E402
 from tests.conftest import write_tiny_bundle  # noqa: E402
-from tests.scheduler_adapters.commands.test_serve_vllm_live import Live, serving  # noqa: E402
+from tests.scheduler_adapters.commands.test_serve_vllm_live import (  # noqa: E402
+    Live,
+    ScoringProcess,
+    serving,
+)
 
 SEATS = 8
 VLLM = ["--max-model-len=1024", f"--max-num-seqs={SEATS}"]
-NO_SCORER = ["--start-without-scorer=true"]
 
 
 async def served(live: Live, count: int, at_once: int, max_tokens: int) -> list[float]:
@@ -64,8 +67,8 @@ async def served(live: Live, count: int, at_once: int, max_tokens: int) -> list[
     return [waits_s[number] for number in sorted(waits_s)]
 
 
-def step_cost(live: Live, count: int) -> dict[str, float]:
-    """Requests lost of `count`, and the engine's CPU time for each of its steps."""
+def step_cost(live: Live, count: int = 400) -> tuple[int, float]:
+    """Requests lost of `count`, and CPU milliseconds of the engine for each of its steps."""
     children = psutil.Process(live.pid).children()
     engine = max(children, key=lambda child: sum(child.cpu_times()[:2]))
 
@@ -76,41 +79,51 @@ def step_cost(live: Live, count: int) -> dict[str, float]:
     cpu_s, steps = now()
     lost = count - len(asyncio.run(served(live, count, 48, 16)))
     end_s, end_steps = now()
-    return {"lost": lost, "ms_per_step": round(1e3 * (end_s - cpu_s) / (end_steps - steps), 4)}
+    return lost, 1e3 * (end_s - cpu_s) / (end_steps - steps)
+
+
+def compare_costs(
+    live: Live, fault: str, start: Callable[[], object], end: Callable[[], object], rounds: int
+) -> None:
+    """Print the cost of a step with the fault, beside that in turns without it."""
+    costs: dict[bool, list[tuple[int, float]]] = {False: [], True: []}
+    step_cost(live)
+    for number in range(2 * rounds):
+        (end, start)[number % 2]()
+        costs[bool(number % 2)].append(step_cost(live))
+    end()
+    ms = {is_on: statistics.median(cost for _, cost in each) for is_on, each in costs.items()}
+    row = {"fault": fault, "lost": sum(lost for lost, _ in costs[True]), "ms_per_step": ms[True]}
+    row |= {"ratio": ms[True] / ms[False], "steps": [round(cost, 3) for _, cost in costs[True]]}
+    row["dropped"] = live.sample("lengthwise_telemetry_dropped_total")
+    row["lines"] = (live.timeline.parent / "log").read_text().count("some are dropped")
+    print(json.dumps(row), flush=True)
 
 
 def faults(rounds: int = 6) -> None:
-    """Print what each fault costs, beside the same server without it."""
+    """Print what it costs that a disk is full, or that a pipe is read by nobody."""
     with ExitStack() as ended, tempfile.TemporaryDirectory() as name:
         small, pipe = Path(name) / "small", Path(name) / "pipe.jsonl"
         small.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", small], check=True)
-        ended.callback(subprocess.run, ["umount", "-l", small])
-        (small / "shared").mkdir()
-        own = [f"--timeline={small}/t.jsonl"]
-        environment = dict.fromkeys(("LENGTHWISE_FOLDER", "PROMETHEUS_MULTIPROC_DIR"))
-        os.environ.update(dict.fromkeys(environment, str(small / "shared")))
-        with serving(Path(name) / "a", "", own, VLLM) as live:
-            step_cost(live, 200)
-            costs: dict[str, list[dict[str, float]]] = {"none": [], "full": [], "removed": []}
-            for _ in range(rounds):
-                costs["none"].append(step_cost(live, 400))
-                with suppress(OSError), (small / "filler").open("wb", 0) as filler:
-                    while True:
-                        filler.write(b"x" * 4096)
-                costs["full"].append(step_cost(live, 400))
-                (small / "filler").unlink()
-            (small / "t.jsonl").unlink()
-            shutil.rmtree(small / "shared")
-            costs["removed"] += [step_cost(live, 400) for _ in range(rounds)]
-            dropped = live.sample("lengthwise_dropped_reports")
-            log = (Path(name) / "a" / "log").read_text()
-            print_costs(costs, lines=log.count("some are dropped"), dropped_reports=dropped)
-        for variable in environment:
-            del os.environ[variable]
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", small], check=True)
+        ended.callback(lambda: subprocess.run(["umount", "-l", small], check=True))
+
+        def fill() -> None:
+            with suppress(OSError), (small / "filler").open("wb", 0) as filler:
+                while True:
+                    filler.write(b"x" * 4096)
+
+        variables = dict.fromkeys(("LENGTHWISE_FOLDER", "PROMETHEUS_MULTIPROC_DIR"), str(small))
+        with patch.dict(os.environ, variables):
+            own = [f"--timeline={small}/t.jsonl"]
+            with serving(Path(name) / "full", "", own, VLLM) as live:
+                free = partial((small / "filler").unlink, missing_ok=True)
+                compare_costs(live, "full disk", fill, free, rounds)
+                for path in small.iterdir():
+                    path.unlink()
+                compare_costs(live, "removed", int, int, rounds)
         os.mkfifo(pipe)
-        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-        reads = threading.Event()
+        reader, reads = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), threading.Event()
         reads.set()
 
         def read() -> None:
@@ -120,82 +133,38 @@ def faults(rounds: int = 6) -> None:
                 time.sleep(0.01)
 
         threading.Thread(target=read, daemon=True).start()
-        with serving(Path(name) / "b", "", [f"--timeline={pipe}"], VLLM) as live:
-            step_cost(live, 200)
-            costs = {"none": [], "stopped pipe": []}
-            for _ in range(rounds):
-                reads.set()
-                costs["none"].append(step_cost(live, 400))
-                reads.clear()
-                costs["stopped pipe"].append(step_cost(live, 400))
-            step_cost(live, 2000)
-            log = (Path(name) / "b" / "log").read_text()
-            dropped = live.sample("lengthwise_telemetry_dropped_total")
-            print_costs(costs, lines=log.count("some are dropped"), dropped_lines=dropped)
-
-
-def print_costs(costs: dict[str, list[dict[str, float]]], **more: float) -> None:
-    for fault, each in costs.items():
-        steps = [one["ms_per_step"] for one in each]
-        base = statistics.median(one["ms_per_step"] for one in costs["none"])
-        row = {"fault": fault, "lost": sum(one["lost"] for one in each), "ms_per_step": steps}
-        print(json.dumps(row | {"ratio": round(statistics.median(steps) / base, 3)}), flush=True)
-    print(json.dumps(more), flush=True)
-
-
-@contextmanager
-def scorer(state: str, bundle: Path, address: str) -> Any:
-    """A scoring service in that state."""
-    if state == "dead":
-        yield
-        return
-    command = [sys.executable, "-m", "scoring_service", "serve"]
-    command += ["--bundle", str(bundle), "--address", address]
-    if state == "refusing":
-        token = bundle.parent / "token"
-        token.write_text("sk-1\n")
-        command += ["--token-file", str(token)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert "serving" in process.stdout.readline()
-    if state == "hung":
-        process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.communicate()
+        with serving(Path(name) / "pipe", "", [f"--timeline={pipe}"], VLLM) as live:
+            compare_costs(live, "stopped pipe", reads.clear, reads.set, rounds)
+            reads.clear()
+            step_cost(live, 3000)
 
 
 def outage(rounds: int = 3) -> None:
-    """Print the longest wait in each state over that in order of arrival, and overtaken places."""
-    with tempfile.TemporaryDirectory() as name:
-        bundle = write_tiny_bundle(Path(name) / "bundle")
-        address = f"127.0.0.1:{free_port()}"
-        with (
-            serving(Path(name) / "ours", address, NO_SCORER, VLLM) as ours,
-            serving(Path(name) / "plain", "", ["--policy=fcfs"], VLLM) as plain,
-        ):
-            for live in (ours, plain):
-                asyncio.run(served(live, 100, 100, 8))
-            for state in ("dead", "refusing", "hung", "back again"):
-                for count in (1, 8, 700):
-                    with scorer(state, bundle.path, address):
-                        row = compared(state, count, ours, plain, rounds)
-                        print(json.dumps(row), flush=True)
-
-
-def compared(state: str, count: int, ours: Live, plain: Live, rounds: int) -> dict[str, Any]:
-    longest: dict[str, list[float]] = {"ours": [], "plain": []}
-    before = ours.outcomes()
-    for number in range(2 * rounds):
-        name, live = (("ours", ours), ("plain", plain))[number % 2]
-        waits_s = asyncio.run(served(live, count, count, 8))
-        assert len(waits_s) == count
-        longest[name].append(round(max(waits_s), 3))
-    ratio = statistics.median(longest["ours"]) / statistics.median(longest["plain"])
-    outcomes = {key: number for key, number in ours.outcomes_since(before).items() if number}
-    return {"state": state, "open": count, "ratio": round(ratio, 3), **longest, "as": outcomes}
+    """Print the longest wait in each state of the scorer, over that in order of arrival."""
+    with ExitStack() as ended, tempfile.TemporaryDirectory() as name:
+        (token := Path(name) / "token").write_text("sk-1\n")
+        scorer = ScoringProcess(write_tiny_bundle(Path(name) / "bundle").path)
+        ended.callback(scorer.kill)
+        ours = ended.enter_context(serving(Path(name) / "ours", scorer.address, [], VLLM))
+        plain = ended.enter_context(serving(Path(name) / "plain", "", ["--policy=fcfs"], VLLM))
+        for state in ("here", "dead", "refusing", "hung", "back again"):
+            if state != "here":
+                scorer.kill()
+            if state in ("refusing", "hung", "back again"):
+                scorer.start(*[f"--token-file={token}"] * (state == "refusing"))
+            if state == "hung":
+                scorer.process.send_signal(signal.SIGSTOP)
+            for count in (8, 700):
+                longest_s: dict[Live, list[float]] = {ours: [], plain: []}
+                before = ours.outcomes()
+                for live in [ours, plain] * rounds:
+                    waits_s = asyncio.run(served(live, count, count, 8))
+                    assert len(waits_s) == count
+                    longest_s[live].append(round(max(waits_s), 3))
+                row = {"scorer": state, "open": count, "outcomes": ours.outcomes_since(before)}
+                ratio = statistics.median(longest_s[ours]) / statistics.median(longest_s[plain])
+                row |= {"ratio": round(ratio, 3), "longest_s": list(longest_s.values())}
+                print(json.dumps(row), flush=True)
 
 
 def ends(rounds: int = 20) -> None:
@@ -218,8 +187,7 @@ def ends(rounds: int = 20) -> None:
             serving(Path(name) / "s", "", [], VLLM) as live,
         ):
             took_s.append(round(asyncio.run(main(live)), 2))
-            print(json.dumps({"ends_after_s": took_s[-1]}), flush=True)
-    print(json.dumps({"longest_end_s": max(took_s)}), flush=True)
+    print(json.dumps({"ends_after_s": took_s, "longest": max(took_s)}), flush=True)
 
 
 if __name__ == "__main__":

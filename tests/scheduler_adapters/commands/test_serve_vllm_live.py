@@ -73,8 +73,8 @@ class ScoringProcess:
         self.address = f"127.0.0.1:{free_port()}"
         self.start()
 
-    def start(self) -> None:
-        command = [sys.executable, "-m", "scoring_service", "serve"]
+    def start(self, *more: str) -> None:
+        command = [sys.executable, "-m", "scoring_service", "serve", *more]
         command += ["--bundle", str(self.bundle), "--address", self.address]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -85,7 +85,7 @@ class ScoringProcess:
         self.process.communicate()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Live:
     """The running server."""
 
