@@ -2,7 +2,6 @@
 
 import json
 import math
-from itertools import chain
 from typing import Any, Final
 
 _MOST_DEPTH: Final = 100
@@ -33,12 +32,10 @@ def parsed(text: str) -> Any:
     return value
 
 
-def require_shallow(value: Any) -> None:
-    """Raise ValueError for a value that is nested too deeply for recursive functions."""
-    level: list[Any] = [[value]]
-    for _ in range(_MOST_DEPTH + 1):
-        inside = chain.from_iterable(one.values() if type(one) is dict else one for one in level)
-        level = [part for part in inside if type(part) in (dict, list)]
-        if not level:
-            return
-    raise ValueError(f"it is nested more than {_MOST_DEPTH} deep")
+def require_shallow(value: Any, most: int = _MOST_DEPTH) -> None:
+    """Raise ValueError for a value that is nested more than `most` deep."""
+    if type(value) in (dict, list):
+        if not most:
+            raise ValueError(f"it is nested more than {_MOST_DEPTH} deep")
+        for part in value.values() if type(value) is dict else value:
+            require_shallow(part, most - 1)

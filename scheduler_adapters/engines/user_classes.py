@@ -32,8 +32,11 @@ _FORMS: Final[Mapping[str, tuple[type, str]]] = {
     "default": (str, 'the name of a class, "chat"'),
     "trusted_keys": (list, 'a list of keys, ["sk-gate"]'),
 }
+_LISTS: Final = ("api_keys", "trusted_proxies", "trusted_keys")
+_PORT: Final = re.compile(r"^([\d.]+):\d+$|^\[(.*)\](?::\d+)?$")
 _TEXT: Final = re.compile("[!-~](?:[ -~]*[!-~])?")
 _HEADER_NAME: Final = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
+Headers = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,19 +57,14 @@ class UserClasses:
     """Bearer tokens whose requests may carry hints of their own."""
 
     def __post_init__(self) -> None:
-        texts: dict[str, Iterable[object]] = {
-            "classes": self.tbt_s,
-            "api_keys": self.api_keys,
-            "header": [] if self.header is None else [self.header],
-            "trusted_proxies": self.trusted_proxies,
-            "trusted_keys": self.trusted_keys,
-        }
+        texts: dict[str, Iterable[object]] = {name: getattr(self, name) for name in _LISTS}
+        texts |= {"classes": self.tbt_s, "header": [] if self.header is None else [self.header]}
         for where, found in texts.items():
             pattern = _HEADER_NAME if where == "header" else _TEXT
             for number, text in enumerate(found, 1):
                 if not isinstance(text, str) or not pattern.fullmatch(text):  # keys are not shown
                     reason = f"entry {number} of {where} is no text of visible ASCII"
-                    raise ConfigError(f"{reason}; {_use(where)}")
+                    raise ConfigError(f"{reason}; use {_FORMS[where][1]}")
         if self.header is not None and not self.trusted_proxies:
             raise ConfigError(
                 f"header {self.header!r} could be sent by any client; name the gateways that set "
@@ -81,7 +79,7 @@ class UserClasses:
             is_right = tbt_s is None or (type(tbt_s) in (int, float) and 0 < tbt_s < inf)
             require(f"tbt_s of class {name!r}", tbt_s, is_right, "seconds > 0")
 
-    def of(self, headers: Iterable[tuple[bytes, bytes]], peer: str | None = None) -> str | None:
+    def of(self, headers: Headers, peer: str | None = None) -> str | None:
         """Return the class of a request with these (lower-case) ASGI headers, or None.
 
         `peer`: address of the connection; None: unknown, so no trusted proxy.
@@ -94,23 +92,22 @@ class UserClasses:
             name = names[0].decode("latin-1") if len(names) == 1 else None
         return name if name in self.tbt_s else self.default
 
-    def has_key(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    def has_key(self, headers: Headers) -> bool:
         """Return whether the request's key determines its class."""
         return bearer_token(headers) in self.api_keys
 
-    def trusts(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    def trusts(self, headers: Headers) -> bool:
         """Return whether a request with these headers may carry hints of its own."""
         key = bearer_token(headers).encode() if self.trusted_keys else b""
         # Every key is compared, so that the time taken reveals nothing.
         return any([hmac.compare_digest(key, trusted.encode()) for trusted in self.trusted_keys])
 
-    def client_address(
-        self, headers: Iterable[tuple[bytes, bytes]], peer: str | None
-    ) -> str | None:
+    def client_address(self, headers: Headers, peer: str | None) -> str | None:
         """Return the address of the client at or, of a trusted proxy, behind a connection."""
         forwarded = [value for key, value in headers if key == b"x-forwarded-for"]
         for hop in reversed(b",".join(forwarded).decode("latin-1").split(",")):
-            if not self._is_proxy(peer) or (address := address_of(_without_port(hop))) is None:
+            address = address_of(_PORT.sub(r"\1\2", hop.strip()))
+            if address is None or not self._is_proxy(peer):
                 break
             peer = str(address)
         return peer
@@ -125,12 +122,12 @@ class UserClasses:
         return {key: value for key, value in found.items() if value is not None}
 
 
-def first_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
+def first_header(headers: Headers, name: bytes) -> bytes:
     """Return the first value of a (lower-case) header, as vLLM does; b"" without one."""
     return next((value for key, value in headers if key == name), b"")
 
 
-def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
+def bearer_token(headers: Headers) -> str:
     """Return the bearer token of a request; "" without one."""
     scheme, _, token = first_header(headers, b"authorization").decode("latin-1").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
@@ -143,13 +140,6 @@ def address_of(text: str | None) -> IPv4Address | IPv6Address | None:
     except ValueError:
         return None
     return getattr(found, "ipv4_mapped", None) or found
-
-
-def _without_port(hop: str) -> str:
-    host = hop.strip()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0] if host.count(":") == 1 else host
 
 
 @cache
@@ -174,21 +164,17 @@ def read_user_classes(path: Path) -> UserClasses:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as JSON ({error}); give a class file") from error
     if not isinstance(content, dict) or "classes" not in content:
-        raise ConfigError(f'{path} has no "classes", or a field twice; {_use("classes")}')
+        raise ConfigError(f'{path} has no "classes", or a field twice; use {_FORMS["classes"][1]}')
     if unknown := content.keys() - _FORMS.keys():
         raise ConfigError(f"{path} has unknown keys {sorted(unknown)}; use {sorted(_FORMS)}")
     try:
         for name, value in content.items():
             if type(value) is not _FORMS[name][0]:
-                raise ConfigError(f"{name} is of a wrong form; {_use(name)}")
+                raise ConfigError(f"{name} is of a wrong form; use {_FORMS[name][1]}")
         tbt_s = {name: _tbt_s(name, about) for name, about in content.pop("classes").items()}
         return UserClasses(tbt_s=tbt_s, **content)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def _use(name: str) -> str:
-    return f"use {_FORMS[name][1]}"
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] | None:

@@ -33,7 +33,9 @@ from tests.scheduler_adapters.commands.test_serve_vllm_live import (
 
 OPTIONS = [
     *("--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32", "--enforce-eager"),
-    *("--max-model-len=2048", "--max-num-seqs=16", f"--kv-cache-memory-bytes={64 << 20}"),
+    # A worker process of its own would spin while it waits.
+    *("--distributed-executor-backend=uni", "--max-model-len=2048", "--max-num-seqs=16"),
+    f"--kv-cache-memory-bytes={64 << 20}",
 ]
 REQUESTS, OPEN, TOKENS = 32, 16, 16
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from lengthwise.tables import prompt_text
-from scheduler_adapters.engines.user_classes import first_header
+from scheduler_adapters.engines.user_classes import Headers, first_header
 from scheduler_adapters.planner.request_annotations import (
     CLIENT,
     FROM_CLIENTS,
@@ -29,7 +29,6 @@ GENERATE: Final = "/inference/v1/generate"
 MOST_PROMPTS: Final = 16
 """Most prompts of a scored request; each takes the time of a request of its own."""
 Prompts = tuple[str, ...]
-Headers = Iterable[tuple[bytes, bytes]]
 
 
 def _texts(given: Any, text_of: Callable[[Any], str | None]) -> Prompts:
