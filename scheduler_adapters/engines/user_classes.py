@@ -106,8 +106,9 @@ class UserClasses:
         """Return the address of the client at or, of a trusted proxy, behind a connection."""
         forwarded = [value for key, value in headers if key == b"x-forwarded-for"]
         for hop in reversed(b",".join(forwarded).decode("latin-1").split(",")):
-            address = address_of(_PORT.sub(r"\1\2", hop.strip()))
-            if address is None or not self._is_proxy(peer):
+            if not self._is_proxy(peer):
+                break
+            if (address := address_of(_PORT.sub(r"\1\2", hop.strip()))) is None:
                 break
             peer = str(address)
         return peer

@@ -3,8 +3,9 @@
 python tests/peers/server_price.py --pairs 30
 
 Both servers run at once and serve the same bursts, in pairs of a shuffled order. CPU seconds are
-those of all processes of a server, so that other work on the machine changes little. The figures
-are medians of pairs, with 95% intervals by the bootstrap.
+those of all processes of a server. Engine core and worker spin while they wait for each other, so
+that other work on the machine adds to theirs. The figures are medians of pairs, with 95% intervals
+by the bootstrap.
 """
 
 import argparse
@@ -33,9 +34,7 @@ from tests.scheduler_adapters.commands.test_serve_vllm_live import (
 
 OPTIONS = [
     *("--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32", "--enforce-eager"),
-    # A worker process of its own would spin while it waits.
-    *("--distributed-executor-backend=uni", "--max-model-len=2048", "--max-num-seqs=16"),
-    f"--kv-cache-memory-bytes={64 << 20}",
+    *("--max-model-len=2048", "--max-num-seqs=16", f"--kv-cache-memory-bytes={64 << 20}"),
 ]
 REQUESTS, OPEN, TOKENS = 32, 16, 16
 
@@ -53,10 +52,17 @@ def server(command: list[str], port: int, log: Path) -> Iterator[psutil.Process]
         started.wait(timeout=300)
 
 
-def cpu_s(process: psutil.Process) -> np.ndarray[Any, Any]:
-    """Return the CPU seconds of the API server and of all other processes."""
-    each = [sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True))]
-    return np.array([each[0], sum(each[1:])])
+PARTS = ("API server", "engine core", "worker")
+
+
+def cpu_s(server: psutil.Process) -> np.ndarray[Any, Any]:
+    """Return the CPU seconds of each of `PARTS`, to a nanosecond."""
+    spent = dict.fromkeys(("", "VLLM::EngineCore", "VLLM::Worker"), 0)
+    for process in (server, *server.children(recursive=True)):
+        tasks = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+        name = process.name() if process.name() in spent else ""
+        spent[name] += sum(int(task.read_text().split()[0]) for task in tasks)
+    return np.array([*spent.values()]) / 1e9
 
 
 async def burst(port: int, seed: int) -> None:
@@ -98,20 +104,21 @@ def main() -> None:
         ]
         for port in ports:
             asyncio.run(burst(port, 0))
-        dice, spent = random.Random(0), np.zeros((options.pairs, 2, 2))
+        dice, spent = random.Random(0), np.zeros((options.pairs, 2, len(PARTS)))
         for pair in range(options.pairs):
             for side in dice.sample((0, 1), 2):
                 before = cpu_s(servers[side])
                 asyncio.run(burst(ports[side], pair + 1))
                 spent[pair, side] = cpu_s(servers[side]) - before
     drawn = np.random.default_rng(0).integers(options.pairs, size=(10_000, options.pairs))
-    for name, part in (("all", slice(None)), ("API server", [0]), ("engine", [1])):
+    parts = {"all": slice(None)} | {name: [number] for number, name in enumerate(PARTS)}
+    for name, part in parts.items():
         plain_s, ours_s = spent[:, :, part].sum(axis=2).T
         ratios = plain_s / ours_s
         low, high = np.quantile(np.median(ratios[drawn], axis=1), (0.025, 0.975))
         plain_ms, ours_ms = (1e3 * np.median(one) / REQUESTS for one in (plain_s, ours_s))
         print(
-            f"{name:10} CPU ms per request: {plain_ms:.2f} plain, {ours_ms:.2f} ours; tokens per "
+            f"{name:11} CPU ms per request: {plain_ms:.2f} plain, {ours_ms:.2f} ours; tokens per "
             f"CPU second, ours / plain: {np.median(ratios):.3f} [{low:.3f}, {high:.3f}]"
         )
 
