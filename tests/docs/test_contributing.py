@@ -64,8 +64,7 @@ def test_a_recipe_has_at_most_ten_lines(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in RECIPES],
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in RECIPES]
 )
 def test_a_recipe_runs(name: str, tmp_path: Path) -> None:
     run(name, tmp_path)

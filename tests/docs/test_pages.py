@@ -15,10 +15,7 @@ import pytest
 
 from lengthwise.__main__ import by_name
 from lengthwise.command_line import program as command_line
-from scheduler_adapters.engines.vllm_v1.additional_config import (
-    SETTINGS,
-    configured_policy,
-)
+from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
 from scheduler_adapters.policy import POLICIES
 from tests.test_floors import FLOORS
 

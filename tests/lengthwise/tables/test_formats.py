@@ -128,10 +128,7 @@ BEDROCK = {"timestamp": TIME, "modelId": "m", "schemaType": "ModelInvocationLog"
 INVOKED = {"inputBodyJson": CHAT, "inputTokenCount": 9}
 CONVERSE = {"messages": [{"role": "user", "content": [{"text": "a"}]}]}
 CONVERSED = {"stopReason": "end_turn", "usage": {"inputTokens": 9, "outputTokens": 30}}
-GEMINI = {
-    "timestamp": TIME,
-    "request": {"contents": [{"role": "user", "parts": [{"text": "a"}]}]},
-}
+GEMINI = {"timestamp": TIME, "request": {"contents": [{"role": "user", "parts": [{"text": "a"}]}]}}
 PART = {"usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 2, "totalTokenCount": 11}}
 COUNTS = {"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 10}
 COUNTS |= {"thoughtsTokenCount": 20, "totalTokenCount": 39}
@@ -159,10 +156,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("LiteLLM", {"standard_logging_object": PAYLOAD}),
     ("LiteLLM", {"model": "m", "messages": None, "standard_logging_object": json.dumps(PAYLOAD)}),
     ("LiteLLM", {"kwargs": {"standard_logging_object": PAYLOAD}, "start_time": TIME}),
-    (
-        "LiteLLM: status is 'failure'",
-        {"standard_logging_object": PAYLOAD | {"status": "failure"}},
-    ),
+    ("LiteLLM: status is 'failure'", {"standard_logging_object": PAYLOAD | {"status": "failure"}}),
     ("OpenAI", BEDROCK | {"input": INVOKED, "output": {"outputTokenCount": 30}}),
     (
         "OpenAI",

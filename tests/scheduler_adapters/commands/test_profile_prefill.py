@@ -23,13 +23,7 @@ def test_the_7b_shape_has_the_parameters_of_llama_2_7b() -> None:
     assert sum(p.numel() for p in model.parameters()) == 6_738_415_616
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"prompt_tokens": []},
-        {"repeats": 0},
-    ],
-)
+@pytest.mark.parametrize("wrong", [{"prompt_tokens": []}, {"repeats": 0}])
 def test_impossible_profiles_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         ProfileConfig(**wrong)  # type: ignore[arg-type]

@@ -14,11 +14,5 @@ def test_a_page_counts_the_rows_and_shows_each_with_its_conditions(tmp_path):
     page = write_page(config, "Conditions <1>.", [made, missed])
     assert page == tmp_path / "report.html"
     text = page.read_text()
-    for said in (
-        "1 of 2 rows",
-        "metric False",
-        "settled with figures at hand",
-        "&lt;1&gt;",
-        "RAD",
-    ):
+    for said in ("1 of 2 rows", "metric False", "settled with figures at hand", "&lt;1&gt;", "RAD"):
         assert said in text

@@ -5,10 +5,7 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import DataError
-from scheduler_adapters.papers.pars import (
-    TRAINED,
-    ParsExperiment,
-)
+from scheduler_adapters.papers.pars import TRAINED, ParsExperiment
 from scheduler_adapters.papers.runs import ReproduceConfig
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
 

@@ -8,12 +8,7 @@ import pandas as pd
 import pytest
 
 from scheduler_adapters.papers import phasor
-from scheduler_adapters.papers.phasor import (
-    MOST_CLIENTS,
-    ONE_SPLIT,
-    PhasorExperiment,
-    starvation,
-)
+from scheduler_adapters.papers.phasor import MOST_CLIENTS, ONE_SPLIT, PhasorExperiment, starvation
 from scheduler_adapters.papers.phasor_cluster import SPLITS, SYSTEMS
 from scheduler_adapters.papers.runs import ReproduceConfig
 

@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from scheduler_adapters.papers.rad import (
-    CHATS,
-    LOAD,
-    SHORT_CHATS,
-    TileSetting,
-    idle_spans,
-)
+from scheduler_adapters.papers.rad import CHATS, LOAD, SHORT_CHATS, TileSetting, idle_spans
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
 from scheduler_adapters.policies.sarathi import Sarathi

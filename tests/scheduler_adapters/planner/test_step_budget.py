@@ -6,11 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_adapters.planner.step_budget import (
-    StepBudget,
-    evict_order,
-    fewest_victims,
-)
+from scheduler_adapters.planner.step_budget import StepBudget, evict_order, fewest_victims
 from scheduler_adapters.views import UNLIMITED, Rank, StepRule
 
 

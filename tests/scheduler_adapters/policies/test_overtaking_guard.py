@@ -16,10 +16,7 @@ from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import load_policy, load_serving_policy
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
-from tests.scheduler_adapters.policies.test_shortest_predicted import (
-    INSTANCE,
-    random_requests,
-)
+from tests.scheduler_adapters.policies.test_shortest_predicted import INSTANCE, random_requests
 
 
 class Noting(OvertakingGuard):

@@ -151,7 +151,7 @@ def test_how_often_one_asks_does_not_matter(starts):
                 ("bytes_per_s", float("nan")),
                 ("latency_s", -1.0),
             )
-        ),
+        )
     ],
 )
 def test_a_link_that_cannot_be_is_refused(link, field, value):

@@ -128,10 +128,7 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["full", "half", "removed"])
 def test_a_line_that_cannot_be_written_is_dropped_and_leaves_no_half_line(
-    fault: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = Path("/dev/full") if fault == "full" else tmp_path / "t.jsonl"
     log = TimelineLog(str(path), start_s=0.0)

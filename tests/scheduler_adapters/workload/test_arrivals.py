@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.workload.arrivals import (
-    gamma_arrivals_s,
-    poisson_arrivals_s,
-)
+from scheduler_adapters.workload.arrivals import gamma_arrivals_s, poisson_arrivals_s
 
 
 def test_poisson_arrivals_have_the_rate_and_repeat_with_the_seed():

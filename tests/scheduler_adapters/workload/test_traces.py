@@ -68,10 +68,7 @@ COUNTS = "prompt_tokens,output_tokens\n"
             "no column 'prompt_tokens', 'output_tokens'; .* prompt, length; give --prompt",
         ),
         *(
-            (
-                f"{name},{COUNTS}once upon a time,3,4\n",
-                "row 0: its time is no number or wall clock",
-            )
+            (f"{name},{COUNTS}once upon a time,3,4\n", "row 0: its time is no number or wall clock")
             for name in ("TIMESTAMP", "arrival_s", "timestamp_ms")
         ),
     ],

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from scoring_service.bench.measures import (
-    PromptMaker,
-    closed_loop,
-    cpu_s,
-    median_ratio,
-    offline,
-)
+from scoring_service.bench.measures import PromptMaker, closed_loop, cpu_s, median_ratio, offline
 
 
 def test_ratios_are_of_the_same_round_and_the_median_counts():

@@ -5,14 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from lengthwise.bundle import MANIFEST
-from tests.training.commands.conftest import (
-    TEST,
-    Learnt,
-    Refused,
-    Register,
-    Training,
-    champion,
-)
+from tests.training.commands.conftest import TEST, Learnt, Refused, Register, Training, champion
 
 
 def test_a_version_is_promoted_only_where_it_is_provably_better(

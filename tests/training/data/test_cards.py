@@ -68,9 +68,7 @@ def test_a_changed_file_of_prompts_is_refused(
     pd.DataFrame({"id": [1], "output_tokens": [3]}).to_parquet(lengths)
     pd.DataFrame({"id": [1], "prompt": ["a"]}).to_parquet(tmp_path / "prompts.parquet")
     card = make_card(
-        table=lengths,
-        rows=1,
-        prompts={"path": "prompts.parquet", "sha256": "0" * 64, "keys": "id"},
+        table=lengths, rows=1, prompts={"path": "prompts.parquet", "sha256": "0" * 64, "keys": "id"}
     )
     with pytest.raises(DataError, match=r"prompts\.parquet: SHA-256 is"):
         load_data(str(card))
@@ -94,7 +92,7 @@ def test_a_log_needs_no_card(tmp_path: Path) -> None:
     data = load_data(str(write_lines(tmp_path / "gate.v2.jsonl", logs.OPENAI)))
     assert data.card.id == "gate.v2"
     assert [(r.prompt, r.output_tokens, r.model) for r in data.records] == [
-        *[("one", 10, "m"), ("two", 20, "m"), ("three", 30, "m"), ("four", 40, "m")],
+        *[("one", 10, "m"), ("two", 20, "m"), ("three", 30, "m"), ("four", 40, "m")]
     ]
     assert [r.reasoning_tokens for r in data.records] == [0, 0, 0, 25]
     (tmp_path / "server.log").write_text(logs.VLLM_OLD)

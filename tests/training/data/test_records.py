@@ -12,12 +12,7 @@ from lengthwise.tables.options import RecordOptions
 from lengthwise.tables.prompt_text import normalised
 from lengthwise.tables.reading import read_table
 from tests.lengthwise.tables import logs
-from training.data.records import (
-    FieldMap,
-    prompt_hash,
-    read_records,
-    to_records,
-)
+from training.data.records import FieldMap, prompt_hash, read_records, to_records
 
 
 def table(**columns: list[object]) -> pd.DataFrame:

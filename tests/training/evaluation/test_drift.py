@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.errors import DataError
-from training.evaluation.drift import (
-    MAX_WINDOWS,
-    Window,
-    judge,
-    measure_window,
-    window_bounds,
-)
+from training.evaluation.drift import MAX_WINDOWS, Window, judge, measure_window, window_bounds
 
 RHO = 0.81
 """Correlation of score and log length that gives a tau_b of .6, as a good ranker has."""

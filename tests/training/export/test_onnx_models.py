@@ -12,11 +12,7 @@ from lengthwise.errors import BundleError
 from training.data.synthetic import generate
 from training.export.onnx_models import export_fp32, measure_parity, write_models
 from training.ranker.data_module import tokenize
-from training.ranker.encoder import (
-    PromptScorer,
-    build_scorer,
-    in_buckets,
-)
+from training.ranker.encoder import PromptScorer, build_scorer, in_buckets
 
 pytestmark = pytest.mark.slow
 

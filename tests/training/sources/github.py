@@ -84,7 +84,7 @@ REPOSITORIES |= {
             {
                 "results": [
                     {"prompt_id": "cat", "prompt": "Is it alive?", "llm": "m"}
-                    | {"output": ["No", None, "No way"], "thinking": ["it is dead", "", ""]},
+                    | {"output": ["No", None, "No way"], "thinking": ["it is dead", "", ""]}
                 ]
             }
         ),
@@ -92,7 +92,7 @@ REPOSITORIES |= {
             {
                 "results": [
                     {"prompt_id": "cat", "prompt": "Is it alive?", "llm": "q"}
-                    | {"output": ["<think>a box</think>Dead"]},
+                    | {"output": ["<think>a box</think>Dead"]}
                 ]
             }
         ),

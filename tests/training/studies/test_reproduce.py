@@ -30,10 +30,7 @@ def run(backbone: Path, card: Path, folder: Path, capsys: Capture, *more: str) -
 
 @pytest.mark.slow
 def test_every_row_sees_as_many_prompts_and_says_what_it_cost(
-    tiny_bert: Path,
-    make_card: Callable[..., Path],
-    tmp_path: Path,
-    capsys: Capture,
+    tiny_bert: Path, make_card: Callable[..., Path], tmp_path: Path, capsys: Capture
 ) -> None:
     card = make_card(generate(300, seed=5)[0])
     result = run(tiny_bert, card, tmp_path, capsys, "--prompts", "128")

@@ -13,11 +13,7 @@ from lengthwise.bundle import ModelBundle
 from lengthwise.errors import ConfigError, DataError
 from lengthwise.tables.options import TraceOptions
 from scheduler_adapters.commands.advise import scored_log as evidence
-from scheduler_adapters.commands.advise.scored_log import (
-    requests_and_prompts,
-    train,
-    with_scores,
-)
+from scheduler_adapters.commands.advise.scored_log import requests_and_prompts, train, with_scores
 
 COUNT = 30
 

@@ -58,11 +58,7 @@ def generate(
     generation = GenerationConfig(
         do_sample=True, top_k=1, eos_token_id=-1, num_return_sequences=num_sequences
     )
-    config = ContinuousBatchingConfig(
-        scheduler_type=scheduler_type,
-        **LIMITS,
-        **settings,
-    )
+    config = ContinuousBatchingConfig(scheduler_type=scheduler_type, **LIMITS, **settings)
     results = model.generate_batch(
         PROMPTS, generation_config=generation, continuous_batching_config=config, max_new_tokens=30
     )
@@ -250,10 +246,7 @@ def test_streams_log_probabilities_and_own_sampling_settings_outlast_evictions(
 def test_a_manager_is_kept_for_the_next_batch(model: Any) -> None:
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
-    config = ContinuousBatchingConfig(
-        scheduler_type=use_policy(SLAI(max_tokens=24), {}),
-        **LIMITS,
-    )
+    config = ContinuousBatchingConfig(scheduler_type=use_policy(SLAI(max_tokens=24), {}), **LIMITS)
     answers = [
         model.generate_batch(
             PROMPTS,
