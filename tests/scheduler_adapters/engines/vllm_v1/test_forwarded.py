@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from lengthwise.child_processes import free_port
 from lengthwise.errors import ConfigError
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.engines.engine_metrics import METRICS_FOLDER
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.user_classes import UserClasses
 from scheduler_adapters.engines.vllm_v1.middleware import (
     ALLOWED_PROXIES,
@@ -83,7 +83,7 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
             "scheduler_adapters.commands.serve_vllm._require_engine", lambda policy, options: None
         )
         patch.setenv(VARIABLE, "")
-        patch.setenv(METRICS_FOLDER, "/somewhere")
+        patch.setenv(SHARED_FOLDER, "/somewhere")
         patch.setenv(ALLOWED_PROXIES, request.param or "")
         if request.param is None:
             patch.delenv(ALLOWED_PROXIES)
