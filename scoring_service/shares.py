@@ -100,10 +100,9 @@ class FairQueue(Generic[T]):
             return None
         share = self.all
         while share.members:
+            is_full = len(share.members) > _MAX_IDLE
             for key, member in list(share.members.items()):
-                if not member.num and (
-                    member.served <= share.now or len(share.members) > _MAX_IDLE
-                ):
+                if not member.num and (is_full or member.served <= share.now):
                     del share.members[key]
             member = min((m for m in share.members.values() if m.num), key=lambda m: m.served)
             share.now, share = member.served, member
@@ -114,42 +113,32 @@ class FairQueue(Generic[T]):
 
     def upcoming(self, first: Entry[T]) -> Iterator[Entry[T]]:
         """Yield waiting entries in no strict order, those of the client of `first` first."""
-        yield from (entry for _, _, entry in first.path[-1].entries if entry.waits)
-        for caller in self.all.members.values():
-            for share in caller.members.values():
-                if share is not first.path[-1]:
-                    yield from (entry for _, _, entry in share.entries if entry.waits)
+        shares = [share for one in self.all.members.values() for share in one.members.values()]
+        for share in sorted(shares, key=lambda share: share is not first.path[-1]):
+            yield from (entry for _, _, entry in share.entries if entry.waits)
 
     def fits(self, client: Client, limit: float, size: float | None = None) -> bool:
         """Return whether one more item, or one of that cost, has room.
 
         Of a full queue each client that waits has an equal part, and a newcomer finds room.
         """
-        share: Share[T] | None = self.all
-        if (self.all.num + 1 if size is None else self.all.cost + size) <= limit:
+        share, new = self.all, 1 if size is None else size
+        if (share.num if size is None else share.cost) + new <= limit:
             return True
         for key in client:
-            members = share.members if share else {}
-            share = members.get(key)
-            limit /= 1 + sum(member.num > 0 for member in members.values() if member is not share)
-            held = 0.0 if share is None else share.num if size is None else share.cost
-            if held + (1 if size is None else size) > limit:
+            group, share = share, share.members.get(key) or Share()
+            limit /= 1 + sum(m.num > 0 for m in group.members.values() if m is not share)
+            if (share.num if size is None else share.cost) + new > limit:
                 return False
         return True
 
     def ahead(self, client: Client, due: float) -> float:
-        """Return the cost that is served before a new item of that client and urgency."""
-        path: list[tuple[Share[T], Share[T]]] = []
-        group = self.all
+        """Return the cost before a new item: of each other client as much as of its own."""
+        path = [self.all]
         for key in client:
-            path.append((group, group.members.get(key) or Share(served=group.now)))
-            group = path[-1][1]
-        cost = sum(entry.cost for at, _, entry in group.entries if entry.waits and at <= due)
-        for group, share in reversed(path):
-            reach = cost + (share.served if share.num else max(share.served, group.now))
-            cost += sum(
-                min(member.cost, max(reach - member.served, 0.0))
-                for member in group.members.values()
-                if member.num and member is not share
-            )
+            path.append(path[-1].members.get(key) or Share())
+        cost = sum(e.cost for at, _, e in path[-1].entries if e.waits and at <= due)
+        for group, share in reversed(list(itertools.pairwise(path))):
+            others = [member.cost for member in group.members.values() if member is not share]
+            cost += sum(min(other, cost) for other in others)
         return cost

@@ -19,7 +19,7 @@ from scoring_service.server.rpc import SERVICE, scoring_methods
 from scoring_service.service.config import ServerConfig, split_address
 from scoring_service.service.reload import Locate, ModelReloader
 from scoring_service.service.scoring import ScoringService
-from scoring_service.transport.connections import Connections
+from scoring_service.transport.connections import end_excess
 from scoring_service.transport.direct import Admit, ClientBlocked, DirectMethod, Handle, supports
 from scoring_service.transport.limits import Workers
 from scoring_service.transport.scrapes import ScrapeEndpoint
@@ -64,8 +64,6 @@ class ScoringServer:
                 timeout_s=config.arrival_timeout_s,
                 may_read=security.scrape_access(config),
             )
-        limits = (config.max_connections, config.max_address_connections)
-        self._connections = Connections(self.port, *limits)
         self._stopped = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="sweeper", daemon=True)
 
@@ -132,10 +130,11 @@ class ScoringServer:
         return server
 
     def _sweep(self) -> None:
+        limits = self._config.max_connections, self._config.max_address_connections
         while not self._stopped.wait(_SWEEP_S):
             for blocked in self._blocked:
                 blocked.cancel_overdue()
-            if num_ended := self._connections.end_excess():
+            if num_ended := end_excess(self.port, *limits):
                 _log.warning("ended %d silent connections; their limits are reached", num_ended)
 
 

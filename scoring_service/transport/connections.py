@@ -7,69 +7,47 @@ their clients lose nothing and may connect again.
 
 import os
 import socket
+import stat
 import struct
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from contextlib import ExitStack, suppress
+from math import ceil
+from typing import Any, Final
 
 from lengthwise.addresses import network_of
 
 _FILES: Final = "/proc/self/fd"
 _KEPT: Final = 7 / 8
 """Part of all connections that stay, so that a new one finds room."""
-_TCP_INFO_BYTES: Final = 60
 _LAST_DATA_RECEIVED: Final = 52
 """Offset in `tcp_info` of the milliseconds since then."""
 
 
-@dataclass(frozen=True)
-class Connections:
-    """The connections to a port of this process, and their limits."""
-
-    port: int
-    max_connections: int
-    max_address_connections: int
-
-    def end_excess(self) -> int:
-        """End the connections beyond a limit; return their number."""
-        by_address: Counter[str] = Counter()
-        ranked: list[tuple[int, socket.socket]] = []
-        for _, host, one in sorted(self._found(), key=lambda each: each[0]):
-            by_address[host] += 1
-            ranked.append((by_address[host], one))
-        num_ended = 0
-        # An address with few connections loses one last.
-        for position, (rank, one) in enumerate(sorted(ranked, key=lambda each: each[0])):
-            with one, suppress(OSError):
-                if rank > self.max_address_connections or position >= self.max_connections * _KEPT:
-                    num_ended += 1
-                    one.shutdown(socket.SHUT_RDWR)
-        return num_ended
-
-    def _found(self) -> Iterator[tuple[int, str, socket.socket]]:
-        """Yield milliseconds of silence, the address, and a copy of the socket."""
-        # Listed once with the listing's own file, whose number may become that of a copy.
-        copies = set[int]()
+def end_excess(port: int, max_connections: int, max_of_address: int) -> int:
+    """End the connections to a port beyond a limit; return their number."""
+    found: dict[Any, tuple[int, socket.socket]] = {}
+    with ExitStack() as copies:
         for name in os.listdir(_FILES) if os.path.isdir(_FILES) else ():
             with suppress(OSError):
-                if int(name) in copies:
+                if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                     continue
-                # gRPC may close its own at any moment, and the number may then be another's.
-                copies.add(number := os.dup(int(name)))
-                try:
-                    one = socket.socket(fileno=number)
-                except OSError:
-                    os.close(number)
-                    continue
-                try:
-                    host, *_ = one.getpeername()
-                    if one.getsockname()[1] != self.port:
-                        raise OSError
-                    info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-                    (silent_ms,) = struct.unpack_from("=I", info, _LAST_DATA_RECEIVED)
-                except (OSError, ValueError, IndexError):  # not one of a client, or closed by now
-                    one.close()
-                    continue
-                yield silent_ms, network_of(host), one
+                # A copy: gRPC may close its own at any moment, and the number may be another's.
+                one = socket.fromfd(int(name), socket.AF_INET, socket.SOCK_STREAM)
+                copies.enter_context(one)
+                if one.getsockname()[1:2] == (port,):
+                    info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 60)
+                    silent_ms = struct.unpack_from("=I", info, _LAST_DATA_RECEIVED)[0]
+                    found[one.getpeername()] = silent_ms, one
+        by_address: Counter[str] = Counter()
+        ranked: list[tuple[int, socket.socket]] = []
+        for peer, (_, one) in sorted(found.items(), key=lambda each: each[1][0]):
+            by_address[host := network_of(peer[0])] += 1
+            ranked.append((by_address[host], one))
+        # An address with few connections loses one last.
+        ranked.sort(key=lambda each: each[0])
+        kept = ceil(max_connections * _KEPT)
+        ended = ranked[kept:] + [each for each in ranked[:kept] if each[0] > max_of_address]
+        for _, one in ended:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+    return len(ended)

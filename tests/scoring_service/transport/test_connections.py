@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from lengthwise.addresses import network_of
-from scoring_service.transport.connections import Connections
+from scoring_service.transport.connections import end_excess
 
 
 @pytest.fixture
@@ -39,15 +39,15 @@ def test_of_one_address_the_silent_connections_beyond_the_limit_are_ended(accept
     old[0][1].sendall(b"x")
     new = [accepted("127.0.0.2") for _ in range(2)]
     files = len(os.listdir("/proc/self/fd"))
-    assert Connections(accepted.port + 1, 9, 1).end_excess() == 0
-    assert Connections(accepted.port, 9, 3).end_excess() == 2
+    assert end_excess(accepted.port + 1, 9, 1) == 0
+    assert end_excess(accepted.port, 9, 3) == 2
     assert [is_open(pair) for pair in old + new + others] == [True, False, False, True, True, True]
     assert len(os.listdir("/proc/self/fd")) == files
 
 
 def test_of_all_connections_an_eighth_stays_free_for_newcomers(accepted):
     pairs = [accepted(f"127.0.0.{number}") for number in range(2, 10)]
-    assert Connections(accepted.port, 8, 8).end_excess() == 1
+    assert end_excess(accepted.port, 8, 8) == 1
     assert sum(map(is_open, pairs)) == 7
 
 
