@@ -241,7 +241,7 @@ def test_only_requests_with_kv_blocks_stand_in_the_second_queue() -> None:
     holders = RankQueue(ranker, ranked)
 
     def waiting(score: float, computed: int) -> Any:
-        params = SamplingParams(extra_args={"lengthwise_score": score})
+        params = SamplingParams(max_tokens=999, extra_args={"lengthwise_score": score})
         return SimpleNamespace(
             request_id=str(score), arrival_time=time.time(), num_prompt_tokens=9,
             sampling_params=params, num_computed_tokens=computed, status=RequestStatus.WAITING,
