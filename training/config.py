@@ -54,11 +54,13 @@ class DataConfig(RecordOptions):
     repeats: Repeats = "geometric_mean"
     """Training label of a prompt with repeated samples. Tests compare with the first sample."""
     max_prompt_tokens: int = 128
-    """Longer prompts are cut and counted; special tokens included."""
+    """Of longer prompts the middle is left out, and they are counted; special tokens included."""
+    framed: float = 0.0
+    """Part of the training prompts that stand in a frame, as in a chat (`data/frames.py`)."""
 
     def __post_init__(self) -> None:
         three: Rule = (lambda value: value >= 3, "3 or more")
-        _check("data.", self, max_prompt_tokens=three, held_out_models=_PART)
+        _check("data.", self, max_prompt_tokens=three, held_out_models=_PART, framed=_PART)
         if len({self.label, *self.heads}) <= len(self.heads):
             raise ConfigError(
                 f"data.heads is {list(self.heads)} beside data.label {self.label}; name each once"

@@ -13,11 +13,12 @@ from training.config import (
     TrainConfig,
 )
 
+_FRAMED: Final = 0.3
 RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
     "demo": (
         "4,000 Alpaca prompts x Vicuna-7B lengths, 2 epochs: minutes on two CPU cores.",
         TrainConfig(
-            data=DataConfig(dataset="alpaca-vicuna7b", max_prompt_tokens=64),
+            data=DataConfig(dataset="alpaca-vicuna7b", max_prompt_tokens=64, framed=_FRAMED),
             split=SplitConfig(train_prompts=4000, val_prompts=500, test_prompts=2000),
             epochs=2,
         ),
@@ -28,7 +29,7 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
     ),
     "best": (
         "Three epochs over all Alpaca prompts x Vicuna-7B lengths: half an hour on one CPU.",
-        TrainConfig(epochs=3),
+        TrainConfig(data=DataConfig(framed=_FRAMED), epochs=3),
     ),
     "multi": (
         "Consensus of 200 models, for a model not among them; a quarter of the models is held out.",

@@ -8,6 +8,7 @@ the other turns and results of tools in order, and last tools and documents.
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from unicodedata import normalize
 
 from lengthwise.tables.values import unpacked
 
@@ -25,6 +26,10 @@ _BLANK: Final = (
 )
 """White space, control characters, and all that Unicode shows as nothing."""
 _BLANKS: Final = re.compile(f"([{_BLANK}]{{{_MOST_BLANKS}}})[{_BLANK}]+")
+_STYLED: Final = re.compile(
+    r"[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\u24b6-\u24e9\U0001d400-\U0001d7ff]"
+)
+"""Latin letters and digits in another style, which are unknown tokens."""
 # A WordPiece tokenizer reads a word of more than 100 letters as one unknown token.
 _LONG_WORD: Final = re.compile(r"[^\W\u3040-\u9fff]{64}(?=\w)")
 _INSTRUCTIONS: Final = ("system", "instructions")
@@ -129,11 +134,13 @@ def scored_text(prompt: object) -> str | None:
 def shortened(text: str, size: int) -> str:
     """Return a text of about `size` characters at most.
 
-    Runs of blanks are shortened, and words without an end are split. What is cut is cut from the
-    middle: then the result is a `CutText`. Other texts are returned as they are.
+    Runs of blanks are shortened, words without an end split, styled letters made plain. What is cut
+    is cut from the middle: then the result is a `CutText`. Other texts are returned as they are.
     """
     most = _BLANKS_READ * size
     folded = _LONG_WORD.sub(r"\g<0> ", _BLANKS.sub(r"\1", _ends(text, most)))
+    if not folded.isascii():
+        folded = _STYLED.sub(lambda found: normalize("NFKC", found[0]), folded)
     is_cut = isinstance(text, CutText) or len(text) > most or len(folded) > size + 1
     return CutText(_ends(folded, size)) if is_cut else folded
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from scoring_service.tokenizing import middle_cut
 from training.config import TrainConfig
 from training.data.buckets import bucket, pad
+from training.data.frames import framed
 from training.data.labels import side_by_side, texts
 from training.data.pairs import sample_pairs
 from training.data.splits import Splits
@@ -161,7 +162,9 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         # The tokenizer's limit: an encoder may have fewer positions than data.max_prompt_tokens.
         limit = int((tokenizer.truncation or {})["max_length"])
         self.min_train_tokens = limit if config.pad_to_limit else 2
-        self.train = tokenize(tokenizer, texts(splits.train))
+        lengths = self.train_lengths_NK[:, 0].tolist()
+        prompts = framed(texts(splits.train), lengths, config.data.framed, config.seed)
+        self.train = tokenize(tokenizer, prompts)
         self.val = tokenize(tokenizer, texts(splits.val))
 
     def train_dataloader(self) -> PromptBatches:

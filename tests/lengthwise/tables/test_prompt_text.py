@@ -74,10 +74,14 @@ def test_what_is_cut_is_cut_from_the_middle_and_the_text_says_so() -> None:
         assert prompt_text.scored_text(prompt) is None
 
 
-def test_a_word_without_an_end_is_split_and_other_words_stay() -> None:
+def test_endless_words_are_split_styled_letters_are_plain_and_other_text_stays() -> None:
     text = f"{'x' * 64} {'漢' * 200} {'Tell' * 99}"
     assert max(map(len, (prompt_text.scored_text(text) or "").split())) == 200
-    plain = "Übersetze:\n\n    if x:  return 👩🏽\u200d🚀\ufe0f\n"
+    assert (
+        prompt_text.scored_text("\uff37\uff52ite \U0001d41a \U0001d4f5\u24deng \uff11")
+        == "Write a long 1"
+    )
+    plain = "Übersetze\uff0c…:\n\n    if x:  return 👩🏽\u200d🚀\ufe0f\n"
     assert prompt_text.scored_text(plain) == plain
 
 

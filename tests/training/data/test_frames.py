@@ -1,0 +1,34 @@
+"""Frames around training prompts keep every task and name no length."""
+
+import numpy as np
+import pytest
+
+from training.config import TrainConfig
+from training.data import frames
+from training.data.frames import framed
+from training.recipes import recipe
+
+PROMPTS = [f"task {number}." for number in range(400)]
+LENGTHS = np.random.default_rng(0).permutation(400).tolist()
+
+
+def test_a_part_is_framed_each_keeps_its_task_and_a_second_task_is_a_shorter_one() -> None:
+    found = framed(PROMPTS, LENGTHS, 0.3, seed=1)
+    assert 90 < sum(a != b for a, b in zip(found, PROMPTS, strict=True)) < 150
+    for number, text in enumerate(found):
+        assert PROMPTS[number] in text
+        others = [LENGTHS[n] for n, prompt in enumerate(PROMPTS) if prompt in text]
+        assert max(others) == LENGTHS[number]
+    assert found == framed(PROMPTS, LENGTHS, 0.3, seed=1) != framed(PROMPTS, LENGTHS, 0.3, seed=2)
+    assert framed(PROMPTS, LENGTHS, 0.0, seed=1) == PROMPTS
+
+
+@pytest.mark.parametrize("word", ["brief", "short", "long", "word", "sentence", "detail", "essay"])
+def test_no_frame_speaks_of_length(word: str) -> None:
+    texts = (*frames._ASSENT, *frames._SYSTEM, *frames._BEFORE, *frames._AFTER)
+    assert not [text for text in texts if word in text.lower()]
+
+
+def test_recipes_for_serving_frame_their_prompts_and_others_do_not() -> None:
+    assert recipe("demo").data.framed == recipe("best").data.framed > 0
+    assert TrainConfig().data.framed == recipe("pars").data.framed == 0
