@@ -430,7 +430,11 @@ class RankedQueue(RankOrder[Item]):
 
     def first(self) -> Item:
         """Return the most urgent item; IndexError if the queue is empty."""
-        return self.entries[0][3] if len(self._of) < 2 else next(self.in_order())
+        if self._shares is None or len(self._of) < 2:
+            return self.entries[0][3]
+        lane, each = self.entries[0][0], self._of.items()
+        firsts = {of: order.entries[0] for of, order in each if order.entries[0][0] == lane}
+        return firsts[self._shares.next_of(firsts)][3]
 
     def pop_first(self) -> Item:
         """Remove and return the most urgent item; IndexError if the queue is empty."""

@@ -12,7 +12,7 @@ with a charge for the expected output at admission. The distance is ours: withou
 latency of 32 equal clients was 8% longer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import lcm
 from typing import Any
@@ -23,7 +23,6 @@ from scheduler_adapters.views import LoadView, Rank, RequestView, require_at_lea
 _OUTPUT = 2
 """Weight of a generated token; a computed prompt token has 1."""
 _MANY_IDLE = 256
-_Entry = Any
 
 
 class FairShares(PolicyWrapper):
@@ -146,25 +145,19 @@ class ServiceShares:
         """Return the client's share of an unfinished request."""
         return self._charges[view.number].share
 
-    def next_of(self, firsts: "Mapping[Share, _Entry]") -> Share:
+    def next_of(self, firsts: Mapping[Share, Any]) -> Share:
         """Return the client that is next; `firsts` are the clients' first requests, which sort."""
         if len(firsts) == 1:
             return next(iter(firsts))
-        least: dict[Share, int] = {}
+        of: dict[Share, list[Share]] = {}
         for share in firsts:
-            group = _group(share)
-            least[group] = min(share.served, least.get(group, share.served))
-        least_group = min(group.served for group in least)
-        near = {group for group in least if self._is_near(group, least_group)}
-        ready = [
-            share
-            for share in firsts
-            if share.group in near and self._is_near(share, least[_group(share)])
-        ]
+            of.setdefault(_group(share), []).append(share)
+        ready = [share for group in self._near(of) for share in self._near(of[group])]
         return min(ready, key=firsts.__getitem__)
 
-    def _is_near(self, share: Share, least: int) -> bool:
-        return share.served - least < max(1, self._distance(share))
+    def _near(self, shares: Iterable[Share]) -> list[Share]:
+        least = min([share.served for share in shares])
+        return [share for share in shares if share.served - least < max(1, self._distance(share))]
 
     def _distance(self, share: Share) -> int:
         return self._in_flight // 2 * share.scale

@@ -1088,3 +1088,26 @@ def test_a_router_with_a_key_is_answered_here_and_nothing_else_is(tmp_path: Any)
     *_, last = get("/metrics")
     assert last["body"] == b"c"
     assert bench.registry.get_sample_value("lengthwise_dropped_reports") == 1
+
+
+def test_the_engine_knows_each_client_by_a_name_that_no_client_can_set() -> None:
+    bench, forged = Bench(None, CLASSES, shares=True, client_hints=True), "lengthwise_client"
+
+    def name_of(body: Mapping[str, Any] | None = None, key: str = "", **sent: Any) -> str:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        body = {"prompt": "hello", **(body or {})}
+        return bench.post(body, headers=headers, **sent)["vllm_xargs"][forged]
+
+    address = name_of()
+    assert len(address) == 16
+    # A key that is not known is the client's own invention, so it counts by its address.
+    forgeries = ({forged: "x"}, {forged: None}, {forged: name_of(key="sk-1")})
+    assert {name_of({"vllm_xargs": each}, key="sk-new") for each in forgeries} == {address}
+    gate = name_of(key="sk-gate")
+    assert name_of({"vllm_xargs": {forged: "x"}}, key="sk-gate") == gate
+    network = {name_of(client=(f"2001:db8::{end}", 1)) for end in ("1", "ffff:2")}
+    others = name_of(key="sk-1"), gate, name_of(client=("2001:db8:0:1::1", 1))
+    assert len({address, *network, *others}) == 5
+    bench.configure(shares=False)
+    body = {"prompt": "hello", "vllm_xargs": {forged: "x"}}
+    assert forged not in bench.post(body).get("vllm_xargs", {})
