@@ -1,6 +1,6 @@
 """Simulated floods by one client, and mixes of honest clients, with shares and without.
 
-    python -m tests.scheduler_adapters.policies.floods
+    python tests/scheduler_adapters/policies/floods.py
 
 An honest client keeps `honest_open` requests open; a flood keeps `count` shorter ones open. `keys`
 is the number of names of the flood. Requests of the flood have the least score, honest ones the
@@ -144,10 +144,8 @@ CASES = {"one client": (1, ("", "")), "its size in keys, another class": (500, (
 
 
 def main() -> None:
-    print(
-        "| seats | honest open | flood | share alone: p50 | shares off: p50, longest wait |", end=""
-    )
-    print(" shares on | ratio of p50 |\n|---|---|---|---|---|---|---|")
+    print("| seats | honest open | flood | shares off: p50, longest wait (s) | shares on |", end="")
+    print(" its share alone: p50 | ratio |\n|---|---|---|---|---|---|---|")
     for instance in (TWO_SEATS, INSTANCE):
         for honest_open in (1, 8):
             for size in (12, 64, 500):
