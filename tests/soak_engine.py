@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
 import statistics
 import subprocess
@@ -104,7 +105,7 @@ def compare_costs(
 
 def faults(rounds: int = 6) -> None:
     """Print what it costs that a disk is full, or that a pipe is read by nobody."""
-    with ExitStack() as ended, tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as ended:
         small, pipe = Path(name) / "small", Path(name) / "pipe.jsonl"
         small.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", small], check=True)
@@ -115,14 +116,16 @@ def faults(rounds: int = 6) -> None:
                 while True:
                     filler.write(b"x" * 4096)
 
-        variables = dict.fromkeys(("LENGTHWISE_FOLDER", "PROMETHEUS_MULTIPROC_DIR"), str(small))
-        with patch.dict(os.environ, variables):
+        folders = {"LENGTHWISE_FOLDER": small / "ours", "PROMETHEUS_MULTIPROC_DIR": small / "vllms"}
+        for folder in folders.values():
+            folder.mkdir()
+        with patch.dict(os.environ, {name: str(folder) for name, folder in folders.items()}):
             own = [f"--timeline={small}/t.jsonl"]
             with serving(Path(name) / "full", "", own, VLLM) as live:
                 free = partial((small / "filler").unlink, missing_ok=True)
                 compare_costs(live, "full disk", fill, free, rounds)
-                for path in small.iterdir():
-                    path.unlink()
+                (small / "t.jsonl").unlink()
+                shutil.rmtree(small / "ours")
                 compare_costs(live, "removed", int, int, rounds)
         os.mkfifo(pipe)
         reader, reads = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), threading.Event()
@@ -143,7 +146,7 @@ def faults(rounds: int = 6) -> None:
 
 def outage(rounds: int = 3) -> None:
     """Print the longest wait in each state of the scorer, over that in order of arrival."""
-    with ExitStack() as ended, tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as ended:
         (token := Path(name) / "token").write_text("sk-1\n")
         scorer = ScoringProcess(write_tiny_bundle(Path(name) / "bundle").path)
         ended.callback(scorer.kill)
