@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 
-from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, ReportServer
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineSocket, report_server
 from scheduler_adapters.planner.score_order import ScoreOrder
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policy import Policy, PolicyWrapper
@@ -84,7 +84,7 @@ def observers_from_environment(scheduler: Any, *, thinks: bool) -> list[EngineOb
         tokens = TokenClock(thinks)
         metrics = EngineMetrics(scheduler, tokens, number, timeline)
         try:
-            metrics.server = ReportServer(Path(folder), number, metrics.report)
+            metrics.server = report_server(Path(folder), number, metrics.report)
         except OSError as error:
             log.warning("no metrics of the engine: %s cannot be used (%s)", folder, error)
             return observers
@@ -105,7 +105,7 @@ class EngineMetrics(EngineObserver):
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     order: ScoreOrder = field(default_factory=ScoreOrder)
     """An observer of the same engine."""
-    server: ReportServer | None = None
+    server: EngineSocket | None = None
     """Closed with this observer."""
 
     def __post_init__(self) -> None:

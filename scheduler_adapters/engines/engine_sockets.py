@@ -23,11 +23,15 @@ _READ_S: Final = 1.0
 
 
 class EngineSocket:
-    """A socket at `path` for the same user, served by a thread. Raises OSError: it cannot be."""
+    """A socket at `path` for the same user; a thread calls `serve` with it again and again.
 
-    def __init__(self, path: Path, kind: socket.SocketKind) -> None:
-        self._path = path
-        self._is_open = True
+    Raises OSError: it cannot be made there.
+    """
+
+    def __init__(
+        self, path: Path, kind: socket.SocketKind, serve: Callable[[socket.socket], object]
+    ) -> None:
+        self._path, self._serve, self._is_open = path, serve, True
         self._socket = socket.socket(socket.AF_UNIX, kind)
         mask = os.umask(0o177)
         try:
@@ -40,7 +44,7 @@ class EngineSocket:
             os.umask(mask)
         if kind is socket.SOCK_STREAM:
             self._socket.listen()
-        self._thread = Thread(target=self._serve, name=path.stem, daemon=True)
+        self._thread = Thread(target=self._run, name=path.stem, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -51,27 +55,22 @@ class EngineSocket:
         self._socket.close()
         self._path.unlink(missing_ok=True)
 
-    def _serve(self) -> None:
+    def _run(self) -> None:
         with suppress(OSError):  # closed
             while self._is_open:
-                self._serve_one()
-
-    def _serve_one(self) -> None:
-        raise NotImplementedError
+                self._serve(self._socket)
 
 
-class ReportServer(EngineSocket):
-    """Sends what `report` returns, JSON values, to each connection. `number` is the engine's."""
+def report_server(folder: Path, number: int, report: Callable[[], Any]) -> EngineSocket:
+    """Send what `report` returns, JSON values, to each reader of engine `number`."""
 
-    def __init__(self, folder: Path, number: int, report: Callable[[], Any]) -> None:
-        self._report = report
-        super().__init__(folder / _REPORTS.format(number), socket.SOCK_STREAM)
-
-    def _serve_one(self) -> None:
-        connection, _ = self._socket.accept()
+    def serve(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
         with connection, suppress(OSError):
             connection.settimeout(_READ_S)
-            connection.sendall(json.dumps(self._report()).encode())
+            connection.sendall(json.dumps(report()).encode())
+
+    return EngineSocket(folder / _REPORTS.format(number), socket.SOCK_STREAM, serve)
 
 
 class EngineReports:

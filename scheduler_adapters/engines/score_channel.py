@@ -44,34 +44,27 @@ _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 
 
-class ScoreReceiver(EngineSocket):
-    """Reads an engine's late scores.
+def score_receiver(folder: Path, number: int, take: Callable[[LateScore], object]) -> EngineSocket:
+    """Call `take` in a thread with each late score sent to engine `number`."""
 
-    Args:
-        number: of the engine.
-        take: called in the thread of the socket with each score.
-    """
-
-    def __init__(self, folder: Path, number: int, take: Callable[[LateScore], object]) -> None:
-        self._take = take
-        super().__init__(folder / _SOCKET.format(number), socket.SOCK_DGRAM)
-
-    def _serve_one(self) -> None:
-        content = self._socket.recv(_MAX_BYTES)
+    def serve(bound: socket.socket) -> None:
+        content = bound.recv(_MAX_BYTES)
         with suppress(ValueError, AttributeError, RecursionError):
             carried = json.loads(content)
             if (late := late_score(request_key(carried), carried)) is not None:
-                self._take(late)
+                take(late)
+
+    return EngineSocket(folder / _SOCKET.format(number), socket.SOCK_DGRAM, serve)
 
 
 def receiver_from_environment(
     number: int, take: Callable[[LateScore], object]
-) -> ScoreReceiver | None:
+) -> EngineSocket | None:
     """Return the receiver of an engine; None if the processes share no folder."""
     if not (folder := os.environ.get(SHARED_FOLDER)):
         return None
     try:
-        return ScoreReceiver(Path(folder), number, take)
+        return score_receiver(Path(folder), number, take)
     except OSError as error:
         log.warning("late scores cannot be received in %s (%s): they are not used", folder, error)
         return None

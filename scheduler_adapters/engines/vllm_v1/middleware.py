@@ -68,8 +68,6 @@ ALLOWED_PROXIES: Final = "FORWARDED_ALLOW_IPS"
 """Environment variable with the peers of which uvicorn believes X-Forwarded-For; vLLM has no option
 for it. Empty: none, and the middleware sees the address of the connection."""
 LOAD_PATH: Final = "/lengthwise/load"
-METRICS_PATHS: Final = ("/metrics", "/metrics/")
-ACCEPTED: Final = frozenset({b"accept", b"accept-encoding"})
 GRACE_S: Final = 0.5
 """Seconds in which open answers may end after the engine's own `--shutdown-timeout`."""
 _ANY_MODEL: Final = ("VLLM_SKIP_MODEL_NAME_VALIDATION", "VLLM_ALLOW_RUNTIME_LORA_UPDATING")
@@ -250,17 +248,17 @@ class ScoreMiddleware:
         client, is_post = self._client_of(scope), scope["method"] == "POST"
         if self.reports is not None and scope["method"] == "GET":
             if path == LOAD_PATH:
-                may = client.is_let_in or self.config.open_load
-                reports = await self.reports.read() if may else []
-                loads = [report["load"] for report in reports if report["load"]]
-                await _send_json(
-                    send, loads if may else {"error": "Unauthorized"}, 200 if may else 401
-                )
+                if not (client.is_let_in or self.config.open_load):
+                    await _send_json(send, {"error": "Unauthorized"}, 401)
+                    return
+                loads = [report["load"] for report in await self.reports.read()]
+                await _send_json(send, [load for load in loads if load], 200)
                 return
-            if path in METRICS_PATHS:
+            if path.rstrip("/") == "/metrics":
                 figures = exposition(await self.reports.read())
                 self.metrics.dropped_reports.set(self.reports.drops.count)
-                await self.app(_without(scope, ACCEPTED), receive, _appending(figures, send))
+                plain = _without(scope, b"accept", b"accept-encoding")
+                await self.app(plain, receive, _appending(figures, send))
                 return
         is_refused = path.startswith(client_bodies.GUARDED) and not client.is_let_in  # by vLLM
         if not is_post or is_refused:
@@ -558,7 +556,7 @@ def _replay(message: Message, receive: Receive) -> Receive:
     return replayed
 
 
-def _without(scope: Scope, names: frozenset[bytes]) -> Scope:
+def _without(scope: Scope, *names: bytes) -> Scope:
     return {**scope, "headers": [each for each in scope["headers"] if each[0] not in names]}
 
 
@@ -567,7 +565,7 @@ def _appending(content: bytes, send: Send) -> Send:
 
     async def appending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = _without(message, frozenset({b"content-length"}))
+            message = _without(message, b"content-length")
         elif not message.get("more_body"):
             message = {**message, "body": message.get("body", b"") + content}
         await send(message)

@@ -20,7 +20,8 @@ from math import inf
 from typing import Any, Final
 
 from scheduler_adapters.engines.engine_metrics import observers_from_environment
-from scheduler_adapters.engines.score_channel import ScoreReceiver, receiver_from_environment
+from scheduler_adapters.engines.engine_sockets import EngineSocket
+from scheduler_adapters.engines.score_channel import receiver_from_environment
 from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_policy,
     configured_think_end,
@@ -165,7 +166,7 @@ class RankMixin:
     waiting: RankQueue
     _lengthwise_holders = RankQueue(lengthwise)
     """Waiting requests that hold KV blocks."""
-    _lengthwise_receiver: ScoreReceiver | None = None
+    _lengthwise_receiver: EngineSocket | None = None
     _lengthwise_stalled = False
 
     def __init__(self, *args: Any, lengthwise_policy: str | None = None, **kwargs: Any) -> None:

@@ -18,8 +18,8 @@ from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.score_channel import (
     RETRIED,
     LateScoring,
-    ScoreReceiver,
     receiver_from_environment,
+    score_receiver,
 )
 from scheduler_adapters.planner.late_scores import LateScore
 from scheduler_adapters.planner.request_annotations import QUANTILES, REQUEST_KEY, SCORE
@@ -42,7 +42,7 @@ def test_more_scores_than_a_socket_holds_arrive_at_every_engine(
     tmp_path: Path, sender: LateScoring
 ) -> None:
     taken: list[Queue[LateScore]] = [Queue(), Queue()]
-    receivers = [ScoreReceiver(tmp_path, n, queue.put) for n, queue in enumerate(taken)]
+    receivers = [score_receiver(tmp_path, n, queue.put) for n, queue in enumerate(taken)]
 
     async def send() -> None:
         hints = ({REQUEST_KEY: key_of(n), SCORE: n, QUANTILES: [0.5, n]} for n in range(500))
@@ -57,7 +57,7 @@ def test_more_scores_than_a_socket_holds_arrive_at_every_engine(
 
 
 def test_only_the_same_user_may_send_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    receiver = ScoreReceiver(tmp_path, 3, lambda late: None)
+    receiver = score_receiver(tmp_path, 3, lambda late: None)
     (path,) = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     receiver.close()
@@ -68,7 +68,7 @@ def test_what_is_no_score_is_dropped_and_the_next_one_is_read(
     tmp_path: Path, sender: LateScoring
 ) -> None:
     taken: Queue[LateScore] = Queue()
-    receiver = ScoreReceiver(tmp_path, 0, taken.put)
+    receiver = score_receiver(tmp_path, 0, taken.put)
     (path,) = tmp_path.iterdir()
     strange = [b"", b"\xff", b"5", b"[" * 9000, b'{"lengthwise_score": 1}']
     strange += [
@@ -90,7 +90,7 @@ def test_an_engine_that_has_gone_is_passed_over(tmp_path: Path, sender: LateScor
     gone.close()  # as after a crash: the file stays
     asyncio.run(asyncio.wait_for(sender.send({REQUEST_KEY: key_of(1), SCORE: 1}), 60))
     taken: Queue[LateScore] = Queue()
-    back = ScoreReceiver(tmp_path, 0, taken.put)
+    back = score_receiver(tmp_path, 0, taken.put)
     asyncio.run(sender.send({REQUEST_KEY: key_of(2), SCORE: 1}))
     assert taken.get(timeout=300).key == key_of(2)
     back.close()

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from lengthwise.errors import ConfigError
 from lengthwise.tables.prompt_text import MAX_CHARACTERS
 from scheduler_adapters.engines import score_channel
-from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports, ReportServer
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports, report_server
 from scheduler_adapters.engines.score_channel import LateScoring
 from scheduler_adapters.engines.user_classes import UserClasses
 from scheduler_adapters.engines.vllm_v1 import middleware
@@ -1069,7 +1069,7 @@ def test_a_router_with_a_key_is_answered_here_and_nothing_else_is(tmp_path: Any)
     bench = Bench(FakeScorer(), reports=EngineReports(tmp_path))
     load = {"engine": 0, "waiting": 3}
     text = "# HELP a_total b\n# TYPE a_total counter\na_total 7.0\n"
-    server = ReportServer(tmp_path, 0, lambda: {"load": load, "metrics": text})
+    server = report_server(tmp_path, 0, lambda: {"load": load, "metrics": text})
 
     def get(path: str) -> list[Any]:
         return asyncio.run(bench.call(b"", path, method="GET"))
