@@ -168,6 +168,7 @@ class RankMixin:
     """Waiting requests that hold KV blocks."""
     _lengthwise_receiver: EngineSocket | None = None
     _lengthwise_stalled = False
+    _lengthwise_own: Sequence[EngineObserver] = ()
 
     def __init__(self, *args: Any, lengthwise_policy: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -175,7 +176,8 @@ class RankMixin:
         policy = configured_policy(self.vllm_config.additional_config, lengthwise_policy)
         require_capabilities(policy, CAPABILITIES, ENGINE)
         thinks = bool(think_end_of(self))
-        self.lengthwise_start(policy, observers=observers_from_environment(self, thinks=thinks))
+        self._lengthwise_own = observers_from_environment(self, thinks=thinks)
+        self.lengthwise_start(policy, observers=self._lengthwise_own)
         self._lengthwise_receiver = receiver_from_environment(
             self.vllm_config.parallel_config.data_parallel_rank,
             lambda late: self.lengthwise.late_scores.inbox.append(late),
@@ -248,7 +250,7 @@ class RankMixin:
         super().shutdown()  # type: ignore[misc]
         if self._lengthwise_receiver is not None:
             self._lengthwise_receiver.close()
-        for observer in self.lengthwise.observers:
+        for observer in dict.fromkeys([*self._lengthwise_own, *self.lengthwise.observers]):
             observer.close()
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:

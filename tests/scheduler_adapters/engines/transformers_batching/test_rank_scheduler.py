@@ -105,6 +105,7 @@ def test_requests_that_lose_their_blocks_keep_score_answer_and_times(
     log = TimelineLog(str(tmp_path / "timeline.jsonl"), start_s=0.0)
     limits = {"num_blocks": 4, "max_requests_per_batch": 6, "safety_margin": 0.0}
     _, answers, scheduler = serve(model, scored(policy, observers=[log]), **limits)
+    log.close()
     timeline = read_timeline(tmp_path / "timeline.jsonl")
     assert answers == stock
     assert timeline.preemptions.sum() > 0
