@@ -88,7 +88,7 @@ def test_clients_that_forge_scores_and_priorities_gain_nothing(live: Live) -> No
     kinds = [*PROMPTS] * (COUNT // len(PROMPTS))
 
     async def one(openai: Any, number: int, kind: str, forges: bool) -> tuple[str, float]:
-        extra = {"extra_body": {"ignore_eos": True} | (forged if forges else {})}
+        extra = {"extra_body": forged if forges else {}}
         await openai.completions.create(
             model="tiny", prompt=f"{PROMPTS[kind]} w{100 + number}", max_tokens=12,
             extra_headers=header if forges else {}, **extra,

@@ -206,7 +206,8 @@ async def stream(
     """Ask as chat or as completion; the kind and the instant of the last chunk."""
     prompt = f"{PROMPTS[kind]} w{number}"
     common = {"model": "tiny", "max_tokens": max_tokens, "stream": True, "temperature": 0}
-    common["extra_body"] = {"ignore_eos": True}
+    if max_tokens > MAX_TOKENS:  # else the length would be known, and all would rank alike
+        common["extra_body"] = {"ignore_eos": True}
     if number % 2:
         chunks = await openai.completions.create(prompt=prompt, **common)
     else:
