@@ -24,7 +24,7 @@ class Score:
     prompt_tokens: int
     """Tokens that the model read."""
     truncated: bool
-    """True where the end of the prompt was cut off."""
+    """True where a part of the prompt was not read."""
     expected_tokens: float | None = None
     """Mean response length of the target model, in tokens; None without a target model."""
     quantiles: Mapping[float, float] = field(default_factory=dict)

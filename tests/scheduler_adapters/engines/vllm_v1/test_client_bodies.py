@@ -81,6 +81,13 @@ def test_what_vllm_refuses_is_no_body(sent: dict[str, Any]) -> None:
     assert client_bodies.parse(json.dumps(sent).encode(), SCORED[GENERATE][1]) is None
 
 
+@pytest.mark.parametrize("name", ["lengthwise_limits", "lengthwise_request_key"])
+def test_what_only_we_set_is_dropped_from_trusted_clients_too(name: str) -> None:
+    body = {"vllm_xargs": {name: [0, 1]}, "sampling_params": {"extra_args": {name: 1}}}
+    assert client_bodies.drop_hints(body, ())
+    assert body == {"vllm_xargs": {}, "sampling_params": {"extra_args": {}}}
+
+
 spellings = st.sampled_from(["lengthwise_score", "lengthwise_tbt_s", "priority"]).flatmap(
     lambda word: st.tuples(
         *(st.sampled_from([c, f"\\u{ord(c):04x}", f"\\u{ord(c):04X}"]) for c in word)
