@@ -65,14 +65,6 @@ def test_each_figure_lies_beside_the_table_it_drew(tmp_path, capsys):
         assert said in page
 
 
-def test_one_policy_is_compared_with_itself_under_other_settings(capsys):
-    settings = {"slai-late": {"policy": "slai", "offset": 10.0}}
-    arguments = ["--policies=[slai, slai-late]", f"--settings={json.dumps(settings)}"]
-    assert main(["compare", *SMALL, *arguments, "--json"]) == 0
-    runs = json.loads(capsys.readouterr().out)["runs"]
-    assert [run["policy"] for run in runs] == ["slai", "slai-late"]
-
-
 def test_user_classes_have_their_shares_and_targets(tmp_path, capsys):
     classes = {"paying": {"share": 0.25, "tbt_s": 0.1}, "free": {"share": 0.75}}
     arguments = [f"--classes={json.dumps(classes)}", "--policies=[slai]", f"--out={tmp_path}"]

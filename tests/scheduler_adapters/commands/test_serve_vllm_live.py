@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -304,53 +304,12 @@ def test_the_scoring_service_dies_and_returns_and_no_request_fails(
     assert live.outcomes_since(before) == {"scored": NUM_CLIENTS}
 
 
-def test_clients_that_leave_make_room_for_others(live: Live) -> None:
-    async def leave(openai: Any, number: int) -> None:
-        chunks = await openai.completions.create(
-            model="tiny", prompt=f"essay w{number}", max_tokens=900, stream=True,
-            extra_body={"ignore_eos": True},
-        )  # fmt: skip
-        if number % 2:
-            await anext(aiter(chunks))
-        await chunks.close()
-
-    async def main() -> None:
-        openai = client(live)
-        leaving = [asyncio.create_task(leave(openai, number)) for number in range(48)]
-        # Some leave while they still wait for a seat.
-        _, waiting = await asyncio.wait(leaving, timeout=2)
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*leaving, return_exceptions=True)
-        await openai.close()
-
-    asyncio.run(main())
-    live.wait_until_idle()
-    assert live.sample("vllm:kv_cache_usage_perc") == 0
-    asyncio.run(burst(live))
-
-
 def complete(live: Live, **body: Any) -> dict[str, Any]:
     content = json.dumps({"model": "tiny", "prompt": "yes", "max_tokens": 3, **body}).encode()
     request = Request(f"{live.url}/v1/completions", content, {"Content-Type": "application/json"})
     with urlopen(request, timeout=300) as response:
         answer: dict[str, Any] = json.load(response)
     return answer
-
-
-@pytest.mark.parametrize("score", [3, -1.5, "long", [1, 2]])
-def test_a_score_of_the_clients_own_is_left_alone(live: Live, score: Any) -> None:
-    before = live.outcomes()
-    complete(live, vllm_xargs={"lengthwise_score": score})
-    assert live.outcomes_since(before) == {"explicit": 1}
-
-
-@pytest.mark.parametrize("xargs", [{"lengthwise_score": {"a": 1}}, [1], "x"])
-def test_what_vllm_cannot_carry_it_refuses_itself(live: Live, xargs: Any) -> None:
-    with pytest.raises(HTTPError, match="400"):
-        complete(live, vllm_xargs=xargs)
-    assert complete(live)["usage"]["completion_tokens"] == 3
-    live.wait_until_idle()
 
 
 def test_the_engines_timeline_agrees_with_what_vllm_reports(live: Live) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from scheduler_adapters.__main__ import COMMANDS, main
 from scheduler_adapters.placement import PLACEMENTS
-from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import POLICIES
 from scheduler_adapters.simulator.cluster import cluster_config as cluster_options
 from scheduler_adapters.timeline.timeline import read_timeline
@@ -105,53 +104,12 @@ def test_scores_of_a_trace_are_used_unasked_and_their_source_is_said(capsys, tmp
         assert f"scores: {source}" in capsys.readouterr().out
 
 
-def test_scores_of_a_trace_order_the_queue(capsys, tmp_path):
-    latency_s = []
-    for sign in (1, -1):
-        write_scored(tmp_path / "trace.csv", sign)
-        _, out, _ = simulate(capsys, f"--trace={tmp_path / 'trace.csv'}", "--json")
-        summary = json.loads(out)
-        assert summary["scores"] == "trace"
-        latency_s.append(summary["normalized_latency_s"]["mean"])
-    assert latency_s[0] < 0.7 * latency_s[1]
-
-
-def test_a_slower_host_link_makes_the_evicted_wait_longer(capsys):
-    settings = json.dumps({"offload": True, "quantum_tokens": 20})
-    given = ["--policy=round-robin", f"--settings={settings}", "--kv_blocks=200", "--json"]
-    latency_s = {}
-    for gb_per_s in (50, 0.5):
-        _, out, _ = simulate(capsys, *given, f"--host_gb_per_s={gb_per_s}")
-        summary = json.loads(out)
-        assert summary["num_finished"] == 60
-        assert summary["num_preemptions"] > 0
-        latency_s[gb_per_s] = summary["e2e_s"]["mean"]
-    assert latency_s[0.5] > latency_s[50]
-
-
 def test_requests_that_the_memory_cannot_hold_are_counted_and_said(capsys, caplog):
     code, out, _ = simulate(capsys, "--kv_blocks=20", "--json")
     summary = json.loads(out)
     assert code == 0
     assert 0 < summary["num_rejected"] < 60
     assert f"{summary['num_rejected']} of 60 requests need more than 20 KV blocks" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("rule", "advice"),
-    [(None, "return a StepRule"), (RuntimeError("no rule today"), "correct its step_rule()")],
-)
-def test_a_policy_without_a_step_rule_is_named_and_the_run_ends(capsys, monkeypatch, rule, advice):
-    def step_rule(self, load):
-        if isinstance(rule, Exception):
-            raise rule
-        return rule
-
-    monkeypatch.setattr(FCFS, "step_rule", step_rule)
-    code, out, err = simulate(capsys, "--policy=fcfs")
-    assert (code, out) == (2, "")
-    assert "policy 'fcfs'" in err
-    assert advice in err
 
 
 def test_ctrl_c_leaves_what_had_finished_and_says_what_is_left_out(capsys, tmp_path, monkeypatch):
@@ -202,21 +160,6 @@ def test_a_cluster_serves_all_and_writes_where(capsys, tmp_path, engine):
     assert "placement least-kv over 3 instances: 0 migrations" in out
 
 
-def test_requests_that_reason_migrate_under_pascal_and_not_without_migration(capsys, tmp_path):
-    trace = tmp_path / "trace.csv"
-    rows = (f"{10 + i % 7},{40 + i % 50},{20 + i % 17},{i / 50}" for i in range(60))
-    header = "prompt_tokens,output_tokens,reasoning_tokens,arrival_s"
-    trace.write_text("\n".join([header, *rows]))
-    counts = []
-    for settings in ({}, {"migration": "never"}):
-        arguments = ("--policy=pascal", "--placement=pascal", "--instances=4", f"--trace={trace}")
-        _, out, _ = simulate(
-            capsys, *arguments, f"--placement-settings={json.dumps(settings)}", "--json"
-        )
-        counts.append(json.loads(out)["migration_downtime_s"]["count"])
-    assert counts[0] > 0 == counts[1]
-
-
 def test_clients_keep_a_cluster_busy(capsys):
     arguments = ("--placement=shortest-queue", "--instances=2", "--clients=5")
     _, out, _ = simulate(capsys, *arguments)
@@ -247,17 +190,6 @@ def test_outages_and_too_old_views_are_counted(capsys, options, figure, said):
     assert 0 < found[figure] < 60
     _, out, _ = simulate(capsys, *arguments)
     assert f"{found[figure]} {said}" in out
-
-
-def test_distserve_prefills_in_its_first_instances_and_decodes_in_the_others(capsys, tmp_path):
-    path = tmp_path / "timeline.parquet"
-    pools = ("--placement=distserve", "--instances=3", "--prefill-instances=1")
-    _, out, _ = simulate(capsys, *pools, f"--out={path}", "--json")
-    timeline = read_timeline(path)
-    assert json.loads(out)["num_finished"] == 60
-    decoded = timeline.requests.output_tokens > 1
-    assert set(timeline.instance[decoded]) == {1, 2}
-    assert timeline.migrations.tolist() == decoded.astype(int).tolist()
 
 
 def test_phasor_has_elastic_instances_and_a_cost_that_is_for_the_profile(capsys, tmp_path):

@@ -2,20 +2,13 @@
 
 from math import inf
 
-import numpy as np
 import pytest
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.placement import Move, Placement, SetRole, of_role
+from scheduler_adapters.placement import Move, SetRole
 from scheduler_adapters.placements.freeness import PrefillCost
 from scheduler_adapters.placements.phasor import Phasor
-from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.simulator.cluster import simulate_cluster
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.views import InstanceView, RequestView
-from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.placements.test_freeness import written
 from tests.scheduler_adapters.placements.views import view
 
@@ -186,47 +179,6 @@ def test_a_mixed_instance_is_as_free_as_the_less_free_of_its_parts():
     decodes = [view(0, "prefill"), view(1, "decode", used_blocks=50), prefilling]
     assert mixed.at_prefill_end(REQUEST, 0, decodes) == 1
     assert mixed.at_prefill_end(REQUEST, 0, [*decodes[:1], decoding(1, 70), prefilling]) == 2
-
-
-class FewestQueuedTokens(Placement):
-    name = "fewest-queued-tokens"
-    watches_prefills = True
-
-    def place(self, request, instances):
-        pool = of_role("prefill", instances)
-        return min(pool, key=lambda v: (v.prefill_tokens, v.instance_id)).instance_id
-
-    def at_prefill_end(self, request, instance, instances):
-        return next(view.instance_id for view in instances if view.role == "decode")
-
-    def tick(self, now_s, instances):
-        return ()
-
-
-def test_without_elastic_instances_squares_and_fragments_it_is_fewest_queued_tokens():
-    random = np.random.default_rng(5)
-    requests = make_requests(
-        prompt_tokens=random.integers(1, 600, 150),
-        output_tokens=random.integers(1, 40, 150),
-        arrival_s=np.cumsum(random.exponential(0.05, 150)),
-    )
-    linear = PrefillCost(alpha=0.0, beta=10.0, peak_flop_per_s=1000.0, model="m", device="d")
-    latency = AffineLatency(base_s=0.01, per_token_s=1e-3)
-    runs = [
-        simulate_cluster(
-            requests,
-            placement,
-            FCFS,
-            [Instance(latency=latency, kv_blocks=5000, max_tokens=256)] * 4,
-            fabric=Fabric(kv_bytes_per_token=1, bytes_per_s=1e5),
-            roles=["prefill", "prefill", "prefill", "decode"],
-        )
-        for placement in (phasor(cost=linear, theta_frag=-inf), FewestQueuedTokens())
-    ]
-    one, other = (run.timeline for run in runs)
-    np.testing.assert_array_equal(one.scheduled_s, other.scheduled_s)
-    np.testing.assert_array_equal(one.finished_s, other.finished_s)
-    assert len({move.source for move in runs[0].migrations}) == 3
 
 
 @pytest.mark.parametrize(

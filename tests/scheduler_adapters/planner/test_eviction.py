@@ -44,25 +44,6 @@ def begin(engine: FakeEngine, rule: StepRule = UNLIMITED) -> Step[FakeRequest]:
     return Step(StepBudget(rule, max_tokens=99, max_num_seqs=4), engine.free_blocks(), set())
 
 
-def test_a_decode_takes_a_free_block_and_evicts_nobody() -> None:
-    engine, (first, *_) = engine_with(1.0, 2.0, 3.0)
-    step = begin(engine)
-    assert secure_block(engine.planner.residents, step, first)
-    assert (step.free_blocks, step.evicted) == (0, set())
-
-
-def test_the_greatest_evict_key_not_yet_placed_goes_for_a_decode_without_a_block() -> None:
-    engine, (first, second, third, fourth) = engine_with(1.0, 4.0, 3.0, 2.0)
-    step = begin(engine)
-    assert step.free_blocks == 0
-    step.placed.add(second.lengthwise.view.number)
-    assert secure_block(engine.planner.residents, step, first)
-    assert step.evicted == {third.lengthwise.view.number}
-    assert third not in engine.running
-    assert fourth in engine.running
-    assert third.lengthwise.view.number in engine.queue
-
-
 NAN = float("nan")
 
 
@@ -98,18 +79,6 @@ def test_nobody_goes_in_vain(scores: list[float], prompt: int, free_blocks: int)
     step.free_blocks = free_blocks
     displace(engine.planner.residents, engine.queue, step)
     assert (step.seated, step.evicted) == ([], set())
-
-
-def test_the_fewest_worst_residents_go_for_a_better_waiting_request() -> None:
-    # Residents hold a block each and have room in it, so no growth is to be left for them.
-    engine, (best, *_, worst) = engine_with(1.0, 5.0, 6.0, 7.0, prompt=8)
-    wait(engine, 2.0)
-    step = begin(engine)
-    displace(engine.planner.residents, engine.queue, step)
-    assert [item.lengthwise.view.score for item in step.seated] == [2.0]
-    assert step.evicted == {worst.lengthwise.view.number}
-    assert (step.free_blocks, step.budget.num_admissions) == (0, 1)
-    assert best in engine.running
 
 
 @pytest.mark.parametrize(("limit", "count"), [(0, 0), (1, 1), (2, 2), (None, 3)])

@@ -214,15 +214,6 @@ def test_clocks_that_disagree_make_no_request_arrive_in_the_future() -> None:
     assert track(Ranker(pars(), Clock()), 1.0, age_s=-5.0).view.arrival_s == 1000.0
 
 
-def test_requests_without_a_score_stand_at_the_median_of_those_before_them() -> None:
-    ranker = Ranker(pars(), Clock())
-    queue: RankedQueue[Waiting] = RankedQueue()
-    first, low, high = track(ranker, None), track(ranker, 1.0), track(ranker, 9.0)
-    unscored, other, lower = track(ranker, None), track(ranker, None), track(ranker, 0.5)
-    fill(queue, other, high, lower, unscored, low, first)
-    assert in_order(queue) == [first, lower, low, unscored, other, high]
-
-
 def test_a_late_score_moves_a_request_that_waits_and_no_other() -> None:
     ranker = Ranker(pars(), Clock())
     queue: RankedQueue[Waiting] = RankedQueue()

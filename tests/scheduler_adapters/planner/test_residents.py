@@ -82,26 +82,6 @@ def test_blocks_of_a_prefill_in_progress_are_promised_and_counted_as_held() -> N
     assert (load.used_blocks, load.total_blocks) == (3, 9)
 
 
-@pytest.mark.parametrize(("key", "found"), [((0.0,), True), ((2.0,), False), ((3.0,), False)])
-def test_the_worst_evict_key_is_known_while_its_resident_is_there(
-    key: tuple[float], found: bool
-) -> None:
-    class Keyed(FCFS):
-        def rank(self, request: RequestView, load: LoadView) -> Rank:
-            return Rank(evict_key=(float(request.number),))
-
-    engine = FakeEngine(Keyed(), seats=4, budget=64, blocks=9, block_tokens=16)
-    requests = make_requests(prompt_tokens=[4] * 4, output_tokens=[9, 9, 9, 1])
-    for row in range(4):
-        engine._submit(requests, row)
-    engine._step()  # which finishes the fourth
-    residents = engine.planner.residents
-    assert residents.any_after(key) == found
-    engine.evict(engine.running[2])
-    assert not residents.any_after((1.0,))
-    assert residents.any_after((0.0,))
-
-
 class Momentary(Policy):
     """Ranks each decode for one token, and all of them by one rank; one decode per step."""
 

@@ -27,10 +27,6 @@ VARIANTS = {
     "rad twin small": lambda: RADTwin(max_started=7, tile=4, chunk=16),
     "round robin 10": lambda: RoundRobin(quantum_tokens=10),
     "pascal capped": lambda: Pascal(quantum_tokens=10, max_decodes=4),
-    "class over pars": lambda: ClassPriority(pars()),
-    "class over slai": lambda: ClassPriority(SLAI()),
-    "guard over slai": lambda: StarvationGuard(SLAI(), after_s=1.0),
-    "guard over round robin": lambda: StarvationGuard(RoundRobin(quantum_tokens=10), after_s=1.0),
     "guard over class over pars": lambda: StarvationGuard(ClassPriority(pars()), after_s=1.0),
 }
 

@@ -208,15 +208,6 @@ def test_only_what_is_as_urgent_counts_as_ahead():
     held.end()
 
 
-def test_an_urgent_prompt_is_admitted_past_a_queue_of_patient_ones():
-    held = Held(SECOND)
-    patient = [held.ask(name, timeout_s=600) for name in range(1, 20)]
-    urgent = held.ask(99, timeout_s=3.0)
-    assert held.end() == [[99], *([name] for name in range(1, 20))]
-    assert urgent.result == 99.0
-    assert [one.result for one in patient] == list(range(1, 20))
-
-
 def test_a_full_queue_refuses_even_the_urgent_at_once():
     held = Held(max_queued=2)
     mixed = held.ask(1, 2, 3)

@@ -44,14 +44,3 @@ def test_compare_counts_the_prompts_a_ranker_has_learnt_from_and_no_others(
         _, result = training("compare", *rankers, "--data", log)
         assert result["a"]["num_seen_in_training"] == num_seen
         assert result["b"]["num_seen_in_training"] is None
-
-
-def test_equal_lengths_leave_tau_b_undefined_and_say_so(
-    make_bundle: MakeBundle, training: Training, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    table = tmp_path / "equal.parquet"
-    pd.DataFrame([replace(record, output_tokens=7) for record in TEST]).to_parquet(table)
-    path = make_bundle(0).path
-    status, result = training("compare", path, path, "--data", table)
-    assert (status, result["difference"], result["better"]) == (0, None, None)
-    assert "tau_b is undefined" in caplog.text

@@ -286,17 +286,6 @@ def test_a_folder_that_cannot_be_written_is_one_line(
     assert "cannot be written" in one_error_line(capsys)
 
 
-def test_help_teaches(capsys: Capture) -> None:
-    assert main(["--help"]) == 0
-    assert "python -m training fit demo --out" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as caught:
-        main(["fit", "demo", "--help-all"])
-    assert caught.value.code == 0
-    text = capsys.readouterr().out
-    assert "recipes:" in text
-    assert "resampling the same" in " ".join(text.split())
-
-
 @pytest.mark.parametrize(
     ("has_int8", "val_drop", "line"),
     [

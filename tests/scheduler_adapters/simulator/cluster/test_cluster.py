@@ -387,19 +387,6 @@ def test_a_prefilled_request_waits_with_its_blocks_until_it_is_taken_and_is_aske
     np.testing.assert_allclose(run.timeline.first_token_s, [1.0, 2.0])
 
 
-@pytest.mark.parametrize("how", ["copy", "recompute"])
-def test_a_tick_moves_a_request_from_the_end_of_its_step(how):
-    requests = make_requests(prompt_tokens=[16], output_tokens=[4], request_id=["a"])
-    move = Move(request_id="a", to=1, how=how)
-    fabric = Fabric(kv_bytes_per_token=1, bytes_per_s=32.0)
-    run = simulate_cluster(requests, MovesAt(move), FCFS, [SECONDS] * 2, fabric=fabric)
-    (moved,) = run.migrations
-    # Two blocks over the link at 32 bytes/s, or none at all; its step ends at 2 s.
-    assert (moved.start_s, moved.end_s) == ((2.0, 3.0) if how == "copy" else (2.0, 2.0))
-    after_s = [moved.end_s + 1, moved.end_s + 2]
-    np.testing.assert_allclose(run.timeline.token_s(0), [1, 2, *after_s])
-
-
 def test_a_tick_sets_roles_and_what_it_cannot_do_is_refused():
     requests = make_requests(prompt_tokens=[16], output_tokens=[4], request_id=["a"])
     role = SetRole(instance=1, role="decode")

@@ -57,14 +57,6 @@ def test_what_a_dying_instance_loses_is_placed_again_and_keeps_its_tokens():
     assert placement.shown == [(0, 1), (1,), (1,)]
 
 
-def test_an_instance_that_comes_back_is_empty_and_is_shown_again():
-    placement = First()
-    run = run_of(Outage(instance=0, at_s=1.5, until_s=2.2), placement=placement)
-    assert placement.shown == [(0, 1), (1,), (0, 1)]
-    assert run.timeline.instance.tolist() == [1, 0]
-    assert run.timeline.scheduled_s[1] == 2.5
-
-
 def test_requests_wait_for_the_first_instance_that_comes():
     dead = [Outage(instance=0, at_s=1.5, until_s=9.0), Outage(instance=1, at_s=0.5, until_s=8.0)]
     run = run_of(*dead)
@@ -72,18 +64,6 @@ def test_requests_wait_for_the_first_instance_that_comes():
     assert run.timeline.scheduled_s[1] == 8.0
     assert run.num_replaced.tolist() == [1, 0]
     np.testing.assert_array_equal(run.timeline.requests.arrival_s, [0.0, 2.5])
-
-
-@pytest.mark.parametrize("dies", [0, 1])
-@pytest.mark.parametrize("how", ["copy", "live"])
-def test_a_request_between_two_instances_is_lost_with_either(how, dies):
-    move = Move(request_id="a", to=1, how=how)
-    run = run_of(Outage(instance=dies, at_s=3.5, until_s=3.6), placement=First(move))
-    assert not run.migrations
-    assert run.num_aborted == (how == "live")
-    # One that still decodes in its source loses nothing with its destination.
-    assert run.num_replaced[0] == (how == "copy" or dies == 0)
-    assert np.isfinite(run.timeline.finished_s).all()
 
 
 @pytest.mark.parametrize("change", [Move(request_id="a", to=1), SetRole(instance=1, role="both")])

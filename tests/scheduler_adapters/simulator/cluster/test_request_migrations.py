@@ -15,7 +15,6 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.workload.requests import make_requests
-from tests.scheduler_adapters.simulator.any_policy import state_of
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=20, watermark_fraction=0.0)
 
@@ -77,23 +76,6 @@ def test_the_last_stage_comes_when_little_is_left_or_at_the_limit(monkeypatch):
     assert (few.stages, few.downtime_s) == (2, 4.5)
 
 
-def test_a_request_that_ends_first_stays_and_its_reservation_is_given_back():
-    placement = MovesAt(Move(request_id="a", to=1, how="live"))
-    run = run_of(3, placement=placement)
-    assert not run.migrations
-    assert run.num_aborted == 1
-    assert run.timeline.instance[0] == 0
-    np.testing.assert_array_equal(run.timeline.token_s(0), [1, 2, 3])
-    assert placement.used_blocks[-1] == (0, 0)
-
-
-def test_a_request_that_is_moved_live_is_not_moved_again():
-    moves = [Move(request_id="a", to=to, how=how) for how in ("live", "copy") for to in (1, 1)]
-    run = run_of(8, placement=MovesAt(*moves))
-    assert len(run.migrations) == 1
-    assert run.migrations[0].stages == 2
-
-
 def test_another_way_of_moving_is_refused():
     with pytest.raises(InvalidDecision, match="use how='copy', 'live' or 'recompute'"):
         run_of(8, how="teleport")
@@ -115,25 +97,4 @@ def test_reserved_blocks_are_taken_before_those_who_wait():
     engine.advance(2.5)
     assert [request.request_id for request in engine.decodes()] == ["came"]
     engine.advance(9.0)
-    assert engine.view().used_blocks == engine.memory.held_blocks == 0
-
-
-def test_what_needs_no_more_blocks_has_them_even_in_full_memory():
-    engine = Engine(FCFS(), replace(SECONDS, kv_blocks=4, watermark_fraction=0.25))
-    assert not engine.reserve(4)
-    for request_id in "ab":
-        engine.submit(SimulatedRequest(request_id, 0.0, prompt_tokens=15, output_tokens=17))
-    engine.advance(5.0)
-    assert engine.view().used_blocks == 4
-    assert engine.reserve(0)
-    assert not engine.reserve(1)
-
-
-def test_reserved_blocks_come_free_with_a_request_that_leaves_before_it_joined():
-    engine = Engine(FCFS(), SECONDS)
-    assert engine.reserve(2)
-    request = SimulatedRequest("a", 0.0, prompt_tokens=30, output_tokens=2)
-    engine.submit(request, carried=Carried(available_s=5.0, kv_tokens=30, reserved_blocks=2))
-    assert engine.view().used_blocks == 2
-    engine.withdraw(state_of(engine, "a"))
     assert engine.view().used_blocks == engine.memory.held_blocks == 0

@@ -56,16 +56,6 @@ def test_every_run_keeps_every_law(requests, instance, make_policy):
         assert [law(seen) for law in LAWS] == [""] * len(LAWS)
 
 
-def test_a_request_larger_than_the_memory_is_rejected_and_the_others_are_served():
-    requests = make_requests(prompt_tokens=[10, 5000, 10], output_tokens=[5, 5, 5])
-    timeline = simulate(requests, FCFS(), Instance(latency=LATENCY, kv_blocks=50))
-    assert timeline.rejected.tolist() == [False, True, False]
-    assert summarize(timeline).num_finished == 2
-    assert summarize(timeline).num_rejected == 1
-    alone = simulate(requests.take([1]), FCFS(), Instance(latency=LATENCY, kv_blocks=50))
-    assert len(alone.tick_s) == summarize(alone).num_unfinished == 0
-
-
 def test_two_requests_by_hand():
     """Budget 8: prompt 10 takes steps of 8 and 2 tokens; the second prompt fills the rest."""
     requests = make_requests(prompt_tokens=[10, 4], output_tokens=[3, 2])

@@ -6,7 +6,6 @@ import pytest
 
 from scheduler_adapters.policy import Policy, Traits, load_policy
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
@@ -34,30 +33,6 @@ def test_headroom_is_insisted_on_where_no_block_is_needed(headroom, preemptions)
     engine = Engine(ByScore(), replace(SECONDS, decode_headroom_blocks=headroom))
     assert serve(engine, requests).preemptions.tolist() == preemptions
     assert engine.load.used_blocks == 0
-
-
-def test_a_step_from_which_a_request_was_evicted_is_not_repeated_while_it_may_come_back():
-    engine = Engine(ByScore(), replace(SECONDS, kv_blocks=4))
-    requests = make_requests(prompt_tokens=[30, 40], output_tokens=[9, 9], scores=[1.0, 2.0])
-    engine.submit_all(requests)
-    engine.advance(0.5)
-    evicted, step = engine.requests[1], engine.step
-    assert evicted.is_waiting
-    evicted.evicted_s = engine.load.now_s
-    step.is_steady = True
-    engine.memory.displace()
-    assert evicted.is_waiting
-    assert not step.is_steady
-
-
-def test_residents_that_neither_prefill_nor_return_decode():
-    engine = Engine(ByScore(), SECONDS)
-    memory, load = engine.memory, engine.load
-    for row in range(6):
-        memory.residents[row] = RequestState(RequestView(str(row), row, 0.0, 1), 1, 0)
-    engine.ranked.num_waiting, memory.num_prefilling, memory.num_returning = 5, 1, 2
-    memory.update_load()
-    assert (load.num_waiting, load.num_prefilling, load.num_decoding) == (5, 1, 3)
 
 
 def plain_and_kept(requests, **limits):

@@ -3,22 +3,16 @@
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policies.pascal import Pascal
-from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.simulated_request import SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.views import LoadView
 from scheduler_adapters.workload.requests import make_requests
-from tests.scheduler_adapters.simulator.any_policy import EveryToken, serve, state_of, workloads
+from tests.scheduler_adapters.simulator.any_policy import state_of
 
 HOST = HostLink(kv_bytes_per_token=1, bytes_per_s=32.0)
 """Half a second for a block."""
@@ -76,60 +70,3 @@ def test_an_offloaded_request_goes_on_where_it_was():
     assert timeline.finished_s.tolist() == [20.0, 24.0]
     tokens_s = timeline.token_s(1)
     assert tokens_s.tolist() == [*range(1, 18), 22.0, 23.0, 24.0]
-
-
-class BlockCounter(EngineObserver):
-    """Looks at all KV blocks after every step."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        engine.observe(self)
-
-    def ran(self, load: LoadView, duration_s: float, num_resident: int) -> None:
-        self.count_blocks()
-
-    def count_blocks(self) -> None:
-        memory, stored = self.engine.memory, self.engine.memory.stored
-        device = host = 0
-        for live in self.engine.requests:
-            if live.row in memory.residents:
-                device += self.held_blocks(live)
-                assert not live.is_waiting
-            else:
-                assert live.batch is None
-            assert live.stored_blocks > 0 or not live.is_moving
-            host += live.stored_blocks
-        assert device == self.engine.load.used_blocks <= self.engine.instance.kv_blocks
-        assert host == stored.used_host_blocks
-
-    def held_blocks(self, live) -> int:
-        """Blocks of a resident, in a step that has been filled."""
-        if live.is_moving and not live.prefill_left:
-            return live.stored_blocks
-        is_placed = live.batch in self.engine.step.batches
-        return -(-(live.now_context - (live.batch is not None and not is_placed)) // 16)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    workloads(),
-    st.sampled_from(
-        [
-            FCFS(offload=True),
-            RoundRobin(quantum_tokens=9, offload=True),
-            Pascal(quantum_tokens=9, demote_above_tokens=60, offload=True),
-        ]
-    ),
-    st.sampled_from([500.0, 20_000.0]),
-)
-def test_every_block_is_on_the_device_or_on_the_host(requests, policy, bytes_per_s):
-    host = HostLink(kv_bytes_per_token=1, bytes_per_s=bytes_per_s)
-    latency = AffineLatency(base_s=0.01, per_token_s=1e-4)
-    instance = Instance(latency=latency, kv_blocks=16, max_num_seqs=6, max_tokens=40, host=host)
-    engine = Engine(policy, instance, observers=[EveryToken()])
-    counter = BlockCounter(engine)
-    timeline = serve(engine, requests)
-    engine.step.batches = []
-    counter.count_blocks()
-    assert engine.load.used_blocks == engine.memory.stored.used_host_blocks == 0
-    assert (np.isfinite(timeline.finished_s) | timeline.rejected).all()

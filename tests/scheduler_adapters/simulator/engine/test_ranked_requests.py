@@ -1,22 +1,18 @@
 """The policy is asked when something changed and never otherwise; ranks that end are replaced."""
 
-from math import inf
-
 import numpy as np
-import pytest
 
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled.static_ranks import static_policy
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.simulated_request import SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.late_burst import SEATS, late_burst
-from tests.scheduler_adapters.simulator.any_policy import EveryToken, serve
+from tests.scheduler_adapters.simulator.any_policy import serve
 
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=50, watermark_fraction=0.0)
 
@@ -70,40 +66,6 @@ def test_decodes_of_one_group_share_a_call():
     assert len(policy.calls) == 5 + 5 + 6
 
 
-class Starves(Policy):
-    """The second request is to go first from 2 s on, by a successor that was known before."""
-
-    name = "starves"
-
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        if request.phase is not Phase.WAITING or request.number < 2:
-            return Rank((1.0,))
-        return Rank((2.0,), valid_until_s=2.0, then=Rank())
-
-
-@pytest.mark.parametrize(("late_s", "order"), [(1.5, [0, 2, 1]), (0.5, [0, 2, 1])])
-def test_a_known_successor_takes_over_when_a_rank_ends(late_s, order):
-    requests = make_requests(
-        prompt_tokens=[8] * 3, output_tokens=[3] * 3, arrival_s=[0.0, 0.2, late_s]
-    )
-    one_seat = Instance(latency=SECONDS.latency, kv_blocks=50, max_num_seqs=1)
-    scheduled_s = serve(Engine(Starves(), one_seat), requests).scheduled_s
-    assert scheduled_s.argsort().tolist() == order
-
-
-def test_lanes_are_served_in_ascending_order_whenever_they_are_made():
-    class ByLane(Policy):
-        def rank(self, request: RequestView, load: LoadView) -> Rank:
-            return Rank(lane=-request.number)
-
-    requests = make_requests(prompt_tokens=[8] * 3, output_tokens=[2] * 3)
-    one_seat = Instance(latency=SECONDS.latency, kv_blocks=50, max_num_seqs=1)
-    engine = Engine(ByLane(), one_seat)
-    assert serve(engine, requests).scheduled_s.argsort().tolist() == [2, 1, 0]
-    assert [lane.number for lane in engine.levels] == [-2, -1, 0]
-    assert engine.advance(inf) == inf
-
-
 FAST = Instance(latency=AffineLatency(base_s=0.01), kv_blocks=2000, max_num_seqs=SEATS)
 
 
@@ -131,33 +93,6 @@ def test_scores_that_come_late_are_worth_much_of_what_those_in_time_are():
     never_s, late_s, known_s = mean_s
     assert known_s < late_s < never_s
     assert never_s - late_s > 0.4 * (never_s - known_s)  # a second of two and a half is without
-
-
-def test_a_late_score_wakes_an_engine_that_repeats_its_steps():
-    # Beside the first there is no room for the long one, but for the short one, which can start
-    # once its score puts it before the other.
-    requests = make_requests(
-        prompt_tokens=[8, 90, 8],
-        output_tokens=[60, 2, 2],
-        arrival_s=[0.0, 0.5, 0.6],
-        scores=[1.0, np.nan, 0.0],
-        score_s=[0.0, 0.0, 20.5],
-    )
-    instance = Instance(latency=SECONDS.latency, kv_blocks=6, watermark_fraction=0.0)
-    for observers in ([], [EveryToken()]):
-        engine = Engine(pars(None), instance, observers=observers)
-        assert serve(engine, requests).scheduled_s.tolist()[2] == 21.0
-
-
-def test_a_request_that_was_handed_over_alone_may_have_a_late_score_too():
-    engine = Engine(pars(), SECONDS)
-    engine.submit(SimulatedRequest("a", 0.0, 8, 3, score=4.0, score_delay_s=1.0))
-    engine.submit(SimulatedRequest("b", 5.0, 8, 3, score=4.0, score_delay_s=0.5))
-    assert engine.ranked.next_score_s == 1.0
-    engine.advance(inf)
-    # The second joined in the step in which its score was known, with no other wait.
-    assert [live.view.score for live in engine.requests] == [None, None]
-    assert engine.ranked.next_score_s == inf
 
 
 def test_the_compiled_loop_leaves_late_scores_to_python():

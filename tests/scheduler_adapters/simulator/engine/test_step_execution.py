@@ -101,17 +101,6 @@ def test_advance_runs_the_steps_that_start_before_and_says_when_the_next_would()
     assert engine.load.now_s == 5.0
 
 
-def test_a_request_from_the_past_takes_part_in_the_next_step():
-    engine = Engine(FCFS(), SECONDS)
-    requests = make_requests(prompt_tokens=[8, 8], output_tokens=[5, 1], arrival_s=[0.0, 0.5])
-    first, second = simulated_requests(requests)
-    engine.submit(first)
-    assert engine.advance(0.5) == 1.0
-    engine.submit(second)
-    engine.advance(inf)
-    assert engine.timeline(requests).first_token_s.tolist() == [1.0, 2.0]
-
-
 @pytest.fixture
 def num_filled(monkeypatch) -> list[int]:
     """The number of steps that were filled so far, in a list."""
