@@ -139,11 +139,9 @@ class MiddlewareConfig(ScoreConfig):
         """Read the output of `to_json`, or the path of it. Raises ConfigError for other text."""
         try:
             values = json.loads(Path(text).read_text() if text.startswith("/") else text)
-            for name, default in asdict(cls()).items():
-                if type(default) in (bool, list) and type(values.get(name, default)) is not type(
-                    default
-                ):
-                    raise TypeError(f"{name} is no {type(default).__name__}")
+            for name, one in asdict(cls()).items():
+                if type(one) in (bool, list) and type(values.get(name, one)) is not type(one):
+                    raise TypeError(f"{name} is no {type(one).__name__}")
             security = ClientSecurity(**values.pop("security", {}))
             return cls(security=security, **values)
         except (OSError, ValueError, TypeError, AttributeError) as error:
