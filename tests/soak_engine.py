@@ -159,7 +159,7 @@ def outage(rounds: int = 3) -> None:
                 scorer.start(*[f"--token-file={token}"] * (state == "refusing"))
             if state == "hung":
                 scorer.process.send_signal(signal.SIGSTOP)
-            for count in (8, 700):
+            for count in (1, 8, 700):
                 longest_s: dict[Live, list[float]] = {ours: [], plain: []}
                 before, overtaken = ours.outcomes(), 0
                 for live in [ours, plain] * rounds:

@@ -81,8 +81,8 @@ class ScoringProcess:
         assert "serving" in self.process.stdout.readline()
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        with self.process:
+            self.process.kill()
 
 
 @dataclass(frozen=True)
