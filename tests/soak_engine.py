@@ -1,15 +1,17 @@
 """`serve-vllm` under load while its figures cannot be kept, while its scorer is away, and its end.
 
-    python tests/soak_engine.py faults      full disk (mounts a tmpfs: root), removed, stopped pipe
+    python tests/soak_engine.py faults      full disk (mounts a tmpfs: root), and all on it removed
+    python tests/soak_engine.py steps       CPU time of figures in a step: full disk, stopped pipe
     python tests/soak_engine.py outage      scorer dead, refusing, hung, slow, back again; order
     python tests/soak_engine.py ends 20     SIGTERM under load, so many times
 
-Each line is one JSON object. Without a name all three run, beside a tiny model on the CPU.
+Each line is one JSON object. Without a name all run, beside a tiny model on the CPU.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -19,12 +21,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import aiohttp
@@ -34,7 +34,13 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from scheduler_adapters.engines.engine_metrics import observers_from_environment  # noqa: E402
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER  # noqa: E402
+from scheduler_adapters.planner.ranking import Ranker  # noqa: E402
+from scheduler_adapters.policies.fcfs import FCFS  # noqa: E402
+from scheduler_adapters.timeline.live_log import VARIABLE  # noqa: E402
 from scheduler_adapters.timeline.timeline import read_timeline  # noqa: E402
+from scheduler_adapters.views import RequestView  # noqa: E402
 from tests.conftest import write_tiny_bundle  # noqa: E402
 from tests.scheduler_adapters.commands.test_serve_vllm_live import (  # noqa: E402
     Live,
@@ -70,78 +76,101 @@ async def served(live: Live, count: int, at_once: int, max_tokens: int) -> list[
     return [waits_s[number] for number in sorted(waits_s)]
 
 
-def step_cost(live: Live, count: int = 400) -> tuple[int, float]:
-    """Requests lost of `count`, and CPU milliseconds of the engine for each of its steps."""
-    children = psutil.Process(live.pid).children()
-    engine = max(children, key=lambda child: sum(child.cpu_times()[:2]))
-
-    def now() -> tuple[float, float]:
-        live.wait_until_idle()
-        return sum(engine.cpu_times()[:2]), live.sample("vllm:iteration_tokens_total_count")
-
-    cpu_s, steps = now()
-    lost = count - len(asyncio.run(served(live, count, 48, 16)))
-    end_s, end_steps = now()
-    return lost, 1e3 * (end_s - cpu_s) / (end_steps - steps)
-
-
-def compare_costs(
-    live: Live, fault: str, start: Callable[[], object], end: Callable[[], object], rounds: int
-) -> None:
-    """Print the cost of a step with the fault, beside that in turns without it."""
-    costs: dict[bool, list[tuple[int, float]]] = {False: [], True: []}
-    step_cost(live)
-    for number in range(2 * rounds):
-        (end, start)[number % 2]()
-        costs[bool(number % 2)].append(step_cost(live))
-    end()
-    ms = {is_on: statistics.median(cost for _, cost in each) for is_on, each in costs.items()}
-    row = {"fault": fault, "lost": sum(lost for lost, _ in costs[True]), "ms_per_step": ms[True]}
-    row |= {"ratio": ms[True] / ms[False], "steps": [round(cost, 3) for _, cost in costs[True]]}
-    row["dropped"] = live.sample("lengthwise_telemetry_dropped_total")
-    row["lines"] = (live.timeline.parent / "log").read_text().count("some are dropped")
-    print(json.dumps(row), flush=True)
-
-
-def faults(rounds: int = 6) -> None:
-    """Print what it costs that a disk is full, or that a pipe is read by nobody."""
+def faults(count: int = 400) -> None:
+    """Print the requests lost while a disk is full, and after what was on it is removed."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as ended:
-        small, pipe = Path(name) / "small", Path(name) / "pipe.jsonl"
-        small.mkdir()
+        (small := Path(name) / "small").mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", small], check=True)
         ended.callback(lambda: subprocess.run(["umount", "-l", small], check=True))
-
-        def fill() -> None:
-            with suppress(OSError), (small / "filler").open("wb", 0) as filler:
-                while True:
-                    filler.write(b"x" * 4096)
-
         folders = {"LENGTHWISE_FOLDER": small / "ours", "PROMETHEUS_MULTIPROC_DIR": small / "vllms"}
         for folder in folders.values():
             folder.mkdir()
-        with patch.dict(os.environ, {name: str(folder) for name, folder in folders.items()}):
-            own = [f"--timeline={small}/t.jsonl"]
-            with serving(Path(name) / "full", "", own, VLLM) as live:
-                free = partial((small / "filler").unlink, missing_ok=True)
-                compare_costs(live, "full disk", fill, free, rounds)
+        ended.enter_context(patch.dict(os.environ, {n: str(f) for n, f in folders.items()}))
+        own = [f"--timeline={small}/t.jsonl"]
+        live = ended.enter_context(serving(Path(name) / "full", "", own, VLLM))
+        for fault in ("none", "full disk", "removed"):
+            if fault == "full disk":
+                with suppress(OSError), (small / "filler").open("wb", 0) as filler:
+                    while True:
+                        filler.write(b"x" * 4096)
+            elif fault == "removed":
                 (small / "t.jsonl").unlink()
-                shutil.rmtree(small / "ours")
-                compare_costs(live, "removed", int, int, rounds)
-        os.mkfifo(pipe)
-        reader, reads = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), threading.Event()
-        reads.set()
+                shutil.rmtree(folders["LENGTHWISE_FOLDER"])
+            row = {"fault": fault, "lost": count - len(asyncio.run(served(live, count, 48, 16)))}
+            live.wait_until_idle()
+            for counter in ("telemetry_dropped_total", "dropped_reports"):
+                row[counter] = live.sample(f"lengthwise_{counter}")
+            log = (Path(name) / "full" / "log").read_text()
+            print(json.dumps(row | {"lines": log.count("some are dropped")}), flush=True)
 
-        def read() -> None:
-            while reads.wait():
-                with suppress(BlockingIOError):
-                    os.read(reader, 1 << 16)
-                time.sleep(0.01)
 
-        threading.Thread(target=read, daemon=True).start()
-        with serving(Path(name) / "pipe", "", [f"--timeline={pipe}"], VLLM) as live:
-            compare_costs(live, "stopped pipe", reads.clear, reads.set, rounds)
-            reads.clear()
-            step_cost(live, 3000)
+def steps(rounds: int = 12, residents: int = 256) -> None:
+    """Print the CPU time that figures and timeline take of a step, without an engine."""
+    with tempfile.TemporaryDirectory() as name:
+        loops = {}
+        for fault in ("none", "full disk", "stopped pipe", "removed"):
+            (folder := Path(name) / fault).mkdir()
+            path = folder / "t.jsonl"
+            if fault == "full disk":
+                path.symlink_to("/dev/full")
+            elif fault == "stopped pipe":
+                os.mkfifo(path)
+                os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            with patch.dict(os.environ, {SHARED_FOLDER: str(folder), VARIABLE: str(path)}):
+                loops[fault] = StepLoop(residents)
+            if fault == "removed":
+                path.unlink()
+        costs: dict[str, list[float]] = {fault: [] for fault in loops}
+        for _ in range(rounds + 1):
+            for fault, loop in loops.items():
+                begun_s = time.thread_time()
+                for _ in range(400):
+                    loop.step()
+                costs[fault].append((time.thread_time() - begun_s) / 400)
+        for fault, each in costs.items():
+            pairs = zip(each[1:], costs["none"][1:], strict=True)  # the first ones warm up
+            row = {"fault": fault, "us_per_step": round(1e6 * statistics.median(each), 1)}
+            row["ratio"] = round(statistics.median(cost / base for cost, base in pairs), 3)
+            print(json.dumps(row), flush=True)
+
+
+class StepLoop:
+    """The observers of an engine whose residents each get a token in every step."""
+
+    def __init__(self, residents: int) -> None:
+        self.now_s, self.numbers = 1.0, itertools.count()
+        config = SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_rank=0))
+        self.scheduler = SimpleNamespace(
+            vllm_config=config, lengthwise=Ranker(FCFS(), clock=lambda: self.now_s),
+            _lengthwise_planner=None, running=[], waiting=[], _lengthwise_holders=[],
+            connector=None, kv_cache_manager=SimpleNamespace(usage=0.5),
+        )  # fmt: skip
+        self.observers = observers_from_environment(self.scheduler, thinks=False)
+        for _ in range(residents):
+            self.admit()
+
+    def admit(self) -> None:
+        view = RequestView(f"{(number := next(self.numbers))}", number, self.now_s, 16)
+        for observer in self.observers:
+            observer.queued(view, self.now_s)
+            observer.admitted(view, self.now_s)
+        request = SimpleNamespace(request_id=view.request_id, view=view, left=20 + number % 200)
+        request.num_computed_tokens = request.num_tokens = 16
+        self.scheduler.running.append(request)
+
+    def step(self) -> None:
+        self.now_s += 0.02
+        for request in list(self.scheduler.running):
+            request.left -= 1
+            for observer in self.observers:
+                observer.emitted(request.view, 1, self.now_s)
+                if not request.left:
+                    observer.finished(request.view, self.now_s)
+            if not request.left:
+                self.scheduler.running.remove(request)
+                self.admit()
+        for observer in self.observers:
+            observer.stepped(self.now_s)
 
 
 def outage(rounds: int = 3) -> None:
@@ -208,6 +237,6 @@ def ends(rounds: int = 20) -> None:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    for part in (faults, outage, ends):
+    for part in (faults, outage, ends, steps):
         if given[:1] in ([], [part.__name__]):
             part(*map(int, given[1:]))
