@@ -25,7 +25,7 @@ _BLANK: Final = (
     r"\U000e0000-\U000e0fff"
 )
 """White space, control characters, and all that Unicode shows as nothing."""
-_BLANKS: Final = re.compile(f"([{_BLANK}]{{{_MOST_BLANKS}}})[{_BLANK}]+")
+_BLANKS: Final = re.compile(f"[{_BLANK}]{{{_MOST_BLANKS + 1},}}")
 _STYLED: Final = re.compile(
     r"[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\u24b6-\u24e9\U0001d400-\U0001d7ff]"
 )
@@ -138,7 +138,7 @@ def shortened(text: str, size: int) -> str:
     is cut from the middle: then the result is a `CutText`. Other texts are returned as they are.
     """
     most = _BLANKS_READ * size
-    folded = _LONG_WORD.sub(r"\g<0> ", _BLANKS.sub(r"\1", _ends(text, most)))
+    folded = _LONG_WORD.sub(r"\g<0> ", _BLANKS.sub(" ", _ends(text, most)))
     if not folded.isascii():
         folded = _STYLED.sub(lambda found: normalize("NFKC", found[0]), folded)
     is_cut = isinstance(text, CutText) or len(text) > most or len(folded) > size + 1
