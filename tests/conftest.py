@@ -10,7 +10,6 @@ import os
 import signal
 import string
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,14 +30,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture(autouse=True)
-def _proxies_end_with_their_test() -> Iterator[None]:
+def _proxies_end_with_their_test():
     """urllib keeps the opener of its first call, with the proxies of that test."""
     yield
     urllib.request._opener = None  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)
-def _log_handlers_end_with_their_test() -> Iterator[None]:
+def _log_handlers_end_with_their_test():
     """A command under test logs to the stderr of its test, which is closed afterwards."""
     root = logging.getLogger()
     before = root.handlers[:], root.level
@@ -52,7 +51,7 @@ _DATA_FOLDER = os.environ.pop(ENVIRONMENT, "")
 
 
 @pytest.fixture
-def data_folder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data_folder(request, monkeypatch):
     """The folder of measured data, for this test also in the environment."""
     if request.node.get_closest_marker("data") is None:
         pytest.fail("a test that reads the data folder is marked `data`")
@@ -98,13 +97,13 @@ def write_tiny_bundle(folder: Path, *, shift: float = 0.0) -> ModelBundle:
 
 
 @pytest.fixture(scope="session")
-def write_bundle() -> Callable[..., ModelBundle]:
+def write_bundle():
     """`write_tiny_bundle`, for tests that need several."""
     return write_tiny_bundle
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
+def tiny_bundle(tmp_path_factory):
     return write_tiny_bundle(tmp_path_factory.mktemp("tiny") / "bundle")
 
 

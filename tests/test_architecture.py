@@ -44,7 +44,7 @@ def sources(*parts: str) -> list[Path]:
         ("lengthwise", {"training", "scoring_service", "scheduler_adapters"} | HEAVY),
     ],
 )
-def test_arrows_between_packages_point_one_way(package: str, forbidden: set[str]) -> None:
+def test_arrows_between_packages_point_one_way(package, forbidden):
     for path in sources(package):
         # The opener of MLflow stores imports MLflow when a store is opened, and not before.
         opened = {"mlflow"} if path == ROOT / "lengthwise/mlflow_store.py" else set()
@@ -52,7 +52,7 @@ def test_arrows_between_packages_point_one_way(package: str, forbidden: set[str]
 
 
 @pytest.mark.parametrize("folder", ["lengthwise", "scoring_service/client"])
-def test_the_client_side_of_the_service_needs_no_runtime(folder: str) -> None:
+def test_the_client_side_of_the_service_needs_no_runtime(folder):
     for path in sources(folder):
         # Answers without counts are counted by a tokenizer, imported for that option only.
         counted = {"tokenizers"} if path.name == "token_counts.py" else set()
@@ -63,7 +63,7 @@ RANKER_AND_CLIENT = ("client", "ranker", "tokenizing", "cost_table")
 
 
 @pytest.mark.parametrize("package", ["training", "scheduler_adapters"])
-def test_others_see_of_the_service_its_client_and_its_ranker(package: str) -> None:
+def test_others_see_of_the_service_its_client_and_its_ranker(package):
     for path in sources(package):
         for name in imports_of(path):
             top, _, inside = name.partition(".")
@@ -71,7 +71,7 @@ def test_others_see_of_the_service_its_client_and_its_ranker(package: str) -> No
 
 
 @pytest.mark.parametrize("folder", ["policies", "placements"])
-def test_policies_see_the_standard_library_and_the_interface_only(folder: str) -> None:
+def test_policies_see_the_standard_library_and_the_interface_only(folder):
     interface = ("views", "policy", "placement")
     allowed = ("lengthwise.errors", *(f"scheduler_adapters.{n}" for n in (folder, *interface)))
     for path in sources("scheduler_adapters", folder):
@@ -80,7 +80,7 @@ def test_policies_see_the_standard_library_and_the_interface_only(folder: str) -
             assert top in sys.stdlib_module_names or name.startswith(allowed), (path, name)
 
 
-def test_our_training_is_the_checkout_and_datasets_is_the_library() -> None:
+def test_our_training_is_the_checkout_and_datasets_is_the_library():
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         assert spec is not None
@@ -92,12 +92,12 @@ def test_our_training_is_the_checkout_and_datasets_is_the_library() -> None:
     assert "site-packages" in library.origin
 
 
-def test_data_and_test_folders_are_not_packages() -> None:
+def test_data_and_test_folders_are_not_packages():
     assert not list((ROOT / "datasets").rglob("*.py"))
     assert not list((ROOT / "tests").rglob("__init__.py"))
 
 
-def test_no_module_is_named_after_a_library_it_uses() -> None:
+def test_no_module_is_named_after_a_library_it_uses():
     for package in PACKAGES:
         for path in sources(package):
             assert path.stem not in tops(path) - {package}, path

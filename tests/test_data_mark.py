@@ -20,15 +20,15 @@ def unmarked(source: str) -> Iterator[str]:
                 yield node.name
 
 
-def test_every_test_that_takes_the_data_folder_is_marked() -> None:
+def test_every_test_that_takes_the_data_folder_is_marked():
     sources = {path: path.read_text() for path in TESTS.rglob("test_*.py")}
     assert not {str(path): names for path, s in sources.items() if (names := [*unmarked(s)])}
 
 
-def test_a_test_without_the_mark_is_found() -> None:
+def test_a_test_without_the_mark_is_found():
     assert [*unmarked("def test_a(data_folder): ...")] == ["test_a"]
     assert not [*unmarked("@pytest.mark.data\ndef test_a(data_folder): ...")]
 
 
-def test_the_environment_names_no_data_folder_to_other_tests() -> None:
+def test_the_environment_names_no_data_folder_to_other_tests():
     assert ENVIRONMENT not in os.environ

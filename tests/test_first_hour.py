@@ -74,7 +74,7 @@ def running(folder: Path, command: str, *more: str) -> Iterator[subprocess.Popen
         process.wait(timeout=300)
 
 
-def test_from_a_chat_log_to_scores_in_a_running_engine(tmp_path: Path) -> None:
+def test_from_a_chat_log_to_scores_in_a_running_engine(tmp_path):
     started_s = time.monotonic()
     write_log(tmp_path / "gateway.jsonl")
     advise = ["--max-num-seqs", "32", "--num-requests", "1000", "--instances", "1"]

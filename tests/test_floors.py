@@ -103,7 +103,7 @@ def upward_imports(package: str, module: str, names: set[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_file_imports_from_a_higher_floor(package: str) -> None:
+def test_no_file_imports_from_a_higher_floor(package):
     wrong = {}
     for path in sources(package):
         module = module_of(path)
@@ -114,7 +114,7 @@ def test_no_file_imports_from_a_higher_floor(package: str) -> None:
     assert not wrong
 
 
-def test_an_import_from_above_is_found() -> None:
+def test_an_import_from_above_is_found():
     above = {"scheduler_adapters.commands.simulate", "scheduler_adapters.commands.simulate.main"}
     assert upward_imports("scheduler_adapters", "simulator.engine.engine", above)
     assert not upward_imports("scheduler_adapters", "commands.bench.simulator", above)
@@ -132,7 +132,7 @@ def imports_at_run_time(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_imports_go_in_circles(package: str) -> None:
+def test_no_imports_go_in_circles(package):
     modules = {module_of(path): path for path in sources(package) if path.stem != "__init__"}
     arrows = {name: imports_at_run_time(path) & modules.keys() for name, path in modules.items()}
     while free := [name for name, targets in arrows.items() if not targets & arrows.keys()]:
@@ -141,7 +141,7 @@ def test_no_imports_go_in_circles(package: str) -> None:
     assert not arrows, f"these import each other in a circle: {sorted(arrows)}"
 
 
-def test_a_room_has_a_dozen_files_at_most() -> None:
+def test_a_room_has_a_dozen_files_at_most():
     for package in PACKAGES:
         for folder in {path.parent for path in sources(package)}:
             files = [path.name for path in folder.glob("*.py") if "_pb2" not in path.name]
@@ -149,7 +149,7 @@ def test_a_room_has_a_dozen_files_at_most() -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_class_name_occurs_once(package: str) -> None:
+def test_a_class_name_occurs_once(package):
     places = defaultdict(list)
     for path in sources(package):
         for node in ast.parse(path.read_text()).body:
@@ -161,7 +161,7 @@ def test_a_class_name_occurs_once(package: str) -> None:
 MAX_LINES = 60
 
 
-def test_a_function_fits_on_a_screen() -> None:
+def test_a_function_fits_on_a_screen():
     """One compiled loop excepted: cut into functions it is slower by a tenth and more."""
     long = []
     for path in (path for package in PACKAGES for path in sources(package)):
@@ -175,7 +175,7 @@ def test_a_function_fits_on_a_screen() -> None:
     assert long == ["scheduler_adapters/simulator/compiled/loop.py: run"]
 
 
-def test_the_tests_mirror_the_rooms() -> None:
+def test_the_tests_mirror_the_rooms():
     """Every module has a test file of its name, in the folder of its room."""
     missing = []
     for package in PACKAGES:
@@ -203,17 +203,17 @@ def num_statements(source: str) -> int:
     )
 
 
-def test_the_source_stays_small() -> None:
+def test_the_source_stays_small():
     found = [path for package in PACKAGES for path in sources(package)] + [ROOT / ".ci/pins.py"]
     texts = [path.read_text() for path in found if "_pb2" not in path.name]
     assert sum(len(text.splitlines()) for text in texts) <= MAX_SOURCE_LINES
     assert sum(map(num_statements, texts)) <= MAX_SOURCE_STATEMENTS
 
 
-def test_the_tests_stay_small() -> None:
+def test_the_tests_stay_small():
     texts = [path.read_text() for path in sources("tests")]
     assert sum(len(text.splitlines()) for text in texts) <= MAX_TEST_LINES
 
 
-def test_docstrings_are_no_statements() -> None:
+def test_docstrings_are_no_statements():
     assert num_statements('"""A."""\nx = 1\n"""B."""\nif x:\n    f("c")\n') == 3

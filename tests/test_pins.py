@@ -3,7 +3,6 @@
 import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -11,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
-def pins() -> ModuleType:
+def pins():
     spec = importlib.util.spec_from_file_location("pins", ROOT / ".ci/pins.py")
     assert spec is not None
     assert spec.loader is not None
@@ -20,13 +19,13 @@ def pins() -> ModuleType:
     return module
 
 
-def test_every_installed_package_is_pinned_at_its_version(pins: ModuleType) -> None:
+def test_every_installed_package_is_pinned_at_its_version(pins):
     if (reason := pins.why_not()) is not None:
         pytest.skip(reason)
     assert pins.faults() == []
 
 
-def test_each_pin_is_one_version_of_one_package(pins: ModuleType) -> None:
+def test_each_pin_is_one_version_of_one_package(pins):
     lines = [line for line in pins.PINS.read_text().splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[\w.!+]+", line) for line in lines)
     assert len(lines) == len(pins.pinned()) > 200
@@ -34,9 +33,7 @@ def test_each_pin_is_one_version_of_one_package(pins: ModuleType) -> None:
     assert not pins.FREE & pins.pinned().keys()
 
 
-def test_another_version_and_an_unpinned_package_are_faults(
-    pins: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_another_version_and_an_unpinned_package_are_faults(pins, monkeypatch, tmp_path):
     few = tmp_path / "constraints.txt"
     few.write_text("".join(f"{name}==0.0.1\n" for name in pins.pinned() if name != "pytest"))
     monkeypatch.setattr(pins, "PINS", few)
@@ -45,7 +42,7 @@ def test_another_version_and_an_unpinned_package_are_faults(
     assert any(line.startswith("numpy ") and line.endswith("says 0.0.1") for line in found)
 
 
-def test_every_pip_line_of_the_readme_and_the_image_takes_the_pins() -> None:
+def test_every_pip_line_of_the_readme_and_the_image_takes_the_pins():
     readme = re.findall(r"^pip install (.*)$", (ROOT / "README.md").read_text(), flags=re.M)
     image = (ROOT / "scoring_service/deploy/Containerfile").read_text()
     lines = [*readme, *re.findall(r"^RUN pip install (.*)$", image, flags=re.M)]

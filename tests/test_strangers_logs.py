@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from lengthwise.__main__ import main as lengthwise
-from lengthwise.bundle import ModelBundle
 from scheduler_adapters.__main__ import main as scheduler_adapters
 from scheduler_adapters.timeline.timeline import read_timeline
 from tests.lengthwise.tables.log_matrix import as_lines
@@ -137,9 +136,9 @@ def write(folder: Path, files: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize(("name", "files", "options", "right"), CASES)
 def test_a_simulation_replays_the_requests_of_a_strangers_log_or_names_the_way_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, files: dict[str, Any],
-    options: list[str], right: Any,
-) -> None:  # fmt: skip
+    tmp_path, capsys, name, files,
+    options, right,
+):  # fmt: skip
     trace, out = write(tmp_path / "in", files), tmp_path / "timeline.jsonl"
     command = ["simulate", "--policy=fcfs", "--mlruns-dir=null", f"--out={out}", f"--trace={trace}"]
     code = scheduler_adapters([*command, *options])
@@ -153,9 +152,7 @@ def test_a_simulation_replays_the_requests_of_a_strangers_log_or_names_the_way_o
         assert [(size, output, round(at, 3)) for size, output, at in rows] == right
 
 
-def test_inspect_names_the_model_of_an_empty_group(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_names_the_model_of_an_empty_group(tmp_path, capsys):
     rows = [spent(0, "a", model_group=""), spent(1, "b", model_group="g")]
     assert lengthwise(["inspect", str(write(tmp_path, {"l.jsonl": rows})), "--json"]) == 0
     sample = json.loads(capsys.readouterr().out)["sample"]
@@ -171,9 +168,9 @@ def test_inspect_names_the_model_of_an_empty_group(
     ],
 )
 def test_fit_reads_a_strangers_log_or_names_what_is_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
-    content: Any, right: str,
-) -> None:  # fmt: skip
+    tmp_path, capsys, caplog,
+    content, right,
+):  # fmt: skip
     data, out = write(tmp_path, {"l.log": content}) / "l.log", tmp_path / "out"
     with caplog.at_level("INFO"):
         assert training(["fit", "demo", "--data.dataset", str(data), "--out", str(out)]) == 2
@@ -181,9 +178,7 @@ def test_fit_reads_a_strangers_log_or_names_what_is_wrong(
     assert not out.exists()
 
 
-def test_evaluate_counts_reasoning_beside_the_completion(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, tiny_bundle: ModelBundle
-) -> None:
+def test_evaluate_counts_reasoning_beside_the_completion(tmp_path, caplog, tiny_bundle):
     data = write(tmp_path, {"l.jsonl": [chat(0, 20, 5, 75, 50), chat(1, 20, 60, 80, 50)]})
     with caplog.at_level("INFO"):
         assert training(["evaluate", f"--bundle={tiny_bundle.path}", f"--data={data}"]) == 0

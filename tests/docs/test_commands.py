@@ -168,11 +168,11 @@ def write_files(server: FakeEndpoint) -> None:
 
 @pytest.mark.slow
 def test_every_command_of_readme_and_guides_runs(
-    endpoint: FakeEndpoint,  # noqa: F811
-    tiny_bert: Path,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    endpoint,  # noqa: F811
+    tiny_bert,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("LENGTHWISE_DATA", raising=False)

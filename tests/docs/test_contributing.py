@@ -51,13 +51,13 @@ def run(name: str, folder: Path) -> str:
     return output
 
 
-def test_there_is_a_recipe_for_each_extension() -> None:
+def test_there_is_a_recipe_for_each_extension():
     things = ("a policy", "a placement", "a loss", "an engine", "a data card")
     assert list(RECIPES) == [f"Add {thing}" for thing in things]
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_has_at_most_ten_lines(name: str) -> None:
+def test_a_recipe_has_at_most_ten_lines(name):
     """Not counted are blank lines and those that name a file."""
     lines = [line for _, content in blocks(name) for line in content.splitlines()]
     assert len([line for line in lines if line and not line.startswith("# ")]) <= _MAX_LINES
@@ -66,11 +66,11 @@ def test_a_recipe_has_at_most_ten_lines(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in RECIPES]
 )
-def test_a_recipe_runs(name: str, tmp_path: Path) -> None:
+def test_a_recipe_runs(name, tmp_path):
     run(name, tmp_path)
 
 
-def test_a_recipe_that_breaks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_that_breaks_is_found(tmp_path, monkeypatch):
     monkeypatch.setitem(RECIPES, "Add a bug", "\n```sh\npython -c 'raise SystemExit(3)'\n```\n")
     with pytest.raises(AssertionError, match="Add a bug"):
         run("Add a bug", tmp_path)

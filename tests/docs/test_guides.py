@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from lengthwise.bundle import ModelBundle
 from scheduler_adapters.checks import check_policy
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import Rank
@@ -22,7 +21,7 @@ def python_of(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), flags=re.M | re.S)
 
 
-def test_the_policy_of_readme_and_guide_keeps_every_law() -> None:
+def test_the_policy_of_readme_and_guide_keeps_every_law():
     (short,), (whole,) = python_of("README.md"), python_of("docs/guides/own-policy.md")
     assert short in whole
     for block in (short, whole):
@@ -31,9 +30,7 @@ def test_the_policy_of_readme_and_guide_keeps_every_law() -> None:
         assert check_policy(names["ShortestPrompt"])
 
 
-def test_the_client_of_the_guide_gets_its_scores(
-    tiny_bundle: ModelBundle, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_client_of_the_guide_gets_its_scores(tiny_bundle, capsys):
     block, *_ = python_of("docs/guides/serving.md")
     block = block.replace("timeout_s=1.0", "timeout_s=60").replace("budget_s=0.05", "budget_s=60")
     server = ScoringServer(RankerModel.load(tiny_bundle), ServerConfig(address="127.0.0.1:0"))
@@ -46,7 +43,7 @@ def test_the_client_of_the_guide_gets_its_scores(
 
 
 @pytest.mark.slow
-def test_the_scheduler_of_the_guide_is_registered_in_transformers() -> None:
+def test_the_scheduler_of_the_guide_is_registered_in_transformers():
     _, block = python_of("docs/guides/serving.md")
     names: dict[str, object] = {}
     exec(block, names)

@@ -6,13 +6,13 @@ from tests.docs import prose
 
 
 @pytest.mark.parametrize("package", prose.PACKAGES)
-def test_docstrings_are_plain(package: str) -> None:
+def test_docstrings_are_plain(package):
     assert not [
         flaw for path in prose.files([prose.ROOT / package]) for flaw in prose.found_in(path)
     ]
 
 
-def test_pages_are_plain() -> None:
+def test_pages_are_plain():
     pages = [prose.ROOT / "README.md", prose.ROOT / "docs"]
     assert not [flaw for path in prose.files(pages) for flaw in prose.found_in(path)]
 
@@ -27,9 +27,9 @@ def test_pages_are_plain() -> None:
         ("Blocks, seats ...", "ellipsis"),
     ],
 )
-def test_a_flaw_is_found(text: str, flaw: str) -> None:
+def test_a_flaw_is_found(text, flaw):
     assert any(found.startswith(flaw) for found in prose.flaws(text, is_docstring=True))
 
 
-def test_code_is_not_prose() -> None:
+def test_code_is_not_prose():
     assert not list(prose.flaws("Call `ask_rank` once.\n\n    who = 1\n", is_docstring=True))

@@ -17,7 +17,7 @@ def rows(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-def test_every_threat_names_a_test_that_exists() -> None:
+def test_every_threat_names_a_test_that_exists():
     files = [*(ROOT / "tests").rglob("test_*.py")]
     there = {name for f in files for name in re.findall(r"^def (test_\w+)", f.read_text(), re.M)}
     threats = rows("Threats")
@@ -28,7 +28,7 @@ def test_every_threat_names_a_test_that_exists() -> None:
         assert set(named) <= there, f"{threat}: {set(named) - there}"
 
 
-def test_the_defaults_on_the_page_are_those_of_the_service() -> None:
+def test_the_defaults_on_the_page_are_those_of_the_service():
     config = ServerConfig()
     page = " ".join(" ".join(row) for row in rows("Defaults, and how to open each"))
     for shown in (

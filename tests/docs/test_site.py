@@ -27,7 +27,7 @@ def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
-def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
+def test_the_site_builds_and_needs_no_network(tmp_path):
     built = build(ROOT / "mkdocs.yml", tmp_path)
     assert built.returncode == 0, built.stderr
     pages = {page.relative_to(tmp_path): page.read_text() for page in tmp_path.rglob("*.html")}
@@ -41,7 +41,7 @@ def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["[a page](nowhere.md)", "[a heading](metrics.md#nowhere)"])
-def test_a_broken_link_ends_the_build(link: str, tmp_path: Path) -> None:
+def test_a_broken_link_ends_the_build(link, tmp_path):
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     config = (ROOT / "mkdocs.yml").read_text().replace("paths: [.]", f"paths: ['{ROOT}']")
     (tmp_path / "mkdocs.yml").write_text(config)

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import pytest
 
-from lengthwise.bundle import ModelBundle
 from scheduler_adapters.engines.engine_clock import WallClock
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_driver
 from scheduler_adapters.workload.requests import make_requests
@@ -114,7 +113,7 @@ def rooms_entered_twice(stops: list[Stop]) -> set[str]:
 
 
 @pytest.mark.parametrize("title", TOURS)
-def test_every_function_of_a_tour_exists(title: str) -> None:
+def test_every_function_of_a_tour_exists(title):
     assert len(TOURS[title]) > 5
     for stop in TOURS[title]:
         module, _, qualified = stop.name.partition(":")
@@ -126,11 +125,11 @@ def test_every_function_of_a_tour_exists(title: str) -> None:
 
 
 @pytest.mark.parametrize("title", TOURS)
-def test_no_room_of_a_tour_is_entered_twice_but_on_the_way_back(title: str) -> None:
+def test_no_room_of_a_tour_is_entered_twice_but_on_the_way_back(title):
     assert not rooms_entered_twice(TOURS[title])
 
 
-def test_a_room_that_is_entered_twice_is_found() -> None:
+def test_a_room_that_is_entered_twice_is_found():
     def walk(rooms: str) -> set[str]:
         return rooms_entered_twice([Stop("calls", f"{room}.file:f") for room in rooms])
 
@@ -142,7 +141,7 @@ def test_a_room_that_is_entered_twice_is_found() -> None:
     assert rooms_passed(stop.room for stop in ground) == []
 
 
-def test_a_prompt_takes_the_way_of_its_tour(tiny_bundle: ModelBundle) -> None:
+def test_a_prompt_takes_the_way_of_its_tour(tiny_bundle):
     stops = TOURS["a prompt, from client to score"]
     model = RankerModel.load(tiny_bundle)
     with traced() as trace:
@@ -168,7 +167,7 @@ def test_a_prompt_takes_the_way_of_its_tour(tiny_bundle: ModelBundle) -> None:
 
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")
-def test_a_rank_takes_the_way_of_its_tour() -> None:
+def test_a_rank_takes_the_way_of_its_tour():
     stops = TOURS["a rank, from policy to engine step"]
     requests = make_requests(prompt_tokens=[8, 9, 7], output_tokens=[3, 3, 3])
     config = OfflineConfig(scheduler="slai", max_num_seqs=2, kv_cache_mib=16)

@@ -20,12 +20,12 @@ def modules_after(program: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_import_needs_the_standard_library_only() -> None:
+def test_the_import_needs_the_standard_library_only():
     tops = {name.partition(".")[0] for name in modules_after("import lengthwise")}
     assert tops - sys.stdlib_module_names == {"lengthwise"}
 
 
-def test_no_module_imports_a_runtime_before_it_is_used() -> None:
+def test_no_module_imports_a_runtime_before_it_is_used():
     files = [path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("lengthwise/**/*.py")]
     names = [".".join(file.parts).removesuffix(".__init__") for file in files]
     found = modules_after("import " + ", ".join(names))
@@ -33,7 +33,7 @@ def test_no_module_imports_a_runtime_before_it_is_used() -> None:
 
 
 @pytest.mark.parametrize("name", lengthwise.__all__)
-def test_every_name_has_an_example_and_the_type_of_the_stub(name: str) -> None:
+def test_every_name_has_an_example_and_the_type_of_the_stub(name):
     value = getattr(lengthwise, name)
     assert vars(lengthwise)[name] is value
     assert name in dir(lengthwise)
@@ -44,6 +44,6 @@ def test_every_name_has_an_example_and_the_type_of_the_stub(name: str) -> None:
     assert getattr(sys.modules[str(places[name])], name) is value
 
 
-def test_another_name_is_an_attribute_error() -> None:
+def test_another_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'Oracle'"):
         _ = lengthwise.Oracle  # type: ignore[attr-defined]

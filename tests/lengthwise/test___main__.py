@@ -24,7 +24,7 @@ _MAX_LINES = 40
 
 
 @pytest.fixture(autouse=True)
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def installed(monkeypatch):
     """The programs as this checkout has them, whatever is installed; called as `lengthwise`."""
     for module in (command_line, lengthwise):
         monkeypatch.setattr(module, "programs", lambda: PROGRAMS)

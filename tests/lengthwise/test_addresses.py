@@ -1,7 +1,6 @@
 """Addresses get their /v1, keys a header, loopback no proxy, and errors one line."""
 
 import os
-from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from urllib.request import urlopen
@@ -33,7 +32,7 @@ DEAD = "http://127.0.0.1:9"
 
 
 @pytest.fixture
-def serve_http() -> Iterator[str]:
+def serve_http():
     """Address of a server on loopback that answers every GET."""
     with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -42,18 +41,18 @@ def serve_http() -> Iterator[str]:
 
 
 @pytest.fixture
-def proxy(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def proxy(monkeypatch):
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
     return monkeypatch
 
 
-def test_which_addresses_stay_on_this_machine() -> None:
+def test_which_addresses_stay_on_this_machine():
     assert tuple(filter(is_loopback, LOCAL + REMOTE)) == LOCAL
 
 
-def test_an_address_behind_a_proxy_is_shown_with_its_variable(proxy: pytest.MonkeyPatch) -> None:
+def test_an_address_behind_a_proxy_is_shown_with_its_variable(proxy):
     note = f" through http_proxy={DEAD}"
     assert shown("scorer.invalid:1") == f"scorer.invalid:1{note}"
     assert shown("http://llm.invalid/v1") == f"http://llm.invalid/v1{note}"
@@ -65,9 +64,7 @@ def test_an_address_behind_a_proxy_is_shown_with_its_variable(proxy: pytest.Monk
     assert shown("scorer.invalid:1") == "scorer.invalid:1"
 
 
-def test_a_program_reaches_this_machine_without_the_proxy(
-    proxy: pytest.MonkeyPatch, serve_http: str
-) -> None:
+def test_a_program_reaches_this_machine_without_the_proxy(proxy, serve_http):
     proxy.setenv("NO_PROXY", "a.com,localhost")
     proxy.setenv("no_proxy", "")
     for _ in range(2):
@@ -80,13 +77,13 @@ def test_a_program_reaches_this_machine_without_the_proxy(
         httpx.get("http://llm.invalid")
 
 
-def test_without_a_proxy_the_environment_stays_as_it_is(proxy: pytest.MonkeyPatch) -> None:
+def test_without_a_proxy_the_environment_stays_as_it_is(proxy):
     proxy.delenv("http_proxy")
     bypass_proxies()
     assert "no_proxy" not in os.environ
 
 
-def test_an_address_without_a_path_gets_one() -> None:
+def test_an_address_without_a_path_gets_one():
     assert api_base("http://llm:8000/") == "http://llm:8000/v1"
     assert api_base("https://llm/api/v2/") == "https://llm/api/v2"
     for wrong in ("llm:8000", "ftp://llm", "http://"):
@@ -94,7 +91,7 @@ def test_an_address_without_a_path_gets_one() -> None:
             api_base(wrong)
 
 
-def test_a_key_is_a_bearer_token() -> None:
+def test_a_key_is_a_bearer_token():
     assert api_headers("sk-1") == {"Authorization": "Bearer sk-1"}
     assert api_headers(None) == api_headers("") == {}
 
@@ -110,5 +107,5 @@ def test_a_key_is_a_bearer_token() -> None:
         ("x" * 300, "x" * 200),
     ],
 )
-def test_an_error_is_one_line(body: str, message: str) -> None:
+def test_an_error_is_one_line(body, message):
     assert error_message(body) == message

@@ -1,7 +1,6 @@
 """Reports are one page that needs nothing else, readable on a phone, in the dark, and as text."""
 
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -24,7 +23,7 @@ def a_page(**section: object) -> str:
     )
 
 
-def test_a_report_needs_no_other_file() -> None:
+def test_a_report_needs_no_other_file():
     page = a_page(figure=a_figure(), caption="three requests")
     assert "<svg" in page
     assert "viewport" in page
@@ -32,7 +31,7 @@ def test_a_report_needs_no_other_file() -> None:
         assert outside not in page
 
 
-def test_text_is_escaped_and_paragraphs_stay() -> None:
+def test_text_is_escaped_and_paragraphs_stay():
     page = a_page(text="First <of> all.\n\nSecond.", caption="")
     assert "<p>First &lt;of&gt; all.</p><p>Second.</p>" in page
 
@@ -47,20 +46,18 @@ def test_text_is_escaped_and_paragraphs_stay() -> None:
         (["a", 3, 0.25], ["a", "3", "0.250"]),
     ],
 )
-def test_numbers_of_a_column_have_equally_many_decimals(
-    values: list[object], shown: list[str]
-) -> None:
+def test_numbers_of_a_column_have_equally_many_decimals(values, shown):
     page = a_page(table=pd.DataFrame({"x": values}))
     assert re.findall("<td[^>]*>(.*?)</td>", page) == shown
 
 
-def test_panels_are_figures_of_their_own() -> None:
+def test_panels_are_figures_of_their_own():
     page = a_page(figure=[a_figure(), a_figure()])
     assert page.count("<svg") == 2
     assert page.count("<figure>") == 1
 
 
-def test_the_footer_says_what_made_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_footer_says_what_made_the_page(monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     monkeypatch.setattr("sys.orig_argv", ["/usr/bin/python3", "-m", "scheduler_adapters", "a b"])
     footer = a_page().partition("<footer>")[2]
@@ -68,24 +65,24 @@ def test_the_footer_says_what_made_the_page(monkeypatch: pytest.MonkeyPatch) -> 
     assert "1970-01-01" in footer
 
 
-def test_invented_data_is_a_banner_and_not_a_sentence() -> None:
+def test_invented_data_is_a_banner_and_not_a_sentence():
     page = page_text(title="t", lead=f"{BANNER}. It is fast.", sections=[])
     assert f'<p class="banner">{BANNER}</p>' in page
     assert '<p class="lead">It is fast.</p>' in page
 
 
-def test_equal_reports_have_equal_bytes() -> None:
+def test_equal_reports_have_equal_bytes():
     assert a_page(figure=a_figure()) == a_page(figure=a_figure())
 
 
-def test_a_column_of_words_is_read_from_the_left() -> None:
+def test_a_column_of_words_is_read_from_the_left():
     rows = [["pars", 1.5, "3.4x", "python -m training"], ["fcfs", 2.5, "1.0x", None]]
     page = a_page(table=pd.DataFrame(rows, columns=["policy", "s", "times", "command"]))
     assert re.findall("<th([^>]*)>", page) == [' class="text"', "", "", ' class="text"']
     assert page.count('<td class="text">') == 4
 
 
-def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     with pytest.raises(DataError, match=r"report\.html"):
@@ -93,7 +90,7 @@ def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [blocked]
 
 
-def test_a_figure_that_was_drawn_from_a_table_lies_beside_it(tmp_path: Path) -> None:
+def test_a_figure_that_was_drawn_from_a_table_lies_beside_it(tmp_path):
     table = pd.DataFrame({"value": [3.0, 1.0]})
     drawn = ReportSection(heading="a", figure=[a_figure(), a_figure()], drawn=("latency", table))
     plain = ReportSection(heading="b", figure=a_figure())

@@ -1,10 +1,8 @@
 import signal
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from lengthwise.bundle import ModelBundle
 from scoring_service.client import ScoringClient
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
@@ -12,12 +10,12 @@ from scoring_service.service.config import ServerConfig
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tiny_bundle: ModelBundle) -> RankerModel:
+def tiny_model(tiny_bundle):
     return RankerModel.load(tiny_bundle)
 
 
 @pytest.fixture
-def serve(tiny_model: RankerModel) -> Iterator[Callable[..., ScoringServer]]:
+def serve(tiny_model):
     """A function that starts a server with settings; every server stops at the end."""
     with ExitStack() as running:
 
@@ -32,18 +30,18 @@ def serve(tiny_model: RankerModel) -> Iterator[Callable[..., ScoringServer]]:
 
 
 @pytest.fixture
-def server(serve: Callable[..., ScoringServer]) -> ScoringServer:
+def server(serve):
     return serve(max_prompt_bytes=1000, max_batch_prompts=8, max_message_bytes=4000)
 
 
 @pytest.fixture
-def client(server: ScoringServer) -> Iterator[ScoringClient]:
+def client(server):
     with ScoringClient(server.target, timeout_s=60) as client:
         yield client
 
 
 @pytest.fixture(autouse=True)
-def usual_signals() -> Iterator[None]:
+def usual_signals():
     """Handlers of the test process, which a command may replace."""
     usual = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield

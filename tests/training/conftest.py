@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from training.data.records import PromptResponse
 
 
 @pytest.fixture(scope="session")
-def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_bert(tmp_path_factory):
     """Folder of a model and tokenizer that transformers loads; 4 ms per training step."""
     import torch
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -50,7 +49,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_card(tmp_path: Path) -> Callable[..., Path]:
+def make_card(tmp_path):
     """Writes a table and its card; returns the path of the card."""
 
     def make(
@@ -85,14 +84,14 @@ def make_card(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def commits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+def commits(tmp_path_factory):
     """Folder of small public sources as git repositories, and the commit of each."""
     folder = tmp_path_factory.mktemp("git")
     return folder, write_repositories(folder)
 
 
 @pytest.fixture
-def git_host(commits: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> str:
+def git_host(commits, monkeypatch):
     """Address of a git server whose commits the cards name as long as the fixture lives."""
 
     def read(name: str) -> Card:
@@ -104,7 +103,7 @@ def git_host(commits: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture(scope="module")
-def mlruns(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mlruns(tmp_path_factory):
     """One store for all tests here: making the database takes a second."""
     from training.release.tracking import Tracker
 
@@ -114,7 +113,7 @@ def mlruns(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def no_waiting(monkeypatch):
     """Waits between attempts take no time; returns those that were requested."""
     waits: list[float] = []
     sleep = asyncio.sleep

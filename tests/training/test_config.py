@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict, replace
-from typing import Any
 
 import pytest
 
@@ -47,15 +46,13 @@ from training.config import (
         (TrainConfig, "threads", 0, 1),
     ],
 )
-def test_a_wrong_setting_is_named_and_its_neighbour_is_taken(
-    kind: type[Any], setting: str, wrong: object, right: object
-) -> None:
+def test_a_wrong_setting_is_named_and_its_neighbour_is_taken(kind, setting, wrong, right):
     with pytest.raises(ConfigError, match=f"{setting} is "):
         kind(**{setting: wrong})
     assert getattr(kind(**{setting: right}), setting) == right
 
 
-def test_a_length_is_learnt_once_and_not_by_drawn_pairs_beside_another() -> None:
+def test_a_length_is_learnt_once_and_not_by_drawn_pairs_beside_another():
     with pytest.raises(ConfigError, match="name each once"):
         DataConfig(heads=("answer_tokens", "answer_tokens"))
     two = DataConfig(heads=("answer_tokens",))
@@ -64,7 +61,7 @@ def test_a_length_is_learnt_once_and_not_by_drawn_pairs_beside_another() -> None
         TrainConfig(data=two, loss=LossConfig(objective="pairs"))
 
 
-def test_a_configuration_comes_back_from_json_with_its_tuples() -> None:
+def test_a_configuration_comes_back_from_json_with_its_tuples():
     data = DataConfig(also=("a*2", "b"), heads=("answer_tokens",))
     config = replace(TrainConfig(data=data), split=SplitConfig(seed=3))
     assert config_from(json.loads(json.dumps(asdict(config)))) == config

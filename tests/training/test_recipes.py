@@ -12,7 +12,7 @@ from training.recipes import RECIPES, recipe
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
-def test_every_recipe_is_documented_and_comes_back_from_json(name: str) -> None:
+def test_every_recipe_is_documented_and_comes_back_from_json(name):
     config = recipe(name)
     assert RECIPES[name][0]
     assert config.name == name
@@ -21,7 +21,7 @@ def test_every_recipe_is_documented_and_comes_back_from_json(name: str) -> None:
         read_card(dataset.partition("*")[0])
 
 
-def test_pars_is_the_protocol_of_the_paper() -> None:
+def test_pars_is_the_protocol_of_the_paper():
     config = recipe("pars")
     assert config.encoder.backbone == "bert"
     assert config.encoder.pooling == "pooler"
@@ -37,7 +37,7 @@ def test_pars_is_the_protocol_of_the_paper() -> None:
     assert (config.split.train_prompts, config.split.test_prompts) == (40_000, 5_000)
 
 
-def test_a_manifest_of_another_version_is_refused() -> None:
+def test_a_manifest_of_another_version_is_refused():
     values = asdict(TrainConfig())
     with pytest.raises(ConfigError, match="not a training configuration"):
         config_from(values | {"loss": {"objectif": "pairs"}})

@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ def inspected(capsys: Capture, *arguments: object) -> dict[str, Any]:
     return found
 
 
-def test_the_result_has_counts_sources_and_the_first_rows(tmp_path: Path, capsys: Capture) -> None:
+def test_the_result_has_counts_sources_and_the_first_rows(tmp_path, capsys):
     path = logs.write_lines(tmp_path / "log.jsonl", logs.OPENAI)
     found = inspected(capsys, path, "--rows", 1)
     assert (found["format"], found["files"], found["rows"]) == ("OpenAI", [str(path)], 4)
@@ -44,9 +43,7 @@ def test_the_result_has_counts_sources_and_the_first_rows(tmp_path: Path, capsys
     assert "rows        4 of 5" in text
 
 
-def test_what_other_commands_refuse_is_a_warning_or_counted(
-    tmp_path: Path, capsys: Capture
-) -> None:
+def test_what_other_commands_refuse_is_a_warning_or_counted(tmp_path, capsys):
     rows: logs.Rows = [{"timestamp": n, "output_tokens": n} for n in (0, 500, 900)]
     path = logs.write_lines(tmp_path / "t.jsonl", [*rows, {"output_tokens": "x"}])
     found = inspected(capsys, path)
@@ -57,7 +54,7 @@ def test_what_other_commands_refuse_is_a_warning_or_counted(
     assert [row["arrival_s"] for row in in_ms["sample"]] == [0.0, 0.4]
 
 
-def test_columns_that_are_not_read_are_named(tmp_path: Path, capsys: Capture) -> None:
+def test_columns_that_are_not_read_are_named(tmp_path, capsys):
     row = {"began": 17, "prompt": "a", "output_tokens": 5}
     path = logs.write_lines(tmp_path / "t.jsonl", [row])
     assert main(["inspect", str(path)]) == 0
@@ -66,7 +63,7 @@ def test_columns_that_are_not_read_are_named(tmp_path: Path, capsys: Capture) ->
     assert "not read    began\n" in text
 
 
-def test_the_standard_input_is_a_log(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_standard_input_is_a_log(capsys, monkeypatch):
     text = "".join(json.dumps(row) + "\n" for row in logs.OPENAI)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     _standard_input.cache_clear()
@@ -74,7 +71,7 @@ def test_the_standard_input_is_a_log(capsys: Capture, monkeypatch: pytest.Monkey
     _standard_input.cache_clear()
 
 
-def test_wrong_settings_are_refused(capsys: Capture) -> None:
+def test_wrong_settings_are_refused(capsys):
     assert main(["inspect", "absent.jsonl"]) == 2
     assert main(["inspect", "x", "--rows", "-2"]) == 2
     assert "does not exist" in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """A tokenizer of words, for answers without counts."""
 
-from pathlib import Path
-
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -9,7 +7,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 
 @pytest.fixture
-def tokenizer(tmp_path: Path) -> Path:
+def tokenizer(tmp_path):
     made = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     made.pre_tokenizer = Whitespace()
     made.enable_padding(length=64)

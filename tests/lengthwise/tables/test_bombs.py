@@ -85,7 +85,7 @@ print(int(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_
 """
 
 
-def test_no_file_takes_much_more_memory_than_its_longest_row(tmp_path: Path) -> None:
+def test_no_file_takes_much_more_memory_than_its_longest_row(tmp_path):
     for name, (write, _) in BOMBS.items():
         write(tmp_path / name)
     names = [str(tmp_path / name) for name in BOMBS]
@@ -109,7 +109,7 @@ def deep(depth: int) -> list[str]:
 
 
 @pytest.mark.parametrize("depth", [101, 330, 900, 990, 100_000])
-def test_a_deep_row_is_a_bad_row_like_another(tmp_path: Path, depth: int) -> None:
+def test_a_deep_row_is_a_bad_row_like_another(tmp_path, depth):
     path, good = tmp_path / "log.jsonl", ROW.decode()
     path.write_text(good + "".join(line + "\n" for line in deep(depth)) + good * 9)
     log = read_log(path, RecordOptions(on_bad_rows="skip"))
@@ -119,21 +119,21 @@ def test_a_deep_row_is_a_bad_row_like_another(tmp_path: Path, depth: int) -> Non
         read_log(path)
 
 
-def test_a_deep_element_of_an_array_is_a_bad_row(tmp_path: Path) -> None:
+def test_a_deep_element_of_an_array_is_a_bad_row(tmp_path):
     path = tmp_path / "log.json"
     path.write_text(f"[{ROW.decode()}, {deep(150)[1]}, {ROW.decode()}]")
     assert read_log(path, RecordOptions(on_bad_rows="skip")).num_rows == 3
 
 
 @pytest.mark.parametrize("number", ["1" * 10**6, "-" + "9" * 4000, "1e999999", "1" * 4299])
-def test_a_huge_number_is_a_bad_row(tmp_path: Path, number: str) -> None:
+def test_a_huge_number_is_a_bad_row(tmp_path, number):
     path = tmp_path / "log.jsonl"
     path.write_text(ROW.decode() + f'{{"prompt": "y", "output_tokens": {number}}}\n')
     log = read_log(path, RecordOptions(on_bad_rows="skip"))
     assert (len(log.frame), sum(log.left_out.values())) == (1, 1)
 
 
-def test_long_lines_and_many_columns_take_no_time_beyond_their_length(tmp_path: Path) -> None:
+def test_long_lines_and_many_columns_take_no_time_beyond_their_length(tmp_path):
     turns = r"<|im_start|>user\n" * 20_000
     request = (
         f"INFO 01-01 00:00:00 logger.py:1] Received request x: prompt: '{turns}', params: S(n=1)"
@@ -146,7 +146,7 @@ def test_long_lines_and_many_columns_take_no_time_beyond_their_length(tmp_path: 
             read_log(tmp_path / name)
 
 
-def test_a_table_of_a_bomb_is_refused_too(tmp_path: Path) -> None:
+def test_a_table_of_a_bomb_is_refused_too(tmp_path):
     for name in ("dictionary.parquet", "page.parquet"):
         BOMBS[name][0](tmp_path / name)
         with pytest.raises(DataError, match=EXPANDS):

@@ -55,18 +55,16 @@ def rows(folder: Path, text: str, encoding: str = "utf-8") -> list[Row | BadRow]
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_rows_are_found_in_every_way_to_write_json(
-    tmp_path: Path, text: str, encoding: str
-) -> None:
+def test_rows_are_found_in_every_way_to_write_json(tmp_path, text, encoding):
     assert rows(tmp_path, text, encoding) == ROWS
 
 
-def test_an_array_larger_than_a_block_is_read_in_parts(tmp_path: Path) -> None:
+def test_an_array_larger_than_a_block_is_read_in_parts(tmp_path):
     long = [{"a": "x" * 700_000}, {"a": "y" * 2_500_000}, {"a": 3}]
     assert rows(tmp_path, json.dumps(long)) == long
 
 
-def test_a_broken_line_is_a_bad_row_and_a_broken_file_an_error(tmp_path: Path) -> None:
+def test_a_broken_line_is_a_bad_row_and_a_broken_file_an_error(tmp_path):
     good, broken, number = rows(tmp_path, '{"a": 1}\n{"a"\n7\n')
     assert good == {"a": 1}
     assert isinstance(broken, BadRow)
@@ -77,7 +75,7 @@ def test_a_broken_line_is_a_bad_row_and_a_broken_file_an_error(tmp_path: Path) -
             rows(tmp_path, cut)
 
 
-def test_cells_of_a_csv_are_texts_and_their_number_is_checked(tmp_path: Path) -> None:
+def test_cells_of_a_csv_are_texts_and_their_number_is_checked(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a;b\n1;"x\ny"\n2\n;3\n')
     assert list(rows_of(path, "csv")) == [
@@ -90,7 +88,7 @@ def test_cells_of_a_csv_are_texts_and_their_number_is_checked(tmp_path: Path) ->
         list(rows_of(path, "csv"))
 
 
-def test_pieces_of_a_log_are_read_oldest_first(tmp_path: Path) -> None:
+def test_pieces_of_a_log_are_read_oldest_first(tmp_path):
     names = ["v.log", "v.log.1", "v.log.2.gz", "v.log.10", "v.log-20260301", "part-9", "part-10"]
     for name in names:
         packed(tmp_path / name, name.encode())
@@ -123,23 +121,21 @@ def test_pieces_of_a_log_are_read_oldest_first(tmp_path: Path) -> None:
         ("t.csv", b"prompt,output_tokens\na\0b,2", "csv"),
     ],
 )
-def test_a_suffix_says_what_a_file_holds_or_its_content(
-    tmp_path: Path, name: str, content: bytes, kind: str, suffix: str
-) -> None:
+def test_a_suffix_says_what_a_file_holds_or_its_content(tmp_path, name, content, kind, suffix):
     path = packed(tmp_path / f"{name}{suffix}", content)
     assert kind_of(path) == kind
     with opened(path) as stream:
         assert stream.read() == content
 
 
-def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_archive_is_refused(tmp_path):
     for name, start in (("t.jsonl.gz", b"\x1f\x8b"), ("t.jsonl.zst", b"\x28\xb5\x2f\xfd")):
         (tmp_path / name).write_bytes(start + b"nothing of it")
         with pytest.raises(DataError, match="cannot be decompressed"):
             kind_of(tmp_path / name)
 
 
-def test_names_lose_the_suffixes_of_ours_only(tmp_path: Path) -> None:
+def test_names_lose_the_suffixes_of_ours_only(tmp_path):
     assert name_of(Path("a/gpt-4.1.jsonl.zst")) == "gpt-4.1"
     assert name_of(Path("a/gpt-4.1")) == "gpt-4.1"
     (tmp_path / "log").touch()
@@ -148,7 +144,7 @@ def test_names_lose_the_suffixes_of_ours_only(tmp_path: Path) -> None:
     assert not is_file_name("alpaca-vicuna7b")
 
 
-def test_a_file_whose_writing_fails_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
+def test_a_file_whose_writing_fails_leaves_the_old_one_and_nothing_else(tmp_path):
     path = tmp_path / "t.txt"
     write_whole(path, lambda part: part.write_text("old"))
 
@@ -162,7 +158,7 @@ def test_a_file_whose_writing_fails_leaves_the_old_one_and_nothing_else(tmp_path
     assert [each.name for each in tmp_path.iterdir()] == ["t.txt"]
 
 
-def test_columns_of_parquet_are_one_each_and_its_texts_are_text(tmp_path: Path) -> None:
+def test_columns_of_parquet_are_one_each_and_its_texts_are_text(tmp_path):
     path, values = tmp_path / "x.parquet", pa.array([b"\xff", b"b"])
     texts = pa.StringArray.from_buffers(2, *values.buffers()[1:])
     pq.write_table(pa.table({"a": texts, "n": [1, 2]}), path)

@@ -28,7 +28,7 @@ def columns(log: Log, *names: str) -> list[tuple[Any, ...]]:
     return list(log.frame[list(names)].itertuples(index=False, name=None))
 
 
-def test_chat_completion_and_responses_are_read_alike(tmp_path: Path) -> None:
+def test_chat_completion_and_responses_are_read_alike(tmp_path):
     log = read(tmp_path, logs.OPENAI)
     assert columns(
         log, "prompt", "prompt_tokens", "output_tokens", "reasoning_tokens", "model"
@@ -45,9 +45,7 @@ def test_chat_completion_and_responses_are_read_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "parts", [("request_body", "response_body"), ("reqPayload", "respPayload")]
 )
-def test_the_parts_of_a_pair_may_have_other_names_and_be_text(
-    tmp_path: Path, parts: tuple[str, str]
-) -> None:
+def test_the_parts_of_a_pair_may_have_other_names_and_be_text(tmp_path, parts):
     request, response = logs.chat("one", 10).values()
     row = {parts[0]: json.dumps(request), parts[1]: json.dumps(response)}
     assert columns(read(tmp_path, [row]), "prompt", "output_tokens") == [("one", 10)]
@@ -66,8 +64,8 @@ def test_the_parts_of_a_pair_may_have_other_names_and_be_text(
     ],
 )
 def test_the_rows_of_a_gateway_are_read_and_others_counted(
-    tmp_path: Path, name: str, rows: logs.Rows, first: Any, second: Any, left_out: str
-) -> None:
+    tmp_path, name, rows, first, second, left_out
+):
     log = read(tmp_path, rows)
     assert log.format == name
     assert columns(log, "prompt", "output_tokens", "reasoning_tokens", "arrival_s") == [
@@ -96,9 +94,7 @@ USAGES: list[tuple[dict[str, Any], tuple[int, int]]] = [
 
 
 @pytest.mark.parametrize(("response", "counts"), USAGES)
-def test_usage_of_each_provider_is_read(
-    tmp_path: Path, response: dict[str, Any], counts: tuple[int, int]
-) -> None:
+def test_usage_of_each_provider_is_read(tmp_path, response, counts):
     row = {"request": {"messages": [{"role": "user", "content": "a"}]}, "response": response}
     assert columns(read(tmp_path, [row]), "prompt_tokens", "output_tokens") == [counts]
 
@@ -185,9 +181,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("right", "row"), CASES)
-def test_exports_of_gateways_hold_the_same_call(
-    tmp_path: Path, right: str, row: dict[str, Any]
-) -> None:
+def test_exports_of_gateways_hold_the_same_call(tmp_path, right, row):
     name, _, reason = right.partition(": ")
     # One more call, as a log without any request is refused.
     other = logs.write_lines(tmp_path / "other.jsonl", [logs.chat("b", 1, timestamp=TIME)])
@@ -199,13 +193,13 @@ def test_exports_of_gateways_hold_the_same_call(
     assert got == [("a", 9, 30, 0), ("b", 9, 1, 0)][bool(reason) :]
 
 
-def test_traces_have_formats_of_their_own(tmp_path: Path) -> None:
+def test_traces_have_formats_of_their_own(tmp_path):
     mooncake = {"timestamp": 3000, "input_length": 6, "output_length": 5, "hash_ids": [1]}
     log = read(tmp_path, [mooncake | {"timestamp": 0}, mooncake])
     assert (log.format, log.frame.arrival_s.tolist()) == ("Mooncake", [0, 3])
 
 
-def test_answers_without_counts_are_counted_by_a_tokenizer(tmp_path: Path, tokenizer: Path) -> None:
+def test_answers_without_counts_are_counted_by_a_tokenizer(tmp_path, tokenizer):
     turns = [
         {"from": "gpt", "value": "before"},
         {"from": "human", "value": "now ?"},
@@ -220,5 +214,5 @@ def test_answers_without_counts_are_counted_by_a_tokenizer(tmp_path: Path, token
 @pytest.mark.parametrize(
     "row", [{"prompt": "a", "output_tokens": 3}, {"messages": [], "tokens": 3}, {"type": "x"}]
 )
-def test_a_plain_table_is_no_log(row: dict[str, Any]) -> None:
+def test_a_plain_table_is_no_log(row):
     assert recognise(row) is None

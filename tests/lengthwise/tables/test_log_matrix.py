@@ -31,7 +31,7 @@ REQUESTS = st.lists(REQUEST, min_size=1, max_size=6, unique_by=lambda request: r
 NAMES = ["log{0}.{1}", "log.{1}.{0}", "log.{1}-2026030{0}", "{0}/log"]
 
 
-def test_no_quirk_is_silent_and_the_docs_show_what_becomes_of_each() -> None:
+def test_no_quirk_is_silent_and_the_docs_show_what_becomes_of_each():
     made = log_matrix.table(log_matrix.cells())
     assert DOCS.read_text().endswith(made), "run the command on that page"
 
@@ -53,9 +53,9 @@ def _time(unit: str, ms: int) -> Any:
     is_epoch=st.booleans(),
 )
 def test_a_log_in_another_unit_order_form_packing_or_in_pieces_holds_the_same_requests(
-    data: st.DataObject, requests: list[Any], unit: str, form: Any, suffix: str, name: str,
-    is_epoch: bool,
-) -> None:  # fmt: skip
+    data, requests, unit, form, suffix, name,
+    is_epoch,
+):  # fmt: skip
     start_ms = 1_700_000_000_000 if is_epoch or unit not in UNITS else 0
     rows = [
         dict(zip(NEEDS[:3], one, strict=False)) | {"timestamp": _time(unit, start_ms + one[3])}

@@ -1,7 +1,6 @@
 """One rule for every row: kept, bad, left out as no request, or censored."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,9 +32,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("row", "reason"), BAD)
-def test_a_bad_row_is_an_error_with_its_number_or_left_out_and_counted(
-    tmp_path: Path, row: str, reason: str
-) -> None:
+def test_a_bad_row_is_an_error_with_its_number_or_left_out_and_counted(tmp_path, row, reason):
     path, good = tmp_path / "t.jsonl", '{"prompt": "good", "output_tokens": 7}\n'
     path.write_text(f"{good}{row}\n{good}")
     with pytest.raises(DataError, match=rf"t\.jsonl, row 1: {re.escape(reason)}.*--on-bad-rows"):
@@ -57,9 +54,7 @@ def test_a_bad_row_is_an_error_with_its_number_or_left_out_and_counted(
         ({"response": {"usage": {"completion_tokens": 0}}}, "0 tokens"),
     ],
 )
-def test_rows_that_are_no_length_are_left_out_and_counted(
-    tmp_path: Path, change: dict[str, Any], reason: str
-) -> None:
+def test_rows_that_are_no_length_are_left_out_and_counted(tmp_path, change, reason):
     row: dict[str, Any] = logs.chat("two", 5)
     for key, value in change.items():
         row[key] = {**row[key], **value} if isinstance(value, dict) else value
@@ -72,7 +67,7 @@ def test_rows_that_are_no_length_are_left_out_and_counted(
     assert bool(kept.warnings) == is_censored
 
 
-def test_copies_of_a_row_are_left_out_and_a_repeated_id_of_a_table_is_bad(tmp_path: Path) -> None:
+def test_copies_of_a_row_are_left_out_and_a_repeated_id_of_a_table_is_bad(tmp_path):
     path = write_lines(tmp_path / "log.jsonl", [*logs.OPENAI[:2], logs.OPENAI[0]])
     assert read_log(path).left_out == {"a copy of an earlier row": 1}
     table = [{"request_id": "a", "prompt": p, "output_tokens": 3} for p in "xy"]
@@ -80,7 +75,7 @@ def test_copies_of_a_row_are_left_out_and_a_repeated_id_of_a_table_is_bad(tmp_pa
         read_log(write_lines(tmp_path / "t.jsonl", table))
 
 
-def test_rows_of_one_model_may_be_chosen(tmp_path: Path) -> None:
+def test_rows_of_one_model_may_be_chosen(tmp_path):
     rows = [logs.chat("one", 5), logs.chat("two", 6)]
     rows[1]["request"]["model"] = "other"
     found = read_log(write_lines(tmp_path / "log.jsonl", rows), RecordOptions(model="other"))
@@ -88,7 +83,7 @@ def test_rows_of_one_model_may_be_chosen(tmp_path: Path) -> None:
     assert found.left_out == {"a model other than other": 1}
 
 
-def test_times_of_no_known_unit_are_refused_only_where_times_are_needed(tmp_path: Path) -> None:
+def test_times_of_no_known_unit_are_refused_only_where_times_are_needed(tmp_path):
     rows = [{"timestamp": n, "prompt": "a", "prompt_tokens": 3, "output_tokens": 4} for n in (0, 9)]
     path = write_lines(tmp_path / "t.jsonl", rows)
     assert "arrival_s" not in read_log(path).frame
@@ -100,5 +95,5 @@ def test_times_of_no_known_unit_are_refused_only_where_times_are_needed(tmp_path
     assert "--time-unit" in lenient.warnings[0]
 
 
-def test_quantiles_are_of_known_values() -> None:
+def test_quantiles_are_of_known_values():
     assert quantiles([1, 2, float("nan"), 3]) == "p5 1.1, p50 2, p95 2.9, most 3"

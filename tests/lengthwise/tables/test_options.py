@@ -14,10 +14,10 @@ from training.data.labels import TableOptions
 
 
 @pytest.mark.parametrize("kind", [DataConfig, MonitorOptions, TableOptions])
-def test_commands_of_training_read_prompts_and_lengths(kind: type) -> None:
+def test_commands_of_training_read_prompts_and_lengths(kind):
     assert {field.name for field in fields(RecordOptions)} <= {f.name for f in fields(kind)}
 
 
 @pytest.mark.parametrize("kind", [AdviseConfig, Setup, InspectOptions])
-def test_commands_that_replay_read_times_too(kind: type) -> None:
+def test_commands_that_replay_read_times_too(kind):
     assert {field.name for field in fields(TraceOptions)} <= {f.name for f in fields(kind)}

@@ -4,7 +4,6 @@ import json
 import logging
 import re
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -18,9 +17,7 @@ from tests.lengthwise.tables.logs import write_lines
 SKIP, TEN = TraceOptions(on_bad_rows="skip"), "2026-03-01T10:00:00"
 
 
-def test_a_log_has_our_names_in_order_of_arrival(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_log_has_our_names_in_order_of_arrival(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         frame = read_log(write_lines(tmp_path / "log.jsonl", logs.LANGFUSE)).frame
     assert frame.to_dict("list") == {
@@ -37,7 +34,7 @@ def test_a_log_has_our_names_in_order_of_arrival(
     assert len(caplog.messages) == 3
 
 
-def test_a_log_in_a_csv_or_parquet_file_is_read_alike(tmp_path: Path) -> None:
+def test_a_log_in_a_csv_or_parquet_file_is_read_alike(tmp_path):
     expected = read_log(write_lines(tmp_path / "log.jsonl", logs.LITELLM)).frame
     rows = [
         {key: json.dumps(v) if isinstance(v, dict | list) else v for key, v in row.items()}
@@ -49,7 +46,7 @@ def test_a_log_in_a_csv_or_parquet_file_is_read_alike(tmp_path: Path) -> None:
     assert read_log(tmp_path / "log").frame.prompt.tolist() == ["one", "two"]
 
 
-def test_a_server_log_in_pieces_is_one_log(tmp_path: Path) -> None:
+def test_a_server_log_in_pieces_is_one_log(tmp_path):
     lines = logs.VLLM_OLD.splitlines(keepends=True)
     (tmp_path / "server.log.1").write_text("".join(lines[:3]))
     (tmp_path / "server.log").write_text("".join(lines[3:]))
@@ -74,15 +71,13 @@ def test_a_server_log_in_pieces_is_one_log(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_log_without_prompts_or_lengths_says_what_to_do(
-    tmp_path: Path, row: dict[str, Any], advice: str
-) -> None:
+def test_a_log_without_prompts_or_lengths_says_what_to_do(tmp_path, row, advice):
     for options in (None, SKIP):
         with pytest.raises(DataError, match=rf"log\.jsonl.*{advice}"):
             read_log(write_lines(tmp_path / "log.jsonl", [row]), options)
 
 
-def test_doubts_about_times_are_warnings(tmp_path: Path) -> None:
+def test_doubts_about_times_are_warnings(tmp_path):
     columns = [[0, 4], [3, 6], [f"{TEN}Z", f"{TEN}.5"], [TEN, 1772359201], [TEN, f"{TEN}.5"]]
     paths = [
         write_lines(tmp_path / f"{n}.jsonl", [{"output_tokens": 1, "timestamp": t} for t in times])
@@ -99,7 +94,7 @@ def test_doubts_about_times_are_warnings(tmp_path: Path) -> None:
     assert doubt(paths[0]) == doubt(paths[1]) == doubt(paths[4]) == ""
 
 
-def test_paths_lead_into_tables_and_logs(tmp_path: Path) -> None:
+def test_paths_lead_into_tables_and_logs(tmp_path):
     rows = [{"q": {"text": f"p{n}"}, "n": {"out": n}} for n in range(1, 4)]
     named = TraceOptions(prompt_column="q.text", length_column=("n.out",))
     write_lines(tmp_path / "t", rows)
@@ -116,7 +111,7 @@ def test_paths_lead_into_tables_and_logs(tmp_path: Path) -> None:
     assert read_log(path, named).frame.output_tokens.tolist() == [19, 29]
 
 
-def test_a_missing_column_is_named_beside_the_columns_there_are(tmp_path: Path) -> None:
+def test_a_missing_column_is_named_beside_the_columns_there_are(tmp_path):
     row = {"id": "x", "my question": "why?", "meta": {"stats": {"in": 3, "reply_tokens": 4}}}
     path = write_lines(tmp_path / "t.jsonl", [row])
     text = (
@@ -144,16 +139,14 @@ def test_a_missing_column_is_named_beside_the_columns_there_are(tmp_path: Path) 
         ("t.json", b"[]", "no rows"),
     ],
 )
-def test_a_file_that_holds_no_table_is_refused(
-    tmp_path: Path, name: str, content: bytes, message: str
-) -> None:
+def test_a_file_that_holds_no_table_is_refused(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     for read in (read_log, read_table):
         with pytest.raises(DataError, match=message):
             read(tmp_path / name)
 
 
-def test_a_plain_table_keeps_its_own_columns(tmp_path: Path) -> None:
+def test_a_plain_table_keeps_its_own_columns(tmp_path):
     frame = pd.DataFrame({"b": [1, 2], "a": ["x", None]})
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.to_parquet(tmp_path / "t.parquet")

@@ -20,7 +20,7 @@ SSE = "".join(f"data: {json.dumps(each)}\n\n" for each in CHUNKS) + "data: [DONE
 
 
 @pytest.mark.parametrize("kept", [CHUNKS, json.dumps(CHUNKS), SSE, SSE.split("\n\n")[:-1]])
-def test_usage_and_end_are_those_of_the_stream(kept: Any) -> None:
+def test_usage_and_end_are_those_of_the_stream(kept):
     found = merged_stream({"response": kept, "timestamp": 1})
     assert found["response"]["usage"] == USAGE
     assert found["response"]["choices"] == [{"index": 0, "finish_reason": "stop"}]
@@ -29,7 +29,7 @@ def test_usage_and_end_are_those_of_the_stream(kept: Any) -> None:
     assert inner == {"status": 200, "body": found["response"]}
 
 
-def test_typed_events_of_other_interfaces_are_merged() -> None:
+def test_typed_events_of_other_interfaces_are_merged():
     events = [
         {"type": "message_start", "message": {"usage": {"input_tokens": 5, "output_tokens": 1}}},
         {
@@ -47,7 +47,7 @@ def test_typed_events_of_other_interfaces_are_merged() -> None:
         assert merged_stream({"response": part})["response"]["broken"]
 
 
-def test_a_stream_without_its_end_is_broken_and_other_rows_stay() -> None:
+def test_a_stream_without_its_end_is_broken_and_other_rows_stay():
     assert merged_stream({"response": [chunk(), chunk(index=1)]})["response"]["broken"]
     for odd in (5, [5], [{"index": [1]}]):
         assert merged_stream({"response": [chunk(choices=odd)]})["response"]["broken"]

@@ -22,7 +22,7 @@ START = 1_772_359_200
 
 
 @pytest.mark.parametrize("scale", [1, 1000, 10**6, 10**9])
-def test_the_magnitude_tells_the_unit_of_instants(scale: int) -> None:
+def test_the_magnitude_tells_the_unit_of_instants(scale):
     assert seconds([START * scale, START * scale + scale // 2, (START + 1) * scale])[2] == 1
     assert seconds([str(START * scale), (START + 2) * scale], "arrival_s") == [0, 2]
 
@@ -37,7 +37,7 @@ def test_the_magnitude_tells_the_unit_of_instants(scale: int) -> None:
         (START, (START + 1) * 1000),
     ],
 )
-def test_wall_clocks_and_instants_are_of_one_clock(first: Any, second: Any) -> None:
+def test_wall_clocks_and_instants_are_of_one_clock(first, second):
     assert seconds([first, second]) == [0, 1]
 
 
@@ -45,11 +45,11 @@ def test_wall_clocks_and_instants_are_of_one_clock(first: Any, second: Any) -> N
     ("name", "step"),
     [("arrival_s", 2), ("timestamp_ms", 2000), ("sentMs", 2000), ("t_us", 2e6), ("unixNano", 2e9)],
 )
-def test_a_name_tells_the_unit_of_small_numbers(name: str, step: float) -> None:
+def test_a_name_tells_the_unit_of_small_numbers(name, step):
     assert seconds([0, step, 2 * step], name) == [0, 2, 4]
 
 
-def test_an_option_or_a_known_trace_tells_the_unit() -> None:
+def test_an_option_or_a_known_trace_tells_the_unit():
     assert seconds([0, 500], unit="ms") == [0, 0.5]
     assert seconds([0, 500], known="ms") == [0, 0.5]
     for name in ("timestamp", "arrival_time", "arms"):
@@ -57,7 +57,7 @@ def test_an_option_or_a_known_trace_tells_the_unit() -> None:
             seconds([0, 500], name)
 
 
-def test_a_number_that_is_no_instant_among_instants_is_a_bad_row() -> None:
+def test_a_number_that_is_no_instant_among_instants_is_a_bad_row():
     found = seconds([0, *range(START, START + 20), "noon", None])
     assert np.isnan(found[0])
     assert np.isnan(found[-2:]).all()
@@ -68,7 +68,7 @@ def test_a_number_that_is_no_instant_among_instants_is_a_bad_row() -> None:
     assert seconds([START * 1000 // 2000], "t_us") == [0]
 
 
-def test_times_of_another_century_are_bad_among_instants_and_units_of_columns_agree() -> None:
+def test_times_of_another_century_are_bad_among_instants_and_units_of_columns_agree():
     times = Times()
     for value in ("2026-03-01T10:00:00Z", "0001-01-01T00:00:00Z", 1772359201):
         times.add(value)

@@ -1,8 +1,5 @@
 """Counts of a row add up to its total, or contradict it."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from lengthwise.errors import ConfigError
@@ -27,7 +24,7 @@ from lengthwise.tables.token_counts import settle, token_counter
         ({"prompt": 5, "output": 6, "total": 0}, (5, 6, None)),
     ],
 )
-def test_the_total_decides(given: dict[str, Any], counts: tuple[int | None, ...]) -> None:
+def test_the_total_decides(given, counts):
     found = settle(**given)
     assert (found[:3], found.doubt) == (counts, "")
 
@@ -41,17 +38,17 @@ def test_the_total_decides(given: dict[str, Any], counts: tuple[int | None, ...]
         {"prompt": 10, "output": 102, "reasoning": 109, "total": 112},
     ],
 )
-def test_contradicting_counts_are_doubtful(given: dict[str, Any]) -> None:
+def test_contradicting_counts_are_doubtful(given):
     assert settle(**given).doubt
 
 
-def test_a_file_or_its_folder_counts_tokens(tokenizer: Path) -> None:
+def test_a_file_or_its_folder_counts_tokens(tokenizer):
     assert token_counter(str(tokenizer))("one two, three") == 4
     tokenizer.rename(tokenizer.with_name("tokenizer.json"))
     assert token_counter(str(tokenizer.parent))("") == 0
 
 
-def test_an_unreadable_tokenizer_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_tokenizer_is_named(tmp_path):
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"tokenizer '.*t\.json' cannot be loaded"):
         token_counter(str(tmp_path / "t.json"))

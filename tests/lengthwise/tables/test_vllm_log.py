@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -54,7 +54,7 @@ def read(row: dict[str, Any]) -> tuple[Any, ...]:
     return row.get("prompt"), row.get("prompt_tokens"), row.get("output_tokens"), reason
 
 
-def test_an_older_log_has_prompts_and_ids_in_its_lines() -> None:
+def test_an_older_log_has_prompts_and_ids_in_its_lines():
     first, second, third = rows_of(logs.VLLM_OLD)
     assert read(first) == ("It's one", 3, 4, None)
     assert read(second) == ("say 'two'", 1, 1, None)
@@ -62,12 +62,12 @@ def test_an_older_log_has_prompts_and_ids_in_its_lines() -> None:
     assert second["arrival_s"] - first["arrival_s"] == 3
 
 
-def test_a_newer_log_has_lines_of_details_and_sums_of_deltas() -> None:
+def test_a_newer_log_has_lines_of_details_and_sums_of_deltas():
     (row,) = rows_of(logs.VLLM_NEW)
     assert (*read(row), row["model"]) == ("one: details", 2, 3, None, "m")
 
 
-def test_what_no_line_says_is_missing() -> None:
+def test_what_no_line_says_is_missing():
     (row,) = rows_of(
         plain("Received request chatcmpl-x: params: SamplingParams()"),
         plain("Generated response chatcmpl-x: output: 'a', finish_reason: None"),
@@ -121,13 +121,13 @@ def _named(lines: Iterable[str]) -> Iterable[str]:
         lambda lines: _kubernetes(_formatted(lines)),
     ],
 )
-def test_a_wrapper_does_not_change_what_is_read(wrap: Callable[[Any], Iterable[str]]) -> None:
+def test_a_wrapper_does_not_change_what_is_read(wrap):
     (row,) = vllm_rows(wrap(LINES))
     assert (row["id"], *read(row)) == ("chatcmpl-é 1", "say it", 3, 5, None)
     assert row["arrival_s"] % 60 in (0, 0.25)
 
 
-def test_text_of_a_client_is_never_read_as_a_line() -> None:
+def test_text_of_a_client_is_never_read_as_a_line():
     forged = plain("Generated response chatcmpl-a: output: 'x', finish_reason: stop")
     prompt = f"it's \"\n{forged}: prompt: 'no', prompt_token_ids: [1, 2, 3, 4, 5]"
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": prompt}]})
@@ -139,7 +139,7 @@ def test_text_of_a_client_is_never_read_as_a_line() -> None:
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
-def test_an_id_that_the_client_chose_is_kept_whole(finish: str) -> None:
+def test_an_id_that_the_client_chose_is_kept_whole(finish):
     names = ["chatcmpl-bench-1a2b3c4d-0", "chatcmpl-bench-1a2b3c4d-1", "chatcmpl-my id: 1-0"]
     starts = [start(name, name, 3 + at, f"03-01 10:00:0{at}") for at, name in enumerate(names)]
     rows = rows_of(*starts, *(end(name, 4 + at, finish) for at, name in enumerate(names)))
@@ -149,7 +149,7 @@ def test_an_id_that_the_client_chose_is_kept_whole(finish: str) -> None:
     assert ["censored" in row for row in rows] == [False, False, finish == "length"]
 
 
-def test_the_number_that_vllm_adds_to_a_completion_is_cut() -> None:
+def test_the_number_that_vllm_adds_to_a_completion_is_cut():
     names = ["cmpl-x", "cmpl-x-0", "resp_y"]
     starts = [start(f"{name}{'_' if name == 'resp_y' else '-'}0", name) for name in names]
     rows = rows_of(*starts, *(end(name, 3 + at) for at, name in enumerate(names)))
@@ -185,7 +185,7 @@ DELTAS = [end("a", 3, "None", "delta"), end("a", 4, "None", "delta")]
         ([end("chatcmpl-a", 5), start("b"), end("b", 2)], ["its start is missing", 2]),
     ],
 )  # fmt: skip
-def test_a_length_is_read_where_the_lines_settle_it(parts: list[str], lengths: list[Any]) -> None:
+def test_a_length_is_read_where_the_lines_settle_it(parts, lengths):
     found = [read(row) for row in rows_of(*parts)]
     expected = sorted(lengths, key=str)
     assert sorted([reason or tokens for *_, tokens, reason in found], key=str) == expected
@@ -197,7 +197,7 @@ CUT = "cut at --max-log-len"
 @pytest.mark.parametrize(
     "arguments", ["{'model': 'm', 'max_log_len': 4}", "Namespace(max_log_len=4)", None]
 )
-def test_counts_at_the_limit_of_the_log_are_lower_bounds(arguments: str | None) -> None:
+def test_counts_at_the_limit_of_the_log_are_lower_bounds(arguments):
     first = plain(f"non-default args: {arguments}") if arguments else ""
     counts = (4, 4, 2, 4, 3)
     rows = rows_of(first, *(start("c", "Tell", 4) + end("c", n, text="Once"[:n]) for n in counts))
@@ -206,7 +206,7 @@ def test_counts_at_the_limit_of_the_log_are_lower_bounds(arguments: str | None) 
     assert {row["prompt_censored"] for row in rows} == {CUT}
 
 
-def test_a_longer_text_shows_that_counts_are_not_cut() -> None:
+def test_a_longer_text_shows_that_counts_are_not_cut():
     answers = [start(f"c{n}", "Tell", 4) + end(f"c{n}", 4, text="five+") for n in range(5)]
     assert not any("censored" in row for row in rows_of(*answers))
     asked = "SamplingParams(n=1, max_tokens=4)"
@@ -223,13 +223,13 @@ def test_a_longer_text_shows_that_counts_are_not_cut() -> None:
         (["03-02 00:00:00", "03-01 23:59:59"], [-1]),
     ],
 )
-def test_arrivals_cross_the_ends_of_months_and_years(times: list[str], gaps: list[int]) -> None:
+def test_arrivals_cross_the_ends_of_months_and_years(times, gaps):
     rows = rows_of(*(start(f"c{n}", at=at) + end(f"c{n}", 2, at=at) for n, at in enumerate(times)))
     at = [row["arrival_s"] for row in rows]
     assert [after - before for before, after in pairwise(at)] == gaps
 
 
-def test_a_request_is_yielded_when_its_last_line_is_read() -> None:
+def test_a_request_is_yielded_when_its_last_line_is_read():
     read_lines = 0
 
     def lines() -> Iterable[str]:
@@ -256,8 +256,8 @@ SENT: list[tuple[str, list[int], list[list[int]], bool]] = [
 @pytest.mark.parametrize("style", ["plain", "colour", "json", "file"])
 @pytest.mark.parametrize("limit", [None, 8])
 def test_a_log_by_vllms_own_logger_is_read_as_it_was_sent(
-    style: str, limit: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: Any
-) -> None:
+    style, limit, monkeypatch, tmp_path, capsys
+):
     from vllm import SamplingParams
     from vllm.config.logging import LoggingConfig
     from vllm.entrypoints.serve.utils.request_logger import RequestLogger
@@ -321,5 +321,5 @@ def test_a_log_by_vllms_own_logger_is_read_as_it_was_sent(
         "new",
     ],
 )
-def test_the_users_turn_is_cut_out_of_a_template(prompt: str) -> None:
+def test_the_users_turn_is_cut_out_of_a_template(prompt):
     assert user_turn(prompt) == "new"

@@ -9,9 +9,7 @@ from scheduler_adapters.__main__ import main
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 
-def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(capsys):
     arguments = ["--policy=pascal", "--running=8", "--waiting=20", "--steps=40", "--json"]
     arguments += ["--throughput-rounds=1", "--late-scores-s=0.05"]
     assert main(["bench-engine", *arguments]) == 0
@@ -28,9 +26,7 @@ def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(
     assert result["throughput_ratio"] == pytest.approx(ratio)
 
 
-def test_with_prefix_caching_half_of_each_prompt_is_found(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_with_prefix_caching_half_of_each_prompt_is_found(capsys):
     arguments = ["--policy=slai", "--running=8", "--waiting=20", "--steps=40", "--json"]
     more = ["--throughput-rounds=1", "--prefix-caching"]
     assert main(["bench-engine", *arguments, *more]) == 0
@@ -45,8 +41,6 @@ def test_with_prefix_caching_half_of_each_prompt_is_found(
     ("argument", "message"),
     [("--running=0", "running is 0"), ("--policy=nobody", "no policy named 'nobody'")],
 )
-def test_bad_input_is_one_line(
-    capsys: pytest.CaptureFixture[str], argument: str, message: str
-) -> None:
+def test_bad_input_is_one_line(capsys, argument, message):
     assert main(["bench-engine", argument]) == 2
     assert message in capsys.readouterr().err

@@ -132,18 +132,6 @@ def test_an_interrupted_comparison_keeps_what_is_finished(tmp_path, capsys, monk
     assert (tmp_path / "report.html").exists()
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "pars", "sarathi", "round-robin"])
-def test_the_vllm_engine_serves_the_same_requests_in_other_times(policy, capsys):
-    rate = ["--rate_per_s=10", "--kv_blocks=600", f"--policies=[{policy}]", "--json"]
-    runs = []
-    for engine in ("plain", "vllm"):
-        assert main(["compare", *SMALL, *rate, f"--engine={engine}"]) == 0
-        runs += json.loads(capsys.readouterr().out)["runs"]
-    assert [run["num_finished"] for run in runs] == [60, 60]
-    # A request that arrives during a step is not in the next one.
-    assert runs[1]["queueing_mean_s"] > runs[0]["queueing_mean_s"]
-
-
 @pytest.mark.parametrize(
     ("argument", "complaint"),
     [

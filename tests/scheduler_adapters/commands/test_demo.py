@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lengthwise.bundle import BANNER, Manifest, ModelBundle
+from lengthwise.bundle import BANNER, Manifest
 from lengthwise.errors import BundleError, DataError, ScoringError
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import demo
@@ -18,7 +18,7 @@ NUM_PROMPTS = 150
 
 
 @pytest.fixture
-def trained(tiny_bundle: ModelBundle, tmp_path: Path) -> Path:
+def trained(tiny_bundle, tmp_path):
     """What a training run leaves: a bundle, and held-out prompts whose lengths vary."""
     (tmp_path / "bundle").symlink_to(tiny_bundle.path, target_is_directory=True)
     lengths = np.random.default_rng(0).geometric(1 / 60, NUM_PROMPTS)
@@ -32,7 +32,7 @@ def a_config(trained: Path, num_engine_requests: int = 0) -> DemoConfig:
     return DemoConfig(trained=trained, num_engine_requests=num_engine_requests)
 
 
-def test_the_oracle_beats_fcfs_and_the_report_is_written(trained: Path) -> None:
+def test_the_oracle_beats_fcfs_and_the_report_is_written(trained):
     figures = run_demo(a_config(trained))
     means = {k: v["mean_normalized_latency_s"] for k, v in figures["simulator"].items()}
     assert means["oracle"] < means["fcfs"]
@@ -42,9 +42,7 @@ def test_the_oracle_beats_fcfs_and_the_report_is_written(trained: Path) -> None:
     json.dumps(figures, allow_nan=False)
 
 
-def test_without_vllm_the_simulator_alone_is_shown_and_a_line_says_so(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_vllm_the_simulator_alone_is_shown_and_a_line_says_so(trained, monkeypatch, caplog):
     monkeypatch.setattr(vllm_driver, "find_spec", lambda name: None)
     figures = run_demo(a_config(trained, num_engine_requests=20))
     assert figures["vllm"] is None
@@ -53,9 +51,7 @@ def test_without_vllm_the_simulator_alone_is_shown_and_a_line_says_so(
     assert "the demo leaves the real engine out" in caplog.text
 
 
-def test_a_ranker_of_invented_data_has_a_banner_on_its_page_and_table(
-    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ranker_of_invented_data_has_a_banner_on_its_page_and_table(trained, capsys, monkeypatch):
     monkeypatch.setattr(Manifest, "banner", BANNER)
     figures = run_demo(a_config(trained))
     print_summary(figures | {"tau_b": 0.6, "tau_b_tfidf_ridge": 0.5})
@@ -65,7 +61,7 @@ def test_a_ranker_of_invented_data_has_a_banner_on_its_page_and_table(
 
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")
-def test_all_schedulers_serve_the_same_requests_in_one_engine(trained: Path) -> None:
+def test_all_schedulers_serve_the_same_requests_in_one_engine(trained):
     figures = run_demo(a_config(trained, num_engine_requests=41))
     served = figures["vllm"]
     assert (served["num_requests"], served["num_bursts"]) == (41, 4)
@@ -76,18 +72,14 @@ def test_all_schedulers_serve_the_same_requests_in_one_engine(trained: Path) -> 
     json.dumps(figures, allow_nan=False)
 
 
-def test_prompts_without_a_score_end_the_demo(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompts_without_a_score_end_the_demo(trained, monkeypatch):
     monkeypatch.setattr(demo, "_SCORING_TIMEOUT_S", 1e-6)
     with pytest.raises(ScoringError, match="have no score"):
         run_demo(a_config(trained))
     assert not (trained / "report.html").exists()
 
 
-def test_a_folder_without_a_bundle_is_one_clear_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_a_bundle_is_one_clear_line(tmp_path, capsys):
     assert main(["demo", "--trained", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
@@ -95,13 +87,13 @@ def test_a_folder_without_a_bundle_is_one_clear_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_held_out_prompts_must_be_there(trained: Path) -> None:
+def test_held_out_prompts_must_be_there(trained):
     (trained / "test.parquet").unlink()
     with pytest.raises(DataError, match=r"test\.parquet"):
         run_demo(a_config(trained))
 
 
-def test_a_damaged_bundle_is_refused(trained: Path, tiny_bundle: ModelBundle) -> None:
+def test_a_damaged_bundle_is_refused(trained, tiny_bundle):
     copy = trained / "copy" / "bundle"
     copy.mkdir(parents=True)
     for file in tiny_bundle.path.iterdir():

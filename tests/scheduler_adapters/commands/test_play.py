@@ -7,20 +7,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pandas as pd
 import psutil
 import pytest
 
-from lengthwise.bundle import ModelBundle
 from lengthwise.errors import SchedulingError
 from lengthwise.mlflow_store import MlflowStore
 from scheduler_adapters.commands.play import open_servers
 
 
 @pytest.fixture
-def trained(tiny_bundle: ModelBundle, tmp_path: Path) -> Path:
+def trained(tiny_bundle, tmp_path):
     """What a training run leaves: a bundle, held-out prompts, and a version in the registry."""
     from mlflow import MlflowClient
 
@@ -46,7 +44,7 @@ def run(command: str) -> str:
 
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")
-def test_the_printed_commands_work_and_ctrl_c_leaves_nothing(trained: Path) -> None:
+def test_the_printed_commands_work_and_ctrl_c_leaves_nothing(trained):
     words = ["play", "--trained", str(trained), "--mlruns-dir", str(trained)]
     with subprocess.Popen(
         [sys.executable, "-m", "scheduler_adapters", *words], stdout=subprocess.PIPE, text=True
@@ -79,9 +77,7 @@ def test_the_printed_commands_work_and_ctrl_c_leaves_nothing(trained: Path) -> N
         assert one.status() == psutil.STATUS_ZOMBIE  # ended; nobody asks how
 
 
-def test_when_one_server_dies_the_others_end_and_its_log_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_one_server_dies_the_others_end_and_its_log_is_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     message = "second ended with 1; the end of .*second.log:\n.*No module named nowhere"
     with open_servers(tmp_path) as servers:

@@ -1,7 +1,6 @@
 """The prefill profile: what it measures and writes."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,7 +13,7 @@ from scheduler_adapters.engines.random_model import SHAPES, llama_config, make_r
 from scheduler_adapters.simulator.instance import Instance
 
 
-def test_the_7b_shape_has_the_parameters_of_llama_2_7b() -> None:
+def test_the_7b_shape_has_the_parameters_of_llama_2_7b():
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -24,12 +23,12 @@ def test_the_7b_shape_has_the_parameters_of_llama_2_7b() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"prompt_tokens": []}, {"repeats": 0}])
-def test_impossible_profiles_are_refused(wrong: dict[str, object]) -> None:
+def test_impossible_profiles_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         ProfileConfig(**wrong)  # type: ignore[arg-type]
 
 
-def test_an_unknown_shape_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_shape_names_those_there_are(capsys):
     assert main(["profile-prefill", "--shape", "70b"]) == 2
     printed = capsys.readouterr().err
     assert all(shape in printed for shape in SHAPES)
@@ -37,8 +36,8 @@ def test_an_unknown_shape_names_those_there_are(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("out", ["nodir/prefill.csv", "prefill.txt"])
 def test_a_place_that_cannot_be_written_is_refused_before_a_model_is_made(
-    out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    out, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("scheduler_adapters.commands.profile_prefill.measure", None)
     assert main(["profile-prefill", "--out", out]) == 2
@@ -47,7 +46,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_a_model_is_made(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_attention_without_a_mask_is_the_models_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_without_a_mask_is_the_models_own(monkeypatch):
     import torch
     from torch.nn import functional
 
@@ -73,9 +72,7 @@ def test_attention_without_a_mask_is_the_models_own(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_the_command_writes_a_row_per_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_a_row_per_run(tmp_path, capsys):
     out = tmp_path / "prefill.csv"
     lengths = ["--prompt_tokens", "[8, 16, 32]", "--repeats", "2"]
     assert main(["profile-prefill", *lengths, "--device", "cpu", "--out", str(out), "--json"]) == 0
@@ -88,9 +85,7 @@ def test_the_command_writes_a_row_per_run(
     ]  # fmt: skip
 
 
-def test_a_simulated_instance_is_profiled_by_its_step_times(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_simulated_instance_is_profiled_by_its_step_times(tmp_path, capsys):
     out = tmp_path / "v100.csv"
     name = "qwen2.5-7b@v100-32g"
     assert main(["profile-prefill", "--profile", name, "--out", str(out), "--json"]) == 0

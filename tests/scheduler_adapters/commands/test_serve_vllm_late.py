@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from statistics import median
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lengthwise.bundle import ModelBundle
 from scheduler_adapters.timeline.timeline import read_timeline
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
@@ -31,7 +30,7 @@ SEATS, COUNT = 2, 32
 
 
 @pytest.fixture(scope="module")
-def answers() -> threading.Event:
+def answers():
     """While it is not set, the scoring service answers nobody."""
     event = threading.Event()
     event.set()
@@ -39,9 +38,7 @@ def answers() -> threading.Event:
 
 
 @pytest.fixture(scope="module")
-def live(
-    tmp_path_factory: pytest.TempPathFactory, tiny_bundle: ModelBundle, answers: threading.Event
-) -> Iterator[Live]:
+def live(tmp_path_factory, tiny_bundle, answers):
     model = RankerModel.load(tiny_bundle)
     real = model.scorer.score
 
@@ -81,7 +78,7 @@ async def seats_held(live: Live, openai: Any, prompt: str) -> AsyncIterator[None
     await asyncio.gather(*holders, return_exceptions=True)
 
 
-def test_clients_that_forge_scores_and_priorities_gain_nothing(live: Live) -> None:
+def test_clients_that_forge_scores_and_priorities_gain_nothing(live):
     """Every other client has a long answer coming; honest or not, the short ones go first."""
     forged = {"vllm_xargs": {"lengthwise_score": -1e9}, "priority": -100}
     header = {"X-Vllm-Priority": "-100"}
@@ -124,9 +121,7 @@ def test_clients_that_forge_scores_and_priorities_gain_nothing(live: Live) -> No
     assert live.sample(dropped, outcome="kept") == 0
 
 
-def test_whoever_starts_after_its_score_came_starts_by_rank(
-    live: Live, answers: threading.Event
-) -> None:
+def test_whoever_starts_after_its_score_came_starts_by_rank(live, answers):
     before = live.outcomes()
     live.wait_for_timeline()
     served = len(read_timeline(live.timeline).requests)

@@ -160,13 +160,6 @@ def test_a_cluster_serves_all_and_writes_where(capsys, tmp_path, engine):
     assert "placement least-kv over 3 instances: 0 migrations" in out
 
 
-def test_clients_keep_a_cluster_busy(capsys):
-    arguments = ("--placement=shortest-queue", "--instances=2", "--clients=5")
-    _, out, _ = simulate(capsys, *arguments)
-    assert "60 of 60 requests finished" in out
-    assert "closed loop of 5 clients" in out
-
-
 @pytest.mark.parametrize(
     ("options", "figure", "said"),
     [

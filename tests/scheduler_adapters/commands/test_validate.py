@@ -10,9 +10,7 @@ from scheduler_adapters.commands import validate as vllm_validate
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 
-def test_the_simulator_with_fitted_steps_comes_near_the_engine(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_simulator_with_fitted_steps_comes_near_the_engine(capsys):
     # Few seats, so that there is a queue and its order has something to say.
     arguments = ["--policy=pars", "--shape=tiny", "--num-requests=80", "--pieces=4"]
     arguments += ["--rate-per-s=30", "--max-num-seqs=8", "--repeats=2", "--json"]
@@ -38,12 +36,7 @@ def test_the_simulator_with_fitted_steps_comes_near_the_engine(
         (["--trace=nowhere.csv"], "nowhere.csv"),
     ],
 )
-def test_bad_input_is_one_line_before_a_model_is_made(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    message: str,
-) -> None:
+def test_bad_input_is_one_line_before_a_model_is_made(capsys, monkeypatch, arguments, message):
     monkeypatch.setattr(vllm_validate, "open_driver", None)
     assert main(["validate", *arguments]) == 2
     printed = capsys.readouterr().err

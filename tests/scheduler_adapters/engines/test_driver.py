@@ -8,7 +8,7 @@ from scheduler_adapters.workload.requests import make_requests
 REQUESTS = make_requests(prompt_tokens=[5, 9], output_tokens=[3, 4], request_id=["a", "b"])
 
 
-def test_prompts_are_seeded_and_as_long_as_the_requests_say() -> None:
+def test_prompts_are_seeded_and_as_long_as_the_requests_say():
     prompts = random_prompts(REQUESTS, 0, vocabulary=50)
     assert [len(prompt) for prompt in prompts] == [5, 9]
     assert all(3 <= token < 50 for prompt in prompts for token in prompt)
@@ -20,6 +20,6 @@ def test_prompts_are_seeded_and_as_long_as_the_requests_say() -> None:
         assert same == shared[:size] + own[size:]
 
 
-def test_the_longest_context_has_room_for_one_more_token() -> None:
+def test_the_longest_context_has_room_for_one_more_token():
     assert longest_context(REQUESTS) == 14
     assert longest_context(REQUESTS.take(np.arange(0))) == 2

@@ -19,7 +19,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(monkeypatch):
     machine = Machine()
     monkeypatch.setattr(engine_clock.time, "process_time", lambda: machine.cpu_s)
 
@@ -31,7 +31,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
-def test_a_steady_clock_counts_work_whatever_the_speed_of_the_machine(machine: Machine) -> None:
+def test_a_steady_clock_counts_work_whatever_the_speed_of_the_machine(machine):
     clock = SteadyClock()
     clock.restart()
     for slowness in (1.0, 2.0, 0.7):
@@ -44,7 +44,7 @@ def test_a_steady_clock_counts_work_whatever_the_speed_of_the_machine(machine: M
         assert clock() - before_s == pytest.approx(0.5)
 
 
-def test_beside_small_steps_the_speed_is_told_now_and_then_only(machine: Machine) -> None:
+def test_beside_small_steps_the_speed_is_told_now_and_then_only(machine):
     clock = SteadyClock()
     begun_s = machine.cpu_s
     for _ in range(1000):
@@ -54,7 +54,7 @@ def test_beside_small_steps_the_speed_is_told_now_and_then_only(machine: Machine
     assert clock() == pytest.approx(1.0)
 
 
-def test_measuring_the_speed_takes_no_time_and_waiting_skips_ahead(machine: Machine) -> None:
+def test_measuring_the_speed_takes_no_time_and_waiting_skips_ahead(machine):
     clock = SteadyClock()
     clock.restart()
     clock.note_speed()
@@ -66,7 +66,7 @@ def test_measuring_the_speed_takes_no_time_and_waiting_skips_ahead(machine: Mach
     assert clock() == 0.0
 
 
-def test_cpu_seconds_of_a_slower_machine_are_more(machine: Machine) -> None:
+def test_cpu_seconds_of_a_slower_machine_are_more(machine):
     clock = make_clock("cpu")
     machine.slowness = 2.0
     machine.work(0.5)
@@ -76,9 +76,7 @@ def test_cpu_seconds_of_a_slower_machine_are_more(machine: Machine) -> None:
     assert clock() == 4.0
 
 
-def test_cpu_seconds_are_the_clock_of_one_thread_on_a_cpu_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_cpu_seconds_are_the_clock_of_one_thread_on_a_cpu_only(monkeypatch):
     monkeypatch.setattr("torch.get_num_threads", lambda: 1)
     assert clock_kind("cpu", None) == "steady"
     assert clock_kind("cpu", "wall") == "wall"

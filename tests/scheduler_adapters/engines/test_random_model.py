@@ -1,7 +1,5 @@
 """Models with random weights: shapes, devices and what is refused."""
 
-from pathlib import Path
-
 import pytest
 
 from lengthwise.errors import ConfigError
@@ -16,7 +14,7 @@ from scheduler_adapters.engines.random_model import (
 )
 
 
-def test_the_large_shape_has_the_parameters_of_llama_2_7b() -> None:
+def test_the_large_shape_has_the_parameters_of_llama_2_7b():
     config = llama_config("7b", max_tokens=100)
     assert config.max_position_embeddings == 100
     assert not config.tie_word_embeddings
@@ -26,11 +24,11 @@ def test_the_large_shape_has_the_parameters_of_llama_2_7b() -> None:
     assert count == 6_738_415_616
 
 
-def test_the_shapes_for_a_cpu_share_their_vocabulary() -> None:
+def test_the_shapes_for_a_cpu_share_their_vocabulary():
     assert SHAPES["tiny"]["vocab_size"] == SHAPES["small"]["vocab_size"] == VOCABULARY
 
 
-def test_an_unknown_shape_or_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_shape_or_device_is_refused(monkeypatch):
     with pytest.raises(ConfigError, match="use one of tiny, small, 7b"):
         llama_config("huge")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -41,7 +39,7 @@ def test_an_unknown_shape_or_device_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert find_device(None) == "cuda"
 
 
-def test_a_seed_makes_the_same_weights_and_they_are_read_back(tmp_path: Path) -> None:
+def test_a_seed_makes_the_same_weights_and_they_are_read_back(tmp_path):
     from transformers import AutoModelForCausalLM
 
     one, same, other = (make_random_model("tiny", "cpu", seed=seed) for seed in (1, 1, 2))

@@ -15,7 +15,7 @@ def write(path: Path, content: Any) -> Path:
     return path
 
 
-def test_a_class_file_says_who_is_who(tmp_path: Path) -> None:
+def test_a_class_file_says_who_is_who(tmp_path):
     content = {
         "classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
         "api_keys": {"sk-1": "chat"},
@@ -87,7 +87,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("content", "said"), WRONG)
-def test_a_wrong_class_file_is_refused_in_one_line(tmp_path: Path, content: Any, said: str) -> None:
+def test_a_wrong_class_file_is_refused_in_one_line(tmp_path, content, said):
     path = write(tmp_path / "classes.json", content)
     with pytest.raises(ConfigError) as refused:
         read_user_classes(path)
@@ -97,7 +97,7 @@ def test_a_wrong_class_file_is_refused_in_one_line(tmp_path: Path, content: Any,
     assert not {"sk", "schlüssel"} & set(re.findall(r"\w+", str(refused.value).partition(";")[0]))
 
 
-def test_a_missing_class_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_class_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="give a class file"):
         read_user_classes(tmp_path / "none.json")
 
@@ -119,9 +119,7 @@ def test_a_missing_class_file_is_refused(tmp_path: Path) -> None:
         ("testclient", ["1.1.1.1"], "testclient"),
     ],
 )
-def test_a_client_is_behind_named_proxies_only(
-    peer: str | None, forwarded: list[str], address: str | None
-) -> None:
+def test_a_client_is_behind_named_proxies_only(peer, forwarded, address):
     classes = UserClasses(trusted_proxies=("10.0.0.0/8",))
     headers = [(b"x-forwarded-for", value.encode()) for value in forwarded]
     assert classes.client_address(headers, peer) == address

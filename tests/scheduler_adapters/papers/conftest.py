@@ -1,7 +1,6 @@
 """The rows of a paper that an experiment measures, made up or small."""
 
 import inspect
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from scheduler_adapters.papers.runs import Experiment
 
 
 @pytest.fixture
-def rows_of() -> Callable[..., list[PaperFigure]]:
+def rows_of():
     """Rows of an experiment by their methods or metrics; all rows without one."""
 
     def measured(experiment: Experiment, *measures: str) -> list[PaperFigure]:

@@ -17,7 +17,7 @@ FACTORS = {"Phasor": 1.0, "DistServe": 1.3, "Splitwise": 2.0}
 
 
 @pytest.fixture
-def experiment(monkeypatch) -> PhasorExperiment:
+def experiment(monkeypatch):
     """Meets its targets with 80 clients per prefill instance, Phasor with 500."""
     made = PhasorExperiment(CONFIG)
 

@@ -21,7 +21,7 @@ from scheduler_adapters.views import LoadView
 
 
 @pytest.fixture(scope="module")
-def testbed() -> GpuCluster:
+def testbed():
     return GpuCluster("qwen2.5-7b")
 
 

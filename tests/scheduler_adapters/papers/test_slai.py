@@ -11,7 +11,7 @@ GOOD = {**SLO_S, "mean_ttft_s": 0.5, "median_ttft_paying_s": 0.4}
 
 
 @pytest.fixture
-def experiment() -> SlaiExperiment:
+def experiment():
     return SlaiExperiment(ReproduceConfig(paper="slai", seeds=2, scale=0.02))
 
 

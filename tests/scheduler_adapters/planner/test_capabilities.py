@@ -18,7 +18,7 @@ from scheduler_adapters.views import Capability, LoadView, StepRule
 
 
 @pytest.mark.parametrize("capability", Capability)
-def test_each_missing_capability_is_named_and_explained(capability: Capability) -> None:
+def test_each_missing_capability_is_named_and_explained(capability):
     policy = FCFS()
     policy.traits = Traits(requires=frozenset({capability}))
     message = f"'fcfs' requires {capability.name} .{capability.value}., which it cannot do; use me"
@@ -27,14 +27,14 @@ def test_each_missing_capability_is_named_and_explained(capability: Capability) 
     require_capabilities(policy, frozenset({capability}), "it")
 
 
-def test_what_is_no_capability_is_refused_by_an_engine_that_can_do_all() -> None:
+def test_what_is_no_capability_is_refused_by_an_engine_that_can_do_all():
     policy: Any = FCFS()
     policy.traits = Traits(requires=frozenset({"teleport"}))  # type: ignore[arg-type]
     with pytest.raises(UnsupportedByEngine, match=r"'teleport' \(no capability"):
         require_capabilities(policy, frozenset(Capability), "it")
 
 
-def test_a_policy_of_phases_needs_to_know_what_ends_thinking() -> None:
+def test_a_policy_of_phases_needs_to_know_what_ends_thinking():
     with pytest.raises(ConfigError, match=r"'pascal' ranks by phase, .*; give think_end"):
         require_think_end(Pascal(), False, "give think_end")
     require_think_end(Pascal(), True, "give think_end")
@@ -51,7 +51,7 @@ class Small(FCFS):
         return StepRule(max_tokens=8)
 
 
-def test_only_a_policy_that_shapes_steps_plans_them_and_probing_leaves_no_trace() -> None:
+def test_only_a_policy_that_shapes_steps_plans_them_and_probing_leaves_no_trace():
     small = Small()
     assert plans_steps(small)
     assert small.asked == 0
@@ -61,7 +61,7 @@ def test_only_a_policy_that_shapes_steps_plans_them_and_probing_leaves_no_trace(
     assert plans_steps(evicting)
 
 
-def test_a_policy_without_a_usable_rule_is_named_at_start() -> None:
+def test_a_policy_without_a_usable_rule_is_named_at_start():
     class Broken(FCFS):
         name = "broken"
 

@@ -83,7 +83,7 @@ KINDS: dict[str, Callable[[int], Policy]] = {
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_ranks_and_rules_give_the_steps_of_the_reference(kind: str, seed: int) -> None:
+def test_any_ranks_and_rules_give_the_steps_of_the_reference(kind, seed):
     requests = workload(seed, longest=90)
     if "displacing" in kind:
         requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
@@ -91,14 +91,14 @@ def test_any_ranks_and_rules_give_the_steps_of_the_reference(kind: str, seed: in
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_where_memory_is_scarce_and_prefills_are_long_the_same_are_evicted(seed: int) -> None:
+def test_where_memory_is_scarce_and_prefills_are_long_the_same_are_evicted(seed):
     requests = workload(seed, longest=60)
     small = {"blocks": 15, "block_tokens": 8, "budget": 24}
     assert_same(lambda: Dice(seed, chunks="every"), requests, **small)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_an_admission_leaves_the_watermark_free(seed: int) -> None:
+def test_an_admission_leaves_the_watermark_free(seed):
     requests = workload(seed, longest=60)
     assert_same(lambda: Dice(seed), requests, watermark_fraction=0.25)
     assert_same(FCFS, requests, watermark_fraction=0.25)
@@ -107,9 +107,7 @@ def test_an_admission_leaves_the_watermark_free(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("memory", [{}, {"blocks": 18, "block_tokens": 8}], ids=["ample", "scarce"])
-def test_the_same_holds_where_requests_share_the_blocks_of_a_common_beginning(
-    memory: dict[str, int], kind: str, seed: int
-) -> None:
+def test_the_same_holds_where_requests_share_the_blocks_of_a_common_beginning(memory, kind, seed):
     requests = workload(seed, longest=64 if memory else 90)
     if "displacing" in kind:
         requests = replace(requests, prompt_tokens=requests.prompt_tokens // 2 + 1)
@@ -129,7 +127,7 @@ class FirstPrefillGoes(FCFS):
         return StepRule(chunk=1)
 
 
-def test_prefills_behind_one_that_loses_its_blocks_run_all_the_same() -> None:
+def test_prefills_behind_one_that_loses_its_blocks_run_all_the_same():
     requests = make_requests(prompt_tokens=[12, 32, 24], output_tokens=[20, 2, 2])
     assert_same(FirstPrefillGoes, requests, blocks=5)
 
@@ -143,14 +141,14 @@ class Displacing(FCFS):
         return StepRule(displace=True)
 
 
-def test_who_displaces_has_a_block_for_the_next_token() -> None:
+def test_who_displaces_has_a_block_for_the_next_token():
     requests = make_requests(prompt_tokens=[16, 16], output_tokens=[3, 3])
     assert_same(Displacing, requests, blocks=2)
     assert FakeEngine(Displacing(), **{**LIMITS, "blocks": 2}).serve(requests)[0] == {0: 16}
 
 
 @pytest.mark.parametrize("blocks", [40, 12])
-def test_pascal_evicts_for_blocks_and_never_for_a_seat_alone(blocks: int) -> None:
+def test_pascal_evicts_for_blocks_and_never_for_a_seat_alone(blocks):
     requests, settings = more_than_seats(LIMITS["seats"]), {**LIMITS, "blocks": blocks}
     assert_same(lambda: Pascal(quantum_tokens=4), requests, blocks=blocks)
     steps = FakeEngine(Pascal(quantum_tokens=4), **settings).serve(requests)
@@ -168,12 +166,12 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_policy_gives_the_steps_of_the_reference(name: str, seed: int) -> None:
+def test_a_policy_gives_the_steps_of_the_reference(name, seed):
     assert_same(POLICIES[name], workload(seed, longest=90))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pascal_sees_the_end_of_thinking_where_the_reference_puts_it(seed: int) -> None:
+def test_pascal_sees_the_end_of_thinking_where_the_reference_puts_it(seed):
     requests = workload(seed, longest=90)
     dice = np.random.default_rng(seed)
     thinking = np.minimum(dice.integers(2, 60, len(requests)), requests.output_tokens)
@@ -200,7 +198,7 @@ PRIORITISED: dict[str, tuple[Callable[[int], Policy], int]] = {
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", PRIORITISED)
-def test_the_engines_own_priority_goes_before_lane_key_and_evict_key(name: str, seed: int) -> None:
+def test_the_engines_own_priority_goes_before_lane_key_and_evict_key(name, seed):
     """In steps with room for every prefill: one that gets what newcomers leave waits instead."""
     make, blocks = PRIORITISED[name]
     requests = workload(seed, longest=70)
@@ -214,7 +212,7 @@ def test_the_engines_own_priority_goes_before_lane_key_and_evict_key(name: str, 
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_among_equal_priorities_the_policy_decides_as_without_any(name: str) -> None:
+def test_among_equal_priorities_the_policy_decides_as_without_any(name):
     requests = workload(1, longest=90)
     equal = FakeEngine(POLICIES[name](), **LIMITS, priorities=[-(2**40)] * len(requests))
     assert_same_steps(equal.serve(requests), FakeEngine(POLICIES[name](), **LIMITS).serve(requests))

@@ -26,17 +26,17 @@ class Blocks(EngineView[Any]):
         return False
 
 
-def test_a_waiting_request_needs_all_its_tokens_and_a_block_for_each_sixteen() -> None:
+def test_a_waiting_request_needs_all_its_tokens_and_a_block_for_each_sixteen():
     assert Blocks().need((32, 0)) == (32, 2)
     assert Blocks().need((32, 0), 1) == (32, 3)
 
 
-def test_a_prefill_takes_what_is_left_a_decode_one_where_its_block_is_full() -> None:
+def test_a_prefill_takes_what_is_left_a_decode_one_where_its_block_is_full():
     blocks = Blocks()
     assert [blocks.missing(item) for item in ((40, 8), (40, 16), (40, 40))] == [2, 2, 0]
     assert blocks.growth([(33, 32), (34, 33), (49, 48)]) == 2
 
 
-def test_all_that_a_resident_has_computed_comes_free() -> None:
+def test_all_that_a_resident_has_computed_comes_free():
     assert Blocks().freed([(40, 17), (40, 16)]) == 3
     assert not Blocks().loaded()

@@ -56,9 +56,7 @@ NAN = float("nan")
     ],
     ids=["the worst goes itself", "without evict key for no other", "but for a better priority"],
 )
-def test_one_goes_for_a_block(
-    scores: list[float], priorities: list[int] | None, asker: int, evicted: int
-) -> None:
+def test_one_goes_for_a_block(scores, priorities, asker, evicted):
     engine, residents = engine_with(*scores, priorities=priorities)
     step = begin(engine)
     is_secured = secure_block(engine.planner.residents, step, residents[asker])
@@ -72,7 +70,7 @@ def test_one_goes_for_a_block(
     [([1.0, 5.0, 6.0, 7.0], 10, 1), ([1.0, 1.0, 1.0, 7.0], 40, 0)],
     ids=["only a seat is missing", "it would not make enough room"],
 )
-def test_nobody_goes_in_vain(scores: list[float], prompt: int, free_blocks: int) -> None:
+def test_nobody_goes_in_vain(scores, prompt, free_blocks):
     engine, _ = engine_with(*scores, prompt=8)
     wait(engine, 2.0, prompt=prompt)
     step = begin(engine)
@@ -82,7 +80,7 @@ def test_nobody_goes_in_vain(scores: list[float], prompt: int, free_blocks: int)
 
 
 @pytest.mark.parametrize(("limit", "count"), [(0, 0), (1, 1), (2, 2), (None, 3)])
-def test_the_limit_of_admissions_holds_while_displacing(limit: int | None, count: int) -> None:
+def test_the_limit_of_admissions_holds_while_displacing(limit, count):
     engine, _ = engine_with(9.0, 9.0, 9.0, 1.0, prompt=8)
     wait(engine, 2.0, 3.0, 4.0, 5.0)
     step = begin(engine, StepRule(max_admissions=limit))
@@ -90,7 +88,7 @@ def test_the_limit_of_admissions_holds_while_displacing(limit: int | None, count
     assert len(step.seated) == len(step.evicted) == count
 
 
-def test_a_request_that_was_just_evicted_does_not_displace() -> None:
+def test_a_request_that_was_just_evicted_does_not_displace():
     engine, (_, second, *_) = engine_with(9.0, 1.0, 8.0, 7.0)
     engine.evict(second)
     step = begin(engine)
@@ -99,7 +97,7 @@ def test_a_request_that_was_just_evicted_does_not_displace() -> None:
     assert step.seated == []
 
 
-def test_blocks_that_the_engine_cannot_free_now_evict_nobody() -> None:
+def test_blocks_that_the_engine_cannot_free_now_evict_nobody():
     engine, (best, *_) = engine_with(1.0, 2.0, 3.0, 4.0)
     wait(engine, 0.5)
     step = begin(engine)

@@ -14,7 +14,7 @@ from tests.scheduler_adapters.planner.fake_engine import FakeEngine, FakeRequest
 
 
 @pytest.mark.parametrize("answer", [ZeroDivisionError("boom"), None, 512])
-def test_a_rule_that_is_none_stops_the_step_and_names_the_policy(answer: Any) -> None:
+def test_a_rule_that_is_none_stops_the_step_and_names_the_policy(answer):
     class Broken(FCFS):
         name = "broken"
 
@@ -37,22 +37,20 @@ class Whole(FCFS):
         return StepRule(whole_prompts=True)
 
 
-def test_a_prompt_that_no_step_can_hold_is_planned_in_chunks() -> None:
+def test_a_prompt_that_no_step_can_hold_is_planned_in_chunks():
     engine = FakeEngine(Whole(), seats=2, budget=16, blocks=10, block_tokens=16)
     requests = make_requests(prompt_tokens=[40], output_tokens=[2])
     assert engine.serve(requests) == [{0: 16}, {0: 16}, {0: 8}, {0: 1}]
 
 
-def test_the_last_token_of_a_step_admits_a_prompt_of_one_token() -> None:
+def test_the_last_token_of_a_step_admits_a_prompt_of_one_token():
     engine = FakeEngine(Whole(), seats=2, budget=9, blocks=10, block_tokens=16)
     requests = make_requests(prompt_tokens=[8, 1], output_tokens=[1, 1])
     assert engine.serve(requests) == [{0: 8, 1: 1}]
 
 
 @pytest.mark.parametrize(("blocks", "is_asked"), [(3, True), (4, False)])
-def test_blocks_kept_for_reuse_are_asked_for_only_where_the_next_tokens_lack_some(
-    blocks: int, is_asked: bool
-) -> None:
+def test_blocks_kept_for_reuse_are_asked_for_only_where_the_next_tokens_lack_some(blocks, is_asked):
     asked: list[int] = []
 
     class Keeping(FakeEngine):
@@ -77,18 +75,18 @@ class Closed(FCFS):
         return StepRule(max_admissions=0)
 
 
-def test_work_that_can_run_does_though_the_rule_places_none() -> None:
+def test_work_that_can_run_does_though_the_rule_places_none():
     engine = FakeEngine(Closed(), seats=2, budget=16, blocks=10, block_tokens=16)
     requests = make_requests(prompt_tokens=[8, 8, 8], output_tokens=[2, 1, 1])
     assert engine.serve(requests) == [{0: 8, 1: 8}, {0: 1}, {2: 8}]
 
 
-def test_an_engine_without_requests_has_no_plan() -> None:
+def test_an_engine_without_requests_has_no_plan():
     engine = FakeEngine(FCFS(), seats=2, budget=16, blocks=10, block_tokens=16)
     assert engine.planner.plan() is None
 
 
-def test_residents_that_a_step_leaves_out_are_counted() -> None:
+def test_residents_that_a_step_leaves_out_are_counted():
     engine = FakeEngine(Sarathi(max_tokens=2), seats=4, budget=16, blocks=10, block_tokens=16)
     requests = make_requests(prompt_tokens=[1, 1, 1], output_tokens=[3, 3, 3])
     steps = engine.serve(requests)

@@ -45,21 +45,21 @@ def served(policy: Policy, *, prompt: int = 20, output: int = 7, thinks: int = 0
     ("ends", "tokens"), [({}, [1]), ({"tokens": 3}, [1, 4]), ({"until_s": 0.035}, [1, 3])]
 )
 def test_a_rank_is_asked_for_at_arrival_first_chunk_and_end_of_prefill_and_once_it_has_ended(
-    ends: dict[str, float], tokens: list[int]
-) -> None:
+    ends, tokens
+):
     policy = Noting(**ends)
     served(policy)
     answering = [("ANSWERING", count) for count in tokens]
     assert policy.asked == [("WAITING", 0), ("PREFILL", 0), *answering]
 
 
-def test_the_end_of_thinking_is_asked_about_with_the_phase_that_follows() -> None:
+def test_the_end_of_thinking_is_asked_about_with_the_phase_that_follows():
     policy = Thinking()
     served(policy, output=9, thinks=4)
     assert policy.asked[2:] == [("REASONING", 1), ("ANSWERING", 4)]
 
 
-def test_finished_residents_leave_nothing() -> None:
+def test_finished_residents_leave_nothing():
     engine = served(Thinking(tokens=1), output=9, thinks=4)
     residents = engine.planner.residents
     assert len(residents) == len(list(residents)) == 0
@@ -67,7 +67,7 @@ def test_finished_residents_leave_nothing() -> None:
     assert engine.ranker.load.num_started == 1
 
 
-def test_blocks_of_a_prefill_in_progress_are_promised_and_counted_as_held() -> None:
+def test_blocks_of_a_prefill_in_progress_are_promised_and_counted_as_held():
     engine = FakeEngine(FCFS(), seats=2, budget=8, blocks=9, block_tokens=16)
     engine._submit(make_requests(prompt_tokens=[40], output_tokens=[2]), 0)
     engine._step()
@@ -102,9 +102,7 @@ class Momentary(Policy):
 
 @pytest.mark.parametrize(("classes", "num_asked"), [("aaaa", 1), ("abab", 2)])
 @pytest.mark.parametrize("wraps", [False, True])
-def test_a_momentary_rank_is_asked_for_once_per_group(
-    classes: str, num_asked: int, wraps: bool
-) -> None:
+def test_a_momentary_rank_is_asked_for_once_per_group(classes, num_asked, wraps):
     inner = Momentary()
     policy = ClassPriority(inner, classes=["a", "b"]) if wraps else inner
     engine = FakeEngine(policy, seats=4, budget=64, blocks=9, block_tokens=16)

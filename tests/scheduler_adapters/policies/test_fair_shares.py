@@ -60,7 +60,7 @@ def instance(seed: int, *, seats: int | None = None) -> Instance:
 
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 40), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", INNER)
-def test_simulator_and_planner_decide_by_the_written_out_rule(name: str, seeds: range) -> None:
+def test_simulator_and_planner_decide_by_the_written_out_rule(name, seeds):
     for seed in seeds:
         requests, one = several(seed), instance(seed)
 
@@ -78,7 +78,7 @@ def test_simulator_and_planner_decide_by_the_written_out_rule(name: str, seeds: 
 
 
 @pytest.mark.parametrize("name", INNER)
-def test_with_one_client_the_order_is_that_of_the_inner_policy(name: str) -> None:
+def test_with_one_client_the_order_is_that_of_the_inner_policy(name):
     for seed in range(4):
         alone = replace(several(seed), client=np.full(24, "a"), user_class=np.full(24, "free"))
         assert_equal(
@@ -88,16 +88,14 @@ def test_with_one_client_the_order_is_that_of_the_inner_policy(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["fcfs", "pars", "pars overtaking", "slai", "pascal"])
-def test_every_law_of_scheduling_holds_with_shares(name: str) -> None:
+def test_every_law_of_scheduling_holds_with_shares(name):
     assert check_policy(lambda: FairShares(INNER[name](), weights=WEIGHTS))
 
 
 @pytest.mark.parametrize("honest_open", [1, 8])
 @pytest.mark.parametrize(("size", "keys"), [(12, 1), (64, 1), (500, 1), (64, 64)])
 @pytest.mark.parametrize("machine", [floods.TWO_SEATS, floods.INSTANCE], ids=["2", "64 seats"])
-def test_a_flood_leaves_a_client_its_share(
-    machine: Instance, size: int, keys: int, honest_open: int
-) -> None:
+def test_a_flood_leaves_a_client_its_share(machine, size, keys, honest_open):
     classes = ("", "") if keys == 1 else ("paying", "free")
     flood = {"size": size, "keys": keys, "classes": classes, "honest_open": honest_open}
     half = replace(machine, max_num_seqs=machine.max_num_seqs // 2)
@@ -109,7 +107,7 @@ def test_a_flood_leaves_a_client_its_share(
         assert floods.run(floods.SERVING(), machine, until=5, **flood)[0] > 5 * alone_s
 
 
-def test_weights_divide_the_service_of_classes_that_are_flooded() -> None:
+def test_weights_divide_the_service_of_classes_that_are_flooded():
     engine = Engine(FairShares(FCFS(), weights={"paying": 3}), floods.TWO_SEATS)
     loops = floods.Floods(engine, until=1)
     for keys, name in ((1, "paying"), (20, "free")):
@@ -124,13 +122,13 @@ def test_weights_divide_the_service_of_classes_that_are_flooded() -> None:
 
 
 @pytest.mark.parametrize(("clients", "has_long"), [(2, False), (8, False), (32, False), (8, True)])
-def test_honest_clients_lose_no_mean_latency(clients: int, has_long: bool) -> None:
+def test_honest_clients_lose_no_mean_latency(clients, has_long):
     requests = floods.mix(clients, seed=0, has_long=has_long)
     shared_s = floods.mean_s(requests, FairShares(floods.SERVING()))
     assert shared_s <= 1.03 * floods.mean_s(requests, floods.SERVING())
 
 
-def test_clients_that_left_are_forgotten_and_save_up_nothing() -> None:
+def test_clients_that_left_are_forgotten_and_save_up_nothing():
     shares, numbers = ServiceShares({}), count()
 
     def wait(client: str) -> RequestView:
@@ -154,7 +152,7 @@ def test_clients_that_left_are_forgotten_and_save_up_nothing() -> None:
     assert shares.share_of(wait("visitor 1")).served == own.served
 
 
-def test_weights_are_whole_numbers() -> None:
+def test_weights_are_whole_numbers():
     with pytest.raises(
         ConfigError, match=r"^weight of paying is 0\.5; use a whole number, 1 or mo"
     ):

@@ -29,14 +29,14 @@ def run(instance: Instance = FEW_BLOCKS, **settings: int) -> Timeline:
     return simulate(REQUESTS, Pascal(quantum_tokens=10, **settings), instance)
 
 
-def test_where_only_seats_are_short_nobody_is_evicted() -> None:
+def test_where_only_seats_are_short_nobody_is_evicted():
     few_seats, few_blocks = run(FEW_SEATS), run(FEW_BLOCKS)
     assert few_seats.preemptions.sum() == 0
     assert few_blocks.preemptions.sum() > 40
     assert np.mean(few_seats.finished_s) < np.mean(few_blocks.finished_s)
 
 
-def test_decodes_beyond_the_cap_wait_without_losing_their_blocks() -> None:
+def test_decodes_beyond_the_cap_wait_without_losing_their_blocks():
     few = REQUESTS.take(np.arange(4))
     timeline = simulate(few, Pascal(max_decodes=1), FEW_SEATS)
     assert timeline.preemptions.sum() == 0
@@ -44,7 +44,7 @@ def test_decodes_beyond_the_cap_wait_without_losing_their_blocks() -> None:
     assert max(gaps_s) > 10 * min(np.diff(timeline.token_s(0)).min(), 1.0)
 
 
-def test_quanta_of_demoted_reasoning_count_from_the_demotion_and_answers_anew() -> None:
+def test_quanta_of_demoted_reasoning_count_from_the_demotion_and_answers_anew():
     policy = Pascal(quantum_tokens=10, demote_above_tokens=100)
     view = RequestView("a", 0, 0.0, 90, phase=Phase.REASONING)
     seen = []

@@ -1,7 +1,6 @@
 """Ranks and rules of each policy, by hand from the papers: keys, lanes, validity, defaults."""
 
 import re
-from collections.abc import Sequence
 from math import inf, nextafter
 from typing import Any
 
@@ -15,7 +14,7 @@ from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import ShortestPredicted, pars
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policy import Policy, load_policy
+from scheduler_adapters.policy import load_policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 
 WAITING, PREFILL, REASONING, ANSWERING = Phase
@@ -73,7 +72,7 @@ def test_one_is_the_least_of_what_must_get_work_done(named):
         ("offset_above", [0], [-1]),
     ],
 )
-def test_slai_takes_its_settings_up_to_their_bounds(setting, good: Sequence[float], wrong):
+def test_slai_takes_its_settings_up_to_their_bounds(setting, good, wrong):
     for value in good:
         SLAI(**{setting: value})
     for value in wrong:
@@ -96,7 +95,7 @@ def test_sarathi_by_arrival_is_asked_once_and_by_prompt_while_waiting():
 
 
 @pytest.mark.parametrize("policy", [PrefillFirst(), RAD(), RADTwin()])
-def test_prefills_have_a_lane_before_the_decodes(policy: Policy):
+def test_prefills_have_a_lane_before_the_decodes(policy):
     lanes = [policy.rank(view(phase), LoadView()).lane for phase in Phase]
     assert lanes == [0, 0, 1, 1]
 

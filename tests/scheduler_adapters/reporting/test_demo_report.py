@@ -1,7 +1,5 @@
 """The demo's page: its lead, its tables, and the figure beside it."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,13 +25,13 @@ def burst_of(*ends_s: float) -> Timeline:
 
 
 @pytest.fixture
-def simulated() -> Bursts:
+def simulated():
     """FCFS takes three times as long as PARS."""
     timelines = {"fcfs": burst_of(3.0, 6.0, 9.0), "pars": burst_of(1.0, 2.0, 3.0)}
     return Bursts(timelines=timelines, conditions="three requests")
 
 
-def test_the_lead_says_how_many_times_lower(simulated: Bursts, tmp_path: Path) -> None:
+def test_the_lead_says_how_many_times_lower(simulated, tmp_path):
     text = write_demo_report(tmp_path, MANIFEST, simulated, None).read_text()
     assert "trained on 77 prompts of two-chats (tau_b 0.500 on held-out prompts)" in text
     assert "of a burst 3.0-fold." in text
@@ -42,9 +40,7 @@ def test_the_lead_says_how_many_times_lower(simulated: Bursts, tmp_path: Path) -
     assert "make play" in text
 
 
-def test_the_figure_beside_the_page_has_a_panel_per_engine(
-    simulated: Bursts, tmp_path: Path
-) -> None:
+def test_the_figure_beside_the_page_has_a_panel_per_engine(simulated, tmp_path):
     write_demo_report(tmp_path, MANIFEST, simulated, simulated)
     table = pd.read_csv(tmp_path / "latency.csv")
     assert set(table["panel"]) == {"simulator", "vLLM"}

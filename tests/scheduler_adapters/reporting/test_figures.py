@@ -6,14 +6,14 @@ from scheduler_adapters.policy import POLICIES
 from scheduler_adapters.reporting import figures
 
 
-def test_every_policy_has_a_colour_of_its_own_and_keeps_it() -> None:
+def test_every_policy_has_a_colour_of_its_own_and_keeps_it():
     names = [*sorted(POLICIES), "x", "y"]
     colours = figures.colours_of(names)
     assert len({colours[name] for name in names}) == len(names)
     assert figures.colours_of(["pars"])["pars"] == colours["pars"]
 
 
-def test_bars_are_as_long_as_their_means() -> None:
+def test_bars_are_as_long_as_their_means():
     table = pd.DataFrame(
         {"policy": ["fcfs", "pars"], "mean": [2.0, 3.0], "low": [1.5, 2.9], "high": [2.5, 3.1]}
     )
@@ -21,7 +21,7 @@ def test_bars_are_as_long_as_their_means() -> None:
     assert [bar.get_width() for bar in axis.patches] == [2.0, 3.0]
 
 
-def test_the_load_has_a_figure_for_memory_running_and_waiting() -> None:
+def test_the_load_has_a_figure_for_memory_running_and_waiting():
     table = pd.DataFrame(
         {
             "policy": ["fcfs", "fcfs"],
@@ -35,7 +35,7 @@ def test_the_load_has_a_figure_for_memory_running_and_waiting() -> None:
     assert [list(line) for line in lines] == [[0.1, 0.9], [1, 2], [0, 7]]
 
 
-def test_each_panel_has_its_lines_and_their_names() -> None:
+def test_each_panel_has_its_lines_and_their_names():
     table = pd.DataFrame({"panel": ["a"] * 6 + ["b"], "policy": [*["x", "y", "z"] * 2, "x"]})
     table["x"], table["value"] = [0, 0, 0, 1, 1, 1, 3], [0.1, 0.1, 0.1, 10.0, 9.99, 1.0, 6.0]
     table["low"] = table["high"] = table["value"]
@@ -45,14 +45,14 @@ def test_each_panel_has_its_lines_and_their_names() -> None:
     assert [text.get_text() for text in first.get_legend().get_texts()] == ["x", "y", "z"]
 
 
-def test_lines_differ_without_their_colours() -> None:
+def test_lines_differ_without_their_colours():
     table = pd.DataFrame({"panel": "a", "policy": list("uvwxyz"), "value": 1.0, "share": 1.0})
     (figure,) = figures.ecdf_figure(table, "s")
     lines = figure.axes[0].lines
     assert len({str(line._dash_pattern) for line in lines}) == len(lines) == 6
 
 
-def test_a_request_is_a_thin_line_and_then_a_thick_one_in_the_order_of_the_ends() -> None:
+def test_a_request_is_a_thin_line_and_then_a_thick_one_in_the_order_of_the_ends():
     table = pd.DataFrame(
         {
             "policy": "fcfs",

@@ -6,7 +6,6 @@ import pytest
 from lengthwise.errors import DataError
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import (
-    Timeline,
     as_table,
     read_timeline,
     timeline_from_token_times,
@@ -16,7 +15,7 @@ from scheduler_adapters.workload.requests import make_requests
 
 
 @pytest.fixture
-def timeline() -> Timeline:
+def timeline():
     requests = make_requests(
         arrival_s=[0.0, 0.5, 0.75],
         prompt_tokens=[4, 5, 6],

@@ -47,7 +47,7 @@ def finish(clock: TokenClock, *names: str, now_s: float = 9.0) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_qoe_and_gaps_are_those_of_the_definition_for_any_run(seed: int) -> None:
+def test_qoe_and_gaps_are_those_of_the_definition_for_any_run(seed):
     dice, clock = random.Random(seed), TokenClock()
     names = [str(number) for number in range(90)]  # more than one growth of the table
     targets = {name: dice.choice([0.05, 0.2]) for name in names}
@@ -79,7 +79,7 @@ def test_qoe_and_gaps_are_those_of_the_definition_for_any_run(seed: int) -> None
     assert values(clock, "tpot_seconds") == expected
 
 
-def test_the_pacer_is_empty_once_the_reader_has_read_all_that_came() -> None:
+def test_the_pacer_is_empty_once_the_reader_has_read_all_that_came():
     clock = TokenClock()
     clock.admitted(view("a"), 1.5)
     step(clock, 2.0, {"a": 1})
@@ -91,7 +91,7 @@ def test_the_pacer_is_empty_once_the_reader_has_read_all_that_came() -> None:
     assert clock.pacers(9.0) == (0, 0, 0)
 
 
-def test_answering_begins_behind_the_token_that_ends_thinking() -> None:
+def test_answering_begins_behind_the_token_that_ends_thinking():
     clock = TokenClock(thinks=True)
     clock.admitted(view("a"), 1.5)
     assert clock.phase("a") is Phase.PREFILL
@@ -107,7 +107,7 @@ def test_answering_begins_behind_the_token_that_ends_thinking() -> None:
     assert (reasoning, answering) == (3, 1)
 
 
-def test_where_the_prompt_has_ended_thinking_the_first_token_answers() -> None:
+def test_where_the_prompt_has_ended_thinking_the_first_token_answers():
     clock = TokenClock(thinks=True)
     for name in ("a", "b"):
         clock.admitted(view(name), 1.5)
@@ -120,7 +120,7 @@ def test_where_the_prompt_has_ended_thinking_the_first_token_answers() -> None:
     assert values(clock, "qoe") == [1.0]
 
 
-def test_answers_are_counted_by_their_tokens() -> None:
+def test_answers_are_counted_by_their_tokens():
     clock = TokenClock(thinks=True)
     for name in ("a", "b", "c"):
         clock.admitted(view(name), 1.5)
@@ -131,7 +131,7 @@ def test_answers_are_counted_by_their_tokens() -> None:
     assert [clock.num_answers_below(number) for number in (3, 4)] == [0, 1]
 
 
-def test_classes_are_counted_apart_and_requests_without_a_target_read_at_the_default() -> None:
+def test_classes_are_counted_apart_and_requests_without_a_target_read_at_the_default():
     clock = TokenClock()
     clock.admitted(view("a", user_class="chat"), 1.5)
     clock.admitted(view("b", user_class="", tbt_s=None), 1.5)
@@ -144,7 +144,7 @@ def test_classes_are_counted_apart_and_requests_without_a_target_read_at_the_def
     assert qoe == pytest.approx(by_definition([2.0, 2.0 + 3 * DEFAULT_TBT_S], 2.0, DEFAULT_TBT_S))
 
 
-def test_classes_that_clients_make_up_are_counted_together() -> None:
+def test_classes_that_clients_make_up_are_counted_together():
     clock = TokenClock()
     for number in range(1000):
         clock.admitted(view(str(number), user_class=f"class {number}"), 1.5)
@@ -156,7 +156,7 @@ def test_classes_that_clients_make_up_are_counted_together() -> None:
     assert [clock.user_class(name) for name in "abc"] == ["class 3", OTHER_CLASS, ""]
 
 
-def test_aborted_requests_leave_nothing() -> None:
+def test_aborted_requests_leave_nothing():
     clock = TokenClock(thinks=True)
     for number in range(1000):
         clock.queued(view(str(number)), 1.2)
@@ -170,7 +170,7 @@ def test_aborted_requests_leave_nothing() -> None:
     assert clock.latencies == []
 
 
-def test_a_step_without_tokens_after_someone_left_changes_nothing() -> None:
+def test_a_step_without_tokens_after_someone_left_changes_nothing():
     clock = TokenClock()
     clock.admitted(view("a"), 1.5)
     step(clock, 2.0, {"a": 1})
@@ -180,7 +180,7 @@ def test_a_step_without_tokens_after_someone_left_changes_nothing() -> None:
     assert len(clock) == 0
 
 
-def test_a_finished_request_leaves_its_latencies_and_those_without_a_token_do_not() -> None:
+def test_a_finished_request_leaves_its_latencies_and_those_without_a_token_do_not():
     clock = TokenClock()
     for name in ("a", "b", "c"):
         clock.queued(view(name), 1.25)

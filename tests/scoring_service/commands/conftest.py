@@ -1,12 +1,10 @@
-from collections.abc import Callable
-
 import pytest
 
 from scoring_service.__main__ import main
 
 
 @pytest.fixture
-def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def fails(capsys):
     """A function that runs a command which must fail, and returns its one line of error."""
 
     def run(*arguments: str) -> str:

@@ -14,7 +14,7 @@ FOLDER = Path("scoring_service/proto")
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_stubs_match_the_proto(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_stubs_match_the_proto(tmp_path, request):
     protoc = pytest.importorskip("grpc_tools.protoc")
     out = ROOT if request.config.getoption("--regen-golden") else tmp_path
     (out / FOLDER).mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 
-from lengthwise.bundle import ModelBundle
 from lengthwise.errors import BundleError
 from scoring_service.ranker.model import RankerModel
 from scoring_service.ranker.pyfunc import _load_pyfunc
@@ -11,7 +10,7 @@ from scoring_service.ranker.pyfunc import _load_pyfunc
 PROMPTS = ["write a long poem", "yes"]
 
 
-def test_a_loaded_model_scores_like_the_service(tiny_bundle: ModelBundle) -> None:
+def test_a_loaded_model_scores_like_the_service(tiny_bundle):
     frame = pd.DataFrame({"prompt": PROMPTS}, index=[7, 3])
     scores = _load_pyfunc(str(tiny_bundle.path)).predict(frame)
     served = RankerModel.load(tiny_bundle)
@@ -20,6 +19,6 @@ def test_a_loaded_model_scores_like_the_service(tiny_bundle: ModelBundle) -> Non
     assert list(scores.index) == [7, 3]
 
 
-def test_a_folder_that_is_no_bundle_is_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_folder_that_is_no_bundle_is_refused(tmp_path):  # type: ignore[no-untyped-def]
     with pytest.raises(BundleError, match="not a model bundle"):
         _load_pyfunc(str(tmp_path))

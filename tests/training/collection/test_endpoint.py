@@ -25,9 +25,7 @@ from training.collection.endpoint import Endpoint, PromptRefused, measure
         ({}, {"content": "<think>no end"}, (100, 100, "text")),
     ],
 )
-def test_reasoning_is_counted_wherever_the_endpoint_puts_it(
-    usage: dict[str, Any], message: dict[str, Any], expected: tuple[int, int, str]
-) -> None:
+def test_reasoning_is_counted_wherever_the_endpoint_puts_it(usage, message, expected):
     length = measure(
         {
             "choices": [{"message": message, "finish_reason": "stop"}],
@@ -38,7 +36,7 @@ def test_reasoning_is_counted_wherever_the_endpoint_puts_it(
     assert length.answer_tokens == 100 - length.reasoning_tokens
 
 
-def test_the_endpoint_says_when_to_come_back(no_waiting: list[float]) -> None:
+def test_the_endpoint_says_when_to_come_back(no_waiting):
     answers = [
         httpx.Response(429, headers={"retry-after": "17"}),
         httpx.Response(200, json=answer(3)),
@@ -47,9 +45,7 @@ def test_the_endpoint_says_when_to_come_back(no_waiting: list[float]) -> None:
     assert no_waiting == [17.0]
 
 
-def test_lost_connections_are_tried_again_once_the_endpoint_has_answered(
-    no_waiting: list[float],
-) -> None:
+def test_lost_connections_are_tried_again_once_the_endpoint_has_answered(no_waiting):
     def lose(request: httpx.Request) -> httpx.Response:
         raise httpx.ReadTimeout("too slow", request=request)
 
@@ -66,7 +62,7 @@ def ask(handler: Callable[[httpx.Request], httpx.Response]) -> Any:
     return asyncio.run(run())
 
 
-def test_a_refusal_blames_the_prompt_and_a_wrong_key_the_settings() -> None:
+def test_a_refusal_blames_the_prompt_and_a_wrong_key_the_settings():
     with pytest.raises(ConfigError, match="refuses to answer"):
         ask(lambda _: httpx.Response(403))
     with pytest.raises(PromptRefused, match="HTTP 413"):

@@ -1,18 +1,14 @@
 """`calibrate`: a file for routers, and one line for bad input."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.training.prefill.test_cost import PEAK, table
 from training.__main__ import main
 
-Capture = pytest.CaptureFixture[str]
 
-
-def test_the_file_turns_lengths_into_the_measured_seconds(tmp_path: Path, capsys: Capture) -> None:
+def test_the_file_turns_lengths_into_the_measured_seconds(tmp_path, capsys):
     source, out = tmp_path / "prefill.csv", tmp_path / "cost.json"
     frame = table().assign(peak_flop_per_s=PEAK, model="llama", device="v100")
     frame.to_csv(source, index=False)
@@ -31,7 +27,7 @@ def test_the_file_turns_lengths_into_the_measured_seconds(tmp_path: Path, capsys
     assert "R^2 1.0000" in capsys.readouterr().out
 
 
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: Capture) -> None:
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path, capsys):
     source = tmp_path / "prefill.csv"
     table().assign(peak_flop_per_s=PEAK).to_csv(source, index=False)
     run = ["calibrate", "--samples", str(source), "--mlruns-dir", str(tmp_path / "mlruns")]
@@ -48,9 +44,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: Capt
         ({"model": [f"m{n % 2}" for n in range(14)]}, "2 of model: m0, m1; keep one"),
     ],
 )
-def test_bad_tables_are_named_in_one_line(
-    changes: dict[str, Any], message: str, tmp_path: Path, capsys: Capture
-) -> None:
+def test_bad_tables_are_named_in_one_line(changes, message, tmp_path, capsys):
     source = tmp_path / "prefill.csv"
     frame = table().assign(peak_flop_per_s=PEAK).assign(**changes)
     frame.drop(columns=[k for k, v in changes.items() if v is None]).to_csv(source, index=False)

@@ -1,19 +1,15 @@
 """`compare`: two rankers on the same prompts, with a paired interval."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from lengthwise.bundle import ModelBundle
-from tests.training.commands.conftest import TEST, Learnt, MakeBundle, Register, Training
+from tests.training.commands.conftest import TEST
 from training.data.records import PromptResponse
 
 
-def test_compare_says_who_is_better_and_by_how_much(
-    make_bundle: MakeBundle, register: Register, training: Training, data: Path
-) -> None:
+def test_compare_says_who_is_better_and_by_how_much(make_bundle, register, training, data):
     good, bad = make_bundle(0), make_bundle(3)
     register("compared", bad)
     status, result = training("compare", good.path, "compared/1", "--data", data)
@@ -29,12 +25,8 @@ def test_compare_says_who_is_better_and_by_how_much(
 
 
 def test_compare_counts_the_prompts_a_ranker_has_learnt_from_and_no_others(
-    make_bundle: MakeBundle,
-    learnt: Learnt,
-    training: Training,
-    tiny_bundle: ModelBundle,
-    tmp_path: Path,
-) -> None:
+    make_bundle, learnt, training, tiny_bundle, tmp_path
+):
     trained, splits = learnt(900)
     rankers, log = (make_bundle(0, **trained).path, tiny_bundle.path), tmp_path / "log.parquet"
     strangers = [replace(record, prompt=f"again {record.prompt}") for record in TEST]

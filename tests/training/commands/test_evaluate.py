@@ -2,17 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lengthwise.bundle import ModelBundle
 from training.__main__ import main
 
-Capture = pytest.CaptureFixture[str]
-Evaluate = Callable[..., int]
 COLUMNS = ["--prompt-column", "text", "--length-column", "tokens"]
 
 
@@ -29,7 +25,7 @@ def write_table(path: Path, count: int) -> Path:
 
 
 @pytest.fixture
-def evaluate(tiny_bundle: ModelBundle, tmp_path: Path) -> Evaluate:
+def evaluate(tiny_bundle, tmp_path):
     """Runs the command on so many prompts, or on these prompts and lengths; its status."""
 
     def run(rows: int | list[str], *options: str) -> int:
@@ -43,9 +39,7 @@ def evaluate(tiny_bundle: ModelBundle, tmp_path: Path) -> Evaluate:
     return run
 
 
-def test_without_json_the_figures_are_a_table(
-    evaluate: Evaluate, tiny_bundle: ModelBundle, tmp_path: Path, capsys: Capture
-) -> None:
+def test_without_json_the_figures_are_a_table(evaluate, tiny_bundle, tmp_path, capsys):
     assert evaluate(60, *COLUMNS) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     assert last == f"next: python -m scoring_service serve --bundle {tiny_bundle.path}"
@@ -69,9 +63,7 @@ def test_without_json_the_figures_are_a_table(
         ),
     ],
 )
-def test_evaluate_refuses_what_it_cannot_measure(
-    evaluate: Evaluate, capsys: Capture, options: list[str], message: str
-) -> None:
+def test_evaluate_refuses_what_it_cannot_measure(evaluate, capsys, options, message):
     assert evaluate(20, "--prompt-column", "text", *options) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
@@ -84,23 +76,14 @@ def test_evaluate_refuses_what_it_cannot_measure(
         ([f"{'poem ' * 99}{n}{' poem' * 99},{n}" for n in (7, 8, 9)], "all 3 scores are 0.9"),
     ],
 )
-def test_equal_lengths_or_scores_are_told_and_not_ranked(
-    rows: list[str], why: str, evaluate: Evaluate, capsys: Capture, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_equal_lengths_or_scores_are_told_and_not_ranked(rows, why, evaluate, capsys, caplog):
     assert evaluate(rows, "--json") == 0
     assert json.loads(capsys.readouterr().out)["tau_b"] is None
     assert f"tau_b is undefined: {why}" in caplog.text
 
 
 @pytest.mark.parametrize(("count", "warned"), [(5, True), (19, True), (20, False)])
-def test_few_prompts_are_warned_of(
-    count: int,
-    warned: bool,
-    evaluate: Evaluate,
-    tiny_bundle: ModelBundle,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_few_prompts_are_warned_of(count, warned, evaluate, tiny_bundle, tmp_path, caplog):
     assert evaluate(count, *COLUMNS) == 0
     assert (f"{count} prompts tell little" in caplog.text) == warned
     caplog.clear()
@@ -109,9 +92,7 @@ def test_few_prompts_are_warned_of(
     assert (f"{count} prompts tell little" in caplog.text) == warned
 
 
-def test_repeated_prompts_are_samples_and_give_the_ceiling(
-    evaluate: Evaluate, capsys: Capture
-) -> None:
+def test_repeated_prompts_are_samples_and_give_the_ceiling(evaluate, capsys):
     rows = ["yes,3", "yes,4", "essay,90", "essay,80", "poem,40", "poem,45"]
     assert evaluate(rows, "--json") == 0
     result = json.loads(capsys.readouterr().out)

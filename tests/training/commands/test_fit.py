@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,12 @@ from training.data.records import PromptResponse
 from training.data.synthetic import generate
 
 Capture = pytest.CaptureFixture[str]
-Fit = Callable[..., int]
-MakeCard = Callable[..., Path]
 
 RECORDS, ATTAINABLE = generate(400, seed=5)
 
 
 @pytest.fixture
-def fit(tiny_bert: Path, tmp_path: Path) -> Fit:
+def fit(tiny_bert, tmp_path):
     """Runs the demo recipe on a card, small and fast; settings as on the command line."""
 
     def run(card: Path | str, *settings: str, out: str = "out") -> int:
@@ -47,9 +44,7 @@ def last_json(capsys: Capture) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
-    fit: Fit, make_card: MakeCard, tmp_path: Path, capsys: Capture
-) -> None:
+def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(fit, make_card, tmp_path, capsys):
     card = make_card(RECORDS)
     options = ["--keep-checkpoints", "--optim.clip-norm=null"]
     assert fit(card, "--epochs", "6", *options, "--json") == 0
@@ -76,8 +71,8 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(
 
 @pytest.mark.slow
 def test_prompts_that_the_tokenizer_does_not_know_have_undefined_figures(
-    fit: Fit, tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture, tiny_bert: Path
-) -> None:
+    fit, tmp_path, capsys, caplog, tiny_bert
+):
     table = tmp_path / "emoji.jsonl"
     rows = ({"prompt": chr(0x1F300 + n), "output_tokens": n % 50 + 1} for n in range(600))
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -101,8 +96,8 @@ def test_prompts_that_the_tokenizer_does_not_know_have_undefined_figures(
 
 @pytest.mark.slow
 def test_a_bundle_is_made_again_from_its_checkpoint_to_the_last_bit(
-    fit: Fit, make_card: MakeCard, tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
-) -> None:
+    fit, make_card, tmp_path, capsys, caplog
+):
     card = make_card(generate(1200, seed=5)[0])
     assert fit(card, "--epochs", "1", "--int8_max_tau_b_drop", "1", "--json") == 0
     result = last_json(capsys)
@@ -135,13 +130,8 @@ def test_a_bundle_is_made_again_from_its_checkpoint_to_the_last_bit(
 @pytest.mark.slow
 @pytest.mark.parametrize("average", [(), ("--optim.ema_decay", ".8")], ids=["plain", "averaged"])
 def test_an_interrupted_run_resumes_to_the_same_end(
-    average: tuple[str, ...],
-    fit: Fit,
-    make_card: MakeCard,
-    tmp_path: Path,
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    average, fit, make_card, tmp_path, capsys, monkeypatch
+):
     from training.ranker.module import LengthRanker
 
     card = make_card(RECORDS)
@@ -175,9 +165,7 @@ def test_an_interrupted_run_resumes_to_the_same_end(
 
 
 @pytest.mark.slow
-def test_each_length_of_a_reasoning_model_gets_a_head_and_a_bundle(
-    fit: Fit, tmp_path: Path, capsys: Capture
-) -> None:
+def test_each_length_of_a_reasoning_model_gets_a_head_and_a_bundle(fit, tmp_path, capsys):
     rng = np.random.default_rng(0)
     rows = [
         {
@@ -244,24 +232,15 @@ def one_error_line(capsys: Capture) -> str:
     ],
 )  # fmt: skip
 def test_bad_data_or_settings_are_one_line_and_leave_nothing(
-    fit: Fit,
-    make_card: MakeCard,
-    tmp_path: Path,
-    capsys: Capture,
-    records: list[PromptResponse],
-    changes: dict[str, object],
-    settings: list[str],
-    message: str,
-) -> None:
+    fit, make_card, tmp_path, capsys, records, changes, settings, message
+):
     assert fit(make_card(records, **changes), *settings) == 2
     assert message in one_error_line(capsys)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "mlruns").exists()
 
 
-def test_an_unknown_recipe_data_set_or_command_lists_the_known_ones(
-    fit: Fit, capsys: Capture
-) -> None:
+def test_an_unknown_recipe_data_set_or_command_lists_the_known_ones(fit, capsys):
     assert main(["fit", "nothing", "--out", "x"]) == 2
     assert "use one of demo" in one_error_line(capsys)
     assert fit("nothing") == 2
@@ -270,17 +249,13 @@ def test_an_unknown_recipe_data_set_or_command_lists_the_known_ones(
     assert "use one of fit" in one_error_line(capsys)
 
 
-def test_a_data_folder_without_the_file_is_an_error_and_never_synthetic(
-    fit: Fit, tmp_path: Path, capsys: Capture
-) -> None:
+def test_a_data_folder_without_the_file_is_an_error_and_never_synthetic(fit, tmp_path, capsys):
     assert fit("alpaca-vicuna7b", "--data-dir", str(tmp_path)) == 2
     assert "lacks alpaca-vicuna7b/" in one_error_line(capsys)
 
 
 @pytest.mark.parametrize("blocked", ["mlruns", "out"])
-def test_a_folder_that_cannot_be_written_is_one_line(
-    fit: Fit, make_card: MakeCard, tmp_path: Path, capsys: Capture, blocked: str
-) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(fit, make_card, tmp_path, capsys, blocked):
     (tmp_path / blocked).write_text("a file where a folder should be")
     assert fit(make_card(RECORDS)) == 2
     assert "cannot be written" in one_error_line(capsys)
@@ -293,9 +268,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(
         (False, 0.02, "INT8 left out           it loses too much tau_b  (validation +0.0200)"),
     ],
 )
-def test_what_int8_loses_is_told_with_what_it_was_chosen_by(
-    has_int8: bool, val_drop: float, line: str, capsys: Capture
-) -> None:
+def test_what_int8_loses_is_told_with_what_it_was_chosen_by(has_int8, val_drop, line, capsys):
     from training.commands.fit import _print_result
 
     figures = ("tau_b", "tau_b_tfidf_ridge", "train_cpu_s", "onnx_max_abs_diff")

@@ -1,16 +1,12 @@
 """`list`: every run and version with its figures."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.training.commands.conftest import MakeBundle, Refused, Register, Training, champion
+from tests.training.commands.conftest import champion
 from training.__main__ import main
 
 
-def test_list_shows_every_run_with_the_figures_of_its_bundle(
-    make_bundle: MakeBundle, register: Register, training: Training
-) -> None:
+def test_list_shows_every_run_with_the_figures_of_its_bundle(make_bundle, register, training):
     bundle = make_bundle(1)
     (run_id,) = register("listed", bundle)
     _, found = training("list")
@@ -22,9 +18,7 @@ def test_list_shows_every_run_with_the_figures_of_its_bundle(
     assert champion(training, "listed") is None
 
 
-def test_without_json_the_commands_tell_it_in_words(
-    register: Register, mlruns: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_json_the_commands_tell_it_in_words(register, mlruns, data, tmp_path, capsys):
     (run,) = register("in-words", 0)
     for arguments, words in (
         (["promote", "in-words", "1"], "in-words version 1 is the champion: the first champion"),
@@ -46,16 +40,12 @@ def test_without_json_the_commands_tell_it_in_words(
         (["export", "--run", "0" * 32, "--out", "x"], "has no run"),
     ],
 )
-def test_what_is_not_in_the_store_is_one_line(
-    refused: Refused, data: Path, arguments: list[str], message: str
-) -> None:
+def test_what_is_not_in_the_store_is_one_line(refused, data, arguments, message):
     extra = ["--data", data] if arguments[0] == "compare" else []
     assert message in refused(*arguments, *extra)
 
 
-def test_a_folder_without_a_store_is_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_a_store_is_left_alone(tmp_path, capsys):
     assert main(["list", "--mlruns-dir", str(tmp_path)]) == 2
     assert "holds no MLflow store" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

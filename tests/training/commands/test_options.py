@@ -2,12 +2,10 @@
 
 import json
 
-import pytest
-
 from training.commands.options import OutputOptions, print_result
 
 
-def test_a_result_is_one_json_line_without_nan_or_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_is_one_json_line_without_nan_or_words(capsys):
     result = {"tau_b": float("nan"), "rows": [(1, float("inf"))]}
     print_result(result, OutputOptions(json=True), lambda: print("words"))
     (line,) = capsys.readouterr().out.splitlines()

@@ -1,16 +1,12 @@
 """`promote`: only what is provably better serves, or what a hand chose."""
 
-from pathlib import Path
-
 import pandas as pd
 
 from lengthwise.bundle import MANIFEST
-from tests.training.commands.conftest import TEST, Learnt, Refused, Register, Training, champion
+from tests.training.commands.conftest import TEST, champion
 
 
-def test_a_version_is_promoted_only_where_it_is_provably_better(
-    register: Register, training: Training, data: Path
-) -> None:
+def test_a_version_is_promoted_only_where_it_is_provably_better(register, training, data):
     register("gated", 3, 0, 0)
     status, result = training("promote", "gated", 1, "--data", data)
     assert (status, result["champion"], result["forced"]) == (0, True, False)
@@ -23,9 +19,7 @@ def test_a_version_is_promoted_only_where_it_is_provably_better(
     assert training("promote", "gated", 2)[1]["champion"] is True
 
 
-def test_a_promotion_by_hand_needs_no_proof_and_is_recorded(
-    register: Register, training: Training, data: Path, tmp_path: Path
-) -> None:
+def test_a_promotion_by_hand_needs_no_proof_and_is_recorded(register, training, data, tmp_path):
     register("by-hand", 0, 3)
     training("promote", "by-hand", 1)
     other = tmp_path / "other.parquet"
@@ -43,8 +37,8 @@ def test_a_promotion_by_hand_needs_no_proof_and_is_recorded(
 
 
 def test_the_test_prompts_of_a_version_are_found_again_from_its_data_set(
-    learnt: Learnt, register: Register, training: Training, refused: Refused
-) -> None:
+    learnt, register, training, refused
+):
     trained, _ = learnt(900)
     register("found-again", 3, 0, **trained)
     training("promote", "found-again", 1)
@@ -55,8 +49,8 @@ def test_the_test_prompts_of_a_version_are_found_again_from_its_data_set(
 
 
 def test_a_champion_whose_bundle_is_damaged_is_replaced_by_hand_only(
-    register: Register, training: Training, refused: Refused, mlruns: Path, data: Path
-) -> None:
+    register, training, refused, mlruns, data
+):
     first, _ = register("damaged", 0, 0)
     training("promote", "damaged", 1)
     (mlruns / "artifacts" / first / "artifacts" / "bundle" / MANIFEST).unlink()

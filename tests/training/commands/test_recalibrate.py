@@ -1,7 +1,6 @@
 """`recalibrate`: one more model, and everything else as it was."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -10,9 +9,7 @@ from tests.training.commands.test_evaluate import COLUMNS, write_table
 from training.__main__ import main
 
 
-def test_recalibration_adds_a_model_and_leaves_the_scores_alone(
-    tiny_bundle: ModelBundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recalibration_adds_a_model_and_leaves_the_scores_alone(tiny_bundle, tmp_path, capsys):
     columns = ["--data", str(write_table(tmp_path / "logs.jsonl", 200)), *COLUMNS]
     out = tmp_path / "bundle"
     other = ["--target-model", "other", "--json", *columns]

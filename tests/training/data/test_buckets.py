@@ -10,9 +10,7 @@ IDS = st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=9), min_size=1,
 
 
 @given(IDS, st.integers(1, 7))
-def test_every_prompt_is_in_one_bucket_and_none_is_longer_than_the_next(
-    ids: list[list[int]], size: int
-) -> None:
+def test_every_prompt_is_in_one_bucket_and_none_is_longer_than_the_next(ids, size):
     buckets = bucket(ids, size)
     order = np.concatenate(buckets)
     assert sorted(order.tolist()) == list(range(len(ids)))
@@ -22,7 +20,7 @@ def test_every_prompt_is_in_one_bucket_and_none_is_longer_than_the_next(
 
 
 @given(IDS)
-def test_padding_is_masked_and_the_tokens_stay(ids: list[list[int]]) -> None:
+def test_padding_is_masked_and_the_tokens_stay(ids):
     padded, mask = pad(ids, 0)
     assert padded.shape == mask.shape == (len(ids), max(2, *map(len, ids), 0))
     assert [row[kept == 1].tolist() for row, kept in zip(padded, mask, strict=True)] == ids

@@ -1,9 +1,7 @@
 """Cards: the repository's parse, joins and filters hold, a written one replaces no other's."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -24,7 +22,7 @@ from training.data.cards import (
 
 
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in CARDS.glob("*/card.yaml")))
-def test_every_card_of_the_repository_is_complete(folder: str) -> None:
+def test_every_card_of_the_repository_is_complete(folder):
     card = read_card(folder)
     assert card.id == folder
     assert card.commit
@@ -35,9 +33,7 @@ def test_every_card_of_the_repository_is_complete(folder: str) -> None:
         assert card.prompts is None or len(card.prompts.sha256) == 64
 
 
-def test_prompts_are_joined_and_rows_filtered(
-    make_card: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_prompts_are_joined_and_rows_filtered(make_card, tmp_path):
     lengths = tmp_path / "lengths.parquet"
     prompts = tmp_path / "prompts.parquet"
     pd.DataFrame(
@@ -61,9 +57,7 @@ def test_prompts_are_joined_and_rows_filtered(
     assert [(r.prompt, r.output_tokens) for r in records] == [("a", 3), ("c", 5)]
 
 
-def test_a_changed_file_of_prompts_is_refused(
-    make_card: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_changed_file_of_prompts_is_refused(make_card, tmp_path):
     lengths = tmp_path / "lengths.parquet"
     pd.DataFrame({"id": [1], "output_tokens": [3]}).to_parquet(lengths)
     pd.DataFrame({"id": [1], "prompt": ["a"]}).to_parquet(tmp_path / "prompts.parquet")
@@ -74,7 +68,7 @@ def test_a_changed_file_of_prompts_is_refused(
         load_data(str(card))
 
 
-def test_a_written_card_loads_the_table_it_describes(tmp_path: Path) -> None:
+def test_a_written_card_loads_the_table_it_describes(tmp_path):
     table = tmp_path / "my lengths.parquet"
     frame = pd.DataFrame({"prompt": ["a", "b"], "output_tokens": [3, 4], "model": ["m", "m"]})
     for rows in (1, 2):  # A longer table gets a new card.
@@ -88,7 +82,7 @@ def test_a_written_card_loads_the_table_it_describes(tmp_path: Path) -> None:
         assert (data.card.id, data.card.tokenizer) == ("my-lengths", "t")
 
 
-def test_a_log_needs_no_card(tmp_path: Path) -> None:
+def test_a_log_needs_no_card(tmp_path):
     data = load_data(str(write_lines(tmp_path / "gate.v2.jsonl", logs.OPENAI)))
     assert data.card.id == "gate.v2"
     assert [(r.prompt, r.output_tokens, r.model) for r in data.records] == [
@@ -99,9 +93,7 @@ def test_a_log_needs_no_card(tmp_path: Path) -> None:
     assert [r.output_tokens for r in load_data(str(tmp_path / "server.log")).records] == [4, 1]
 
 
-def test_columns_of_a_table_without_a_card_are_named_by_settings(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_columns_of_a_table_without_a_card_are_named_by_settings(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     rows = [{"chat": [{"role": "user", "content": f"p{n}"}], "n": {"out": n}} for n in (3, 4)]
     rows.append({"chat": [], "n": {"out": 5}})
@@ -126,7 +118,7 @@ def test_columns_of_a_table_without_a_card_are_named_by_settings(
         ("{", "cannot be read"),
     ],
 )
-def test_another_tables_card_is_not_replaced(tmp_path: Path, content: str, message: str) -> None:
+def test_another_tables_card_is_not_replaced(tmp_path, content, message):
     card_path(tmp_path / "t.parquet").write_text(content)
     with pytest.raises(ConfigError, match=message):
         refuse_foreign_card(tmp_path / "t.parquet")

@@ -12,7 +12,7 @@ PROMPTS = [f"task {number}." for number in range(400)]
 LENGTHS = np.random.default_rng(0).permutation(400).tolist()
 
 
-def test_a_part_is_framed_each_keeps_its_task_and_a_second_task_is_a_shorter_one() -> None:
+def test_a_part_is_framed_each_keeps_its_task_and_a_second_task_is_a_shorter_one():
     found = framed(PROMPTS, LENGTHS, 0.3, seed=1)
     assert 90 < sum(a != b for a, b in zip(found, PROMPTS, strict=True)) < 150
     for number, text in enumerate(found):
@@ -24,11 +24,11 @@ def test_a_part_is_framed_each_keeps_its_task_and_a_second_task_is_a_shorter_one
 
 
 @pytest.mark.parametrize("word", ["brief", "short", "long", "word", "sentence", "detail", "essay"])
-def test_no_frame_speaks_of_length(word: str) -> None:
+def test_no_frame_speaks_of_length(word):
     texts = (*frames._ASSENT, *frames._SYSTEM, *frames._BEFORE, *frames._AFTER)
     assert not [text for text in texts if word in text.lower()]
 
 
-def test_recipes_for_serving_frame_their_prompts_and_others_do_not() -> None:
+def test_recipes_for_serving_frame_their_prompts_and_others_do_not():
     assert recipe("demo").data.framed == recipe("best").data.framed
     assert TrainConfig().data.framed == recipe("pars").data.framed == 0

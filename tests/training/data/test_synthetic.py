@@ -9,7 +9,7 @@ from training.data.synthetic import MANNERS, SAMPLES, TASKS, generate
 from training.evaluation.baselines import tfidf_ridge
 
 
-def test_the_synthetic_set_is_the_same_for_a_seed_and_as_long_as_real_answers() -> None:
+def test_the_synthetic_set_is_the_same_for_a_seed_and_as_long_as_real_answers():
     records, _ = generate(3000, seed=1)
     assert records == generate(3000, seed=1)[0]
     assert records != generate(3000, seed=2)[0]
@@ -20,7 +20,7 @@ def test_the_synthetic_set_is_the_same_for_a_seed_and_as_long_as_real_answers() 
     assert np.quantile(lengths, [0.1, 0.5, 0.9]).tolist() == pytest.approx([17, 106, 278], rel=0.02)
 
 
-def test_it_is_as_predictable_as_vicunas_answers() -> None:
+def test_it_is_as_predictable_as_vicunas_answers():
     records, attainable = generate(6000, seed=0, samples=SAMPLES)
     prompts = label_prompts(records)
     assert (len(records), len(prompts)) == (12_000, 6000)
@@ -34,7 +34,7 @@ def test_it_is_as_predictable_as_vicunas_answers() -> None:
     assert tau_b(second, lengths) == pytest.approx(0.64, abs=0.02)
 
 
-def test_a_manner_shifts_a_long_task_more_than_a_short_one() -> None:
+def test_a_manner_shifts_a_long_task_more_than_a_short_one():
     records, _ = generate(20_000, seed=0)
     briefly, fully = min(MANNERS, key=MANNERS.__getitem__), max(MANNERS, key=MANNERS.__getitem__)
 

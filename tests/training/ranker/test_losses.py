@@ -19,13 +19,13 @@ LENGTHS = tensor([100.0, 110.0, 200.0])
 SCORES = tensor([0.5, 0.0, 1.2])
 
 
-def test_margin_ranking_of_a_worked_example() -> None:
+def test_margin_ranking_of_a_worked_example():
     # Wins by 0.7, by -0.5 and by 2: (0.3 + 1.5 + 0) / 3.
     loss = margin_ranking_loss(tensor([1.2, 0.0, 2.0]), tensor([0.5, 0.5, 0.0]), 1.0)
     assert loss.item() == pytest.approx(0.6)
 
 
-def test_all_pairs_of_a_worked_example() -> None:
+def test_all_pairs_of_a_worked_example():
     # Longer minus shorter: 1.2-0.5, 1.2-0 (gaps .5, .45) and 0-0.5 (gap .09, under delta .2).
     every = all_pairs_margin_loss(SCORES, LENGTHS, delta=0.0, margin=1.0)
     assert every.item() == pytest.approx((0.3 + 0.0 + 1.5) / 3)
@@ -33,20 +33,20 @@ def test_all_pairs_of_a_worked_example() -> None:
     assert filtered.item() == pytest.approx((0.3 + 0.0) / 2)
 
 
-def test_ranknet_of_a_worked_example() -> None:
+def test_ranknet_of_a_worked_example():
     loss = ranknet_loss(SCORES, LENGTHS, delta=0.2)
     expected = (math.log1p(math.exp(-0.7)) + math.log1p(math.exp(-1.2))) / 2
     assert loss.item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_listmle_of_a_worked_example() -> None:
+def test_listmle_of_a_worked_example():
     # The order is 1.2, 0.0, 0.5: choose the first among three, the second among the last two.
     first = math.log(math.exp(1.2) + math.exp(0.0) + math.exp(0.5)) - 1.2
     second = math.log(math.exp(0.0) + math.exp(0.5)) - 0.0
     assert listmle_loss(SCORES, LENGTHS).item() == pytest.approx((first + second) / 3, rel=1e-6)
 
 
-def test_pointwise_losses_of_a_worked_example() -> None:
+def test_pointwise_losses_of_a_worked_example():
     assert l1_loss(tensor([90.0, 120.0, 200.0]), LENGTHS).item() == pytest.approx(20 / 3)
     assert log_l1_loss(LENGTHS.log() + 0.5, LENGTHS).item() == pytest.approx(0.5, rel=1e-5)
 
@@ -59,14 +59,14 @@ RANKING = [
 
 
 @pytest.mark.parametrize("loss", RANKING)
-def test_the_right_order_costs_less_than_the_wrong_one(loss) -> None:  # type: ignore[no-untyped-def]
+def test_the_right_order_costs_less_than_the_wrong_one(loss):  # type: ignore[no-untyped-def]
     lengths = tensor([10.0, 20.0, 40.0, 80.0])
     right = tensor([0.0, 1.0, 2.0, 3.0])
     assert loss(right, lengths) < loss(-right, lengths)
 
 
 @pytest.mark.parametrize("loss", RANKING)
-def test_ranking_losses_do_not_see_a_shift_or_the_batch_order(loss) -> None:  # type: ignore[no-untyped-def]
+def test_ranking_losses_do_not_see_a_shift_or_the_batch_order(loss):  # type: ignore[no-untyped-def]
     torch.manual_seed(0)
     scores, lengths = torch.randn(16), torch.randperm(500)[:16].float() + 1
     shuffle = torch.randperm(16)
@@ -75,7 +75,7 @@ def test_ranking_losses_do_not_see_a_shift_or_the_batch_order(loss) -> None:  # 
     assert loss(scores[shuffle], lengths[shuffle]).item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_batch_without_a_qualifying_pair_costs_nothing_and_still_has_a_gradient() -> None:
+def test_a_batch_without_a_qualifying_pair_costs_nothing_and_still_has_a_gradient():
     scores = torch.zeros(4, requires_grad=True)
     for loss in RANKING[:2]:
         value = loss(scores, torch.full((4,), 7.0))

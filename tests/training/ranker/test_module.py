@@ -61,13 +61,13 @@ def batch_of(tokens: list[int], lengths: np.ndarray, pairs: list[list[int]] | No
     return Batch([(ids, torch.ones_like(ids))], lengths_BK, pairs_P2)
 
 
-def test_a_pointwise_head_starts_at_the_mean_length() -> None:
+def test_a_pointwise_head_starts_at_the_mean_length():
     for objective, start in {"l1": 370.0, "log-l1": np.log(100), "all-pairs": 0.0}.items():
         module = module_of(TrainConfig(loss=LossConfig(objective=objective)))
         assert module.scorer.head.bias.item() == pytest.approx(start, rel=1e-6)
 
 
-def test_the_loss_of_several_labels_leaves_unknown_lengths_out() -> None:
+def test_the_loss_of_several_labels_leaves_unknown_lengths_out():
     config = TrainConfig(
         data=DataConfig(heads=("reasoning_tokens",)),
         loss=LossConfig(objective="l1", log_length_weight=0),
@@ -85,21 +85,21 @@ def test_the_loss_of_several_labels_leaves_unknown_lengths_out() -> None:
     assert module.num_encoded == 3
 
 
-def test_drawn_pairs_are_compared_as_they_were_drawn() -> None:
+def test_drawn_pairs_are_compared_as_they_were_drawn():
     module = module_of(TrainConfig(loss=LossConfig(objective="pairs", log_length_weight=0)))
     loss = module.training_step(batch_of([3, 1, 2], LENGTHS[:, :1], [[1, 0], [2, 1]]), 0)
     expected = margin_ranking_loss(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0]), 1.0)
     assert loss.item() == pytest.approx(expected.item())
 
 
-def test_a_new_loss_is_one_entry_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_loss_is_one_entry_of_the_table(monkeypatch):
     monkeypatch.setitem(LOSSES, "squared", lambda s, n, loss: ((s - n) ** 2).mean())
     module = module_of(TrainConfig(loss=LossConfig(objective="squared", log_length_weight=0)))
     loss = module.training_step(batch_of([7, 9], np.array([[7.0], [11.0]])), 0)
     assert loss.item() == pytest.approx(2.0)
 
 
-def test_validation_logs_the_mean_tau_b_over_labels_and_0_for_an_undefined_one() -> None:
+def test_validation_logs_the_mean_tau_b_over_labels_and_0_for_an_undefined_one():
     config = TrainConfig(data=DataConfig(heads=("reasoning_tokens",)))
     module = module_of(config, LENGTHS)
     logged: dict[str, float] = {}
@@ -117,7 +117,7 @@ def test_validation_logs_the_mean_tau_b_over_labels_and_0_for_an_undefined_one()
     assert (point["step"], point["epoch"]) == (5.0, 0.5)
 
 
-def test_the_rate_warms_up_and_falls_to_0_or_stays() -> None:
+def test_the_rate_warms_up_and_falls_to_0_or_stays():
     config = TrainConfig(optim=OptimConfig(warmup_fraction=0.2, head_lr=0.25))
     for decay, last in ((True, 1 / 16), (False, 1.0)):
         module = module_of(replace(config, optim=replace(config.optim, decay=decay)))

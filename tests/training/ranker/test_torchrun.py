@@ -5,8 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,7 @@ from training.data.synthetic import generate
 
 
 @pytest.mark.slow
-def test_two_processes_learn_what_one_does(
-    tiny_bert: Path, make_card: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_two_processes_learn_what_one_does(tiny_bert, make_card, tmp_path):
     card = make_card(generate(300, seed=5)[0])
     backbone = tmp_path / "no-dropout"
     shutil.copytree(tiny_bert, backbone)

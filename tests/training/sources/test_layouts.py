@@ -24,7 +24,7 @@ def built(name: str, folder: Path) -> dict[str, pd.DataFrame]:
     return LAYOUTS[name].tables(places, words)
 
 
-def test_rows_keep_prompts_and_lengths_together(tmp_path: Path) -> None:
+def test_rows_keep_prompts_and_lengths_together(tmp_path):
     teacher = built("gpteacher-gpt4", tmp_path)["lengths"]
     assert teacher[["subset", "prompt", "output_tokens"]].values.tolist() == [
         ["codegen", "Add.\n\n1, 2", 3],
@@ -41,7 +41,7 @@ def test_rows_keep_prompts_and_lengths_together(tmp_path: Path) -> None:
     assert arena["prompts"].prompt.tolist() == ["One?", "Two?"]
 
 
-def test_reasoning_and_answer_are_counted_apart_wherever_they_stand(tmp_path: Path) -> None:
+def test_reasoning_and_answer_are_counted_apart_wherever_they_stand(tmp_path):
     columns = ["model", "sample", "reasoning_visible", "reasoning_tokens", "answer_tokens"]
     attention = built("misguided-attention", tmp_path)["lengths"]
     assert attention[columns].values.tolist() == [
@@ -65,7 +65,7 @@ def test_reasoning_and_answer_are_counted_apart_wherever_they_stand(tmp_path: Pa
     assert set(plans.prompt_id) == {"blocksworld/task_1_plan_generation_zero_shot/1"}
 
 
-def test_lengths_that_a_source_counted_itself_are_kept(tmp_path: Path) -> None:
+def test_lengths_that_a_source_counted_itself_are_kept(tmp_path):
     vicuna = built("alpaca-vicuna7b", tmp_path)["lengths"]
     shown = vicuna[["orig_split", "prompt", "vicuna_tokens_t0_7", "vicuna_tokens_t0_0"]]
     assert shown.values.tolist() == [["train", "Say 5.", 70, 9], ["val", "Say 1.", 70, 9]]

@@ -1,27 +1,18 @@
 """`cross-model`: the matrix of models with its bounds."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from lengthwise.bundle import ModelBundle
 from tests.training.data.test_labelled_splits import write_matrix
 from training.__main__ import main
 from training.studies import cross_model
 from training.studies.cross_model import predict, spread
 
 
-def test_the_matrix_has_its_bounds_beside_it(
-    make_card: Callable[..., Path],
-    tmp_path: Path,
-    tiny_bundle: ModelBundle,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_matrix_has_its_bounds_beside_it(make_card, tmp_path, tiny_bundle, capsys, monkeypatch):
     fields = {"prompt": "prompt", "output_tokens": "output_tokens", "model": "model"}
     card = make_card(table=write_matrix(tmp_path / "many.parquet"), rows=320, fields=fields)
 
@@ -41,15 +32,13 @@ def test_the_matrix_has_its_bounds_beside_it(
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_matrix_of_too_few_models_is_refused_before_the_work(
-    count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_matrix_of_too_few_models_is_refused_before_the_work(count, tmp_path, capsys):
     options = ["--dataset", "no/such/set", "--models", str(count), "--out", str(tmp_path / "out")]
     assert main(["cross-model", *options]) == 2
     assert f"models is {count}; use 3 or more" in capsys.readouterr().err
 
 
-def test_predictions_are_made_by_folds_that_have_not_seen_the_prompt() -> None:
+def test_predictions_are_made_by_folds_that_have_not_seen_the_prompt():
     rng = np.random.default_rng(0)
     features = rng.normal(size=(200, 3))
     tokens = np.exp(features @ [1.0, -0.5, 0.2] + 4)
@@ -59,7 +48,7 @@ def test_predictions_are_made_by_folds_that_have_not_seen_the_prompt() -> None:
     assert abs(np.corrcoef(noise, np.log(tokens))[0, 1]) < 0.3
 
 
-def test_models_are_spread_over_their_names() -> None:
+def test_models_are_spread_over_their_names():
     names = [f"m{n:02}" for n in range(50)]
     few = list(spread(pd.DataFrame(np.ones((1, 50)), columns=names), 5))
     assert few[0] == "m00"

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from training.studies.reproduce import paper_figures, train_seeds
 
 Capture = pytest.CaptureFixture[str]
 
-CURVE = [{"val/tau_b": 0.3, "cpu_s": 1.0}, {"val/tau_b": 0.5, "cpu_s": 2.0}]
-
 
 def run(backbone: Path, card: Path, folder: Path, capsys: Capture, *more: str) -> dict[str, Any]:
     """The result of a study on a tiny backbone."""
@@ -30,8 +27,8 @@ def run(backbone: Path, card: Path, folder: Path, capsys: Capture, *more: str) -
 
 @pytest.mark.slow
 def test_every_row_sees_as_many_prompts_and_says_what_it_cost(
-    tiny_bert: Path, make_card: Callable[..., Path], tmp_path: Path, capsys: Capture
-) -> None:
+    tiny_bert, make_card, tmp_path, capsys
+):
     card = make_card(generate(300, seed=5)[0])
     result = run(tiny_bert, card, tmp_path, capsys, "--prompts", "128")
     rows = result["methods"]
@@ -46,9 +43,7 @@ def test_every_row_sees_as_many_prompts_and_says_what_it_cost(
     assert "Table II" in capsys.readouterr().out
 
 
-def test_a_row_is_the_mean_over_its_seeds_with_the_curve_of_the_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_row_is_the_mean_over_its_seeds_with_the_curve_of_the_first(monkeypatch):
     def train(method: str, config: TrainConfig, *_: Any) -> dict[str, Any]:
         seed = config.seed
         return {"tau_b": 0.5 + seed / 10, "cpu_s": 2.0 + seed, "mlflow_run_id": f"run {seed}"}
@@ -64,8 +59,6 @@ def test_a_row_is_the_mean_over_its_seeds_with_the_curve_of_the_first(
     ("objective", "delta", "paper"),
     [("pairs", 0.2, 0.96), ("pairs", 0.0, 0.93), ("l1", 0.2, 0.70), ("ranknet", 0.2, None)],
 )
-def test_the_papers_figure_stands_beside_its_own_methods_only(
-    objective: str, delta: float, paper: float | None
-) -> None:
+def test_the_papers_figure_stands_beside_its_own_methods_only(objective, delta, paper):
     found = paper_figures(LossConfig(objective=objective, delta=delta))
     assert (found[0] if found else None) == paper

@@ -81,7 +81,7 @@ def send_all(url: str, logged: Rows, folder: Path) -> Sent:
 
 
 @pytest.fixture(scope="module")
-def litellm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sent]:
+def litellm(tmp_path_factory):
     """A folder with standard.jsonl and spend.jsonl of LiteLLM's proxy, and the times of sending."""
     folder, port = tmp_path_factory.mktemp("litellm"), free_port()
     shutil.copy(HERE / "litellm_sink.py", folder)
@@ -112,9 +112,7 @@ def litellm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sent]:
         ("spend", KEPT, {"censored: LiteLLM cut the prompt": 1}),
     ],
 )
-def test_litellm_logs_hold_the_calls_that_met_an_engine(
-    litellm: tuple[Path, Sent], name: str, kept: tuple[str, ...], more: dict[str, int]
-) -> None:
+def test_litellm_logs_hold_the_calls_that_met_an_engine(litellm, name, kept, more):
     folder, times = litellm
     log = read_log(folder / f"{name}.jsonl", TraceOptions(on_bad_rows="skip"), needs=NEEDS)
     assert (log.format, log.num_rows) == ("LiteLLM", len(CALLS) + 1)
@@ -130,7 +128,7 @@ def test_litellm_logs_hold_the_calls_that_met_an_engine(
         assert before_s - first[1] <= arrival_s <= after_s - first[0]
 
 
-def test_redacted_prompts_are_refused_by_name(litellm: tuple[Path, Sent]) -> None:
+def test_redacted_prompts_are_refused_by_name(litellm):
     with pytest.raises(DataError, match=r"row 10: .*turn_off_message_logging.*--on-bad-rows skip"):
         read_log(litellm[0] / "standard.jsonl", needs=NEEDS)
 
@@ -153,7 +151,7 @@ SPANS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def spans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def spans(tmp_path_factory):
     """A folder with spans of the SDKs."""
     folder, plain = tmp_path_factory.mktemp("spans"), {"reasoning": 0, "finish": "stop"}
     for n, call in enumerate(SPANS):
@@ -183,9 +181,7 @@ def assert_calls(frame: pd.DataFrame, numbers: list[int], *without: str) -> None
         ("otlp.jsonl", "status.code is 'STATUS_CODE_ERROR'"),
     ],
 )
-def test_spans_of_opentelemetry_are_the_calls_of_models_and_no_others(
-    spans: Path, name: str, error: str
-) -> None:
+def test_spans_of_opentelemetry_are_the_calls_of_models_and_no_others(spans, name, error):
     log = read_log(spans / name, needs=NEEDS)
     assert (log.format, log.num_rows) == ("OpenTelemetry", len(SPANS))
     assert_calls(log.frame, [1, 2, 3, 0])
@@ -200,7 +196,7 @@ def test_spans_of_opentelemetry_are_the_calls_of_models_and_no_others(
     }
 
 
-def test_generations_of_langfuse_are_the_same_in_its_spans_and_in_its_api(spans: Path) -> None:
+def test_generations_of_langfuse_are_the_same_in_its_spans_and_in_its_api(spans):
     newest = [n for n, call in enumerate(SPANS) if call["style"] == "newest"]
     ok = [n for n in newest if not SPANS[n].get("fails")]
     left = len(SPANS) - len(newest)

@@ -1,6 +1,5 @@
 """The page of an advice: its sentences and tables say what was found."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,7 +39,7 @@ def advice(**changes: Any) -> Advice:
     return Advice(**known | changes)
 
 
-def test_a_figure_has_an_interval_where_draws_differ() -> None:
+def test_a_figure_has_an_interval_where_draws_differ():
     table = page.latency_table(advice()).set_index("policy")
     assert table.loc["fcfs", "E2E mean s"] == "4"
     assert table.loc["pars", "E2E mean s"].startswith("2 [")
@@ -50,9 +49,7 @@ def test_a_figure_has_an_interval_where_draws_differ() -> None:
     assert len(page.spread_rows(advice())) == 4 * (len(NAMES) + 1)
 
 
-def test_what_saves_more_without_scores_is_said_and_an_answer_of_no_has_no_command(
-    tmp_path: Path,
-) -> None:
+def test_what_saves_more_without_scores_is_said_and_an_answer_of_no_has_no_command(tmp_path):
     known = advice()
     figures = dict(known.figures) | {(name, 1.0): drawn(3.0) for name in ("slai", "pascal")}
     values = {"fcfs": 0.0, "pars": 0.1, "slai": 0.25, "pascal": 0.05, "oracle": 0.3}
@@ -75,11 +72,11 @@ def test_what_saves_more_without_scores_is_said_and_an_answer_of_no_has_no_comma
         ((Spread(0, 0, 0), None), "At the log's load pars does not meet it with these."),
     ],
 )
-def test_what_the_instances_carry_is_a_sentence(pars: Any, said: str) -> None:
+def test_what_the_instances_carry_is_a_sentence(pars, said):
     assert said in advice(carried={"fcfs": (Spread(1, 1, 1), 2), "pars": pars}).capacity
 
 
-def test_the_page_begins_with_the_answer_and_ends_with_the_commands(tmp_path: Path) -> None:
+def test_the_page_begins_with_the_answer_and_ends_with_the_commands(tmp_path):
     page.write_advice(advice(banner="INVENTED"), tmp_path)
     text = (tmp_path / "report.html").read_text()
     places = [text.index(said) for said in ("INVENTED. Yes: it saves half.", "25% of the requests")]

@@ -2,14 +2,12 @@
 
 import json
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from lengthwise.bundle import ModelBundle
 from lengthwise.errors import ConfigError, DataError
 from lengthwise.tables.options import TraceOptions
 from scheduler_adapters.commands.advise import scored_log as evidence
@@ -19,7 +17,7 @@ COUNT = 30
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
+def log(tmp_path):
     """Chats of an OpenAI-style gateway, the last one first."""
     path = tmp_path / "gateway.jsonl"
     with path.open("w") as written:
@@ -32,7 +30,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_requests_come_by_arrival_each_with_its_own_prompt(log: Path) -> None:
+def test_requests_come_by_arrival_each_with_its_own_prompt(log):
     requests, prompts = requests_and_prompts([str(log)], TraceOptions(), needs_prompts=True)
     assert requests.output_tokens.tolist() == list(range(1, COUNT + 1))
     assert requests.arrival_s.tolist() == list(range(COUNT))
@@ -43,8 +41,8 @@ def test_requests_come_by_arrival_each_with_its_own_prompt(log: Path) -> None:
 
 
 def test_only_prompts_of_the_test_split_are_scored_however_they_are_written(
-    log: Path, tmp_path: Path, tiny_bundle: ModelBundle
-) -> None:
+    log, tmp_path, tiny_bundle
+):
     requests, prompts = requests_and_prompts([str(log)], TraceOptions(), needs_prompts=True)
     bundle = tmp_path / "run" / "bundle"
     bundle.parent.mkdir()
@@ -61,9 +59,7 @@ def test_only_prompts_of_the_test_split_are_scored_however_they_are_written(
         with_scores(requests, np.full(COUNT, "", dtype=object), bundle)
 
 
-def test_training_gets_prompts_and_lengths_and_its_failure_is_told(
-    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_gets_prompts_and_lengths_and_its_failure_is_told(log, tmp_path, monkeypatch):
     requests, prompts = requests_and_prompts([str(log)], TraceOptions(), needs_prompts=True)
     prompts[0] = " "
     commands: list[list[str]] = []

@@ -24,9 +24,7 @@ ORDER = Spread(0.5, 0.45, 0.55)
         (Spread(0.05, -0.02, 0.12), 0.3, 0.6, ORDER, 2000, "unclear", "errors decide"),
     ],
 )
-def test_the_answer_and_its_reason(
-    gain: Spread, best: float, queueing: float, tau_b: Spread, prompts: int, answer: str, said: str
-) -> None:
+def test_the_answer_and_its_reason(gain, best, queueing, tau_b, prompts, answer, said):
     found, reason = decide(gain, best, queueing, tau_b, prompts)
     assert found == answer
     assert said in reason

@@ -1,12 +1,10 @@
 """The model of most tests of continuous batching."""
 
-from typing import Any
-
 import pytest
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
+def model():
     """Small enough that a step costs its bookkeeping; in float32 no batch moves an argmax."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

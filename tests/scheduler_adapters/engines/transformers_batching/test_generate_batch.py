@@ -1,6 +1,5 @@
 """Options of transformers' continuous batching work, or are refused, under every policy."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,7 +31,7 @@ PROMPTS = [[7] * 40, [5] * 100, [9]]
 
 
 @pytest.fixture
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _impatient(monkeypatch):
     """`generate_batch` gives up once no result has come for 20 s; by itself it never does."""
     from transformers.generation.continuous_batching import ContinuousBatchingManager
 
@@ -67,7 +66,7 @@ def generate(
 
 
 @pytest.fixture(scope="module")
-def stock(model: Any) -> list[list[int]]:
+def stock(model):
     """The answers of the engine's own scheduler."""
     return list(generate(model, "fifo").values())
 
@@ -75,9 +74,7 @@ def stock(model: Any) -> list[list[int]]:
 @pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("shared", [False, True], ids=["", "shared blocks"])
 @pytest.mark.parametrize("name", PATHS.values())
-def test_under_every_policy_it_answers_as_the_engine_does(
-    model: Any, stock: list[list[int]], name: str, shared: bool
-) -> None:
+def test_under_every_policy_it_answers_as_the_engine_does(model, stock, name, shared):
     """Three sequences of each prompt, where 10 blocks hold two requests at most."""
     policy = load_policy(name)
     if name in WHOLE_PROMPTS:
@@ -120,7 +117,7 @@ def finish(manager: Any, most_steps: int = 300) -> list[Any]:
     raise AssertionError("requests are left")
 
 
-def test_each_sequence_is_ranked_and_takes_a_seat(model: Any) -> None:
+def test_each_sequence_is_ranked_and_takes_a_seat(model):
     hints = {"long": {"lengthwise_score": 9.0}, "short": {"lengthwise_score": 5.0}}
     manager = started(model, pars(), hints)
     manager.num_return_sequences = 2
@@ -158,9 +155,7 @@ def has_lost_its_blocks(manager: Any) -> str | None:
 
 @pytest.mark.parametrize("policy", [pars(), Sarathi(max_tokens=24), SLAI(max_tokens=24)])
 @pytest.mark.parametrize("who", [waits, is_prefilling, is_decoding, has_lost_its_blocks])
-def test_a_request_is_cancelled_in_every_state(
-    model: Any, policy: Policy, who: Callable[[Any], str | None]
-) -> None:
+def test_a_request_is_cancelled_in_every_state(model, policy, who):
     manager = started(model, policy, num_blocks=8, max_batch_tokens=24, max_requests_per_batch=3)
     names = ["a", "b", "c", "d"]
     for name in names:
@@ -184,7 +179,7 @@ def test_a_request_is_cancelled_in_every_state(
     assert view.free_blocks() == view.total_blocks
 
 
-def test_others_go_on_where_all_residents_are_cancelled_after_an_eviction(model: Any) -> None:
+def test_others_go_on_where_all_residents_are_cancelled_after_an_eviction(model):
     manager = started(model, pars(), num_blocks=8, max_requests_per_batch=4)
     for name in ("a", "b", "c"):
         add(manager, name, 30, 40)
@@ -199,7 +194,7 @@ def test_others_go_on_where_all_residents_are_cancelled_after_an_eviction(model:
     assert {result.request_id for result in finish(manager)} == left
 
 
-def test_an_id_in_use_is_refused_alone(model: Any) -> None:
+def test_an_id_in_use_is_refused_alone(model):
     manager = started(model, pars())
     add(manager, "a", 9)
     add(manager, "a", 3)
@@ -213,9 +208,7 @@ def test_an_id_in_use_is_refused_alone(model: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", [pars(), SLAI(max_tokens=24)])
-def test_streams_log_probabilities_and_own_sampling_settings_outlast_evictions(
-    model: Any, policy: Policy
-) -> None:
+def test_streams_log_probabilities_and_own_sampling_settings_outlast_evictions(model, policy):
     from transformers import GenerationConfig
 
     def results(scheduler_type: str) -> list[Any]:
@@ -243,7 +236,7 @@ def test_streams_log_probabilities_and_own_sampling_settings_outlast_evictions(
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_a_manager_is_kept_for_the_next_batch(model: Any) -> None:
+def test_a_manager_is_kept_for_the_next_batch(model):
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
     config = ContinuousBatchingConfig(scheduler_type=use_policy(SLAI(max_tokens=24), {}), **LIMITS)
@@ -262,7 +255,7 @@ def test_a_manager_is_kept_for_the_next_batch(model: Any) -> None:
     assert [len(tokens) for tokens in first] == [9] * 3
 
 
-def test_an_engine_that_runs_ahead_of_a_plan_stops(model: Any) -> None:
+def test_an_engine_that_runs_ahead_of_a_plan_stops(model):
     """As asynchronous batching does, which `generate_batch` chooses by itself on a GPU."""
     manager = started(model, SLAI(), max_requests_per_batch=2)
     add(manager, "a", 9)

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture
-def device() -> str:
+def device():
     """Where torch runs."""
     import torch
 
@@ -51,7 +50,7 @@ def answers(model: Any, policy_name: str, prompts: list[list[int]]) -> dict[str,
         manager.stop(block=True)
 
 
-def test_nobody_is_answered_otherwise_for_being_served_in_another_order(device: str) -> None:
+def test_nobody_is_answered_otherwise_for_being_served_in_another_order(device):
     """In float32: in bfloat16 two tokens may be so close that who shares a step decides."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -69,9 +68,7 @@ def test_nobody_is_answered_otherwise_for_being_served_in_another_order(device: 
     assert [len(under_fcfs[str(number)]) for number in range(24)] == list(range(5, 29))
 
 
-def test_longer_prompts_take_longer_and_the_profile_can_be_calibrated(
-    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_longer_prompts_take_longer_and_the_profile_can_be_calibrated(device, tmp_path, capsys):
     from training.__main__ import main as training
 
     lengths = [512, 2048, 8192] if device.startswith("cuda") else [64, 256, 1024]

@@ -15,7 +15,7 @@ SOME = "any_ranks and 0 or slai-1 or rad-0 or robin-0 or plenty and 1 or pascal 
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Where the other version is; skips where no package index can be reached."""
     target = tmp_path_factory.mktemp("transformers") / OTHER
     # 5.17 refuses the newer hub library that is installed.
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_another_version_decides_as_the_simulator_does(folder: Path) -> None:
+def test_another_version_decides_as_the_simulator_does(folder):
     root = Path(__file__).parents[4]
 
     def run(*arguments: str) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,7 +86,7 @@ def scored(policy: Policy, **settings: Any) -> str:
     return use_policy(policy, hints, **settings)
 
 
-def test_the_queue_is_served_in_the_policys_order_and_answers_stay_the_same(model: Any) -> None:
+def test_the_queue_is_served_in_the_policys_order_and_answers_stay_the_same(model):
     stock_order, stock, _ = serve(model, "fifo", ours=False)
     fcfs_order, under_fcfs, _ = serve(model, scored(FCFS()))
     pars_order, under_pars, _ = serve(model, scored(pars()))
@@ -97,9 +96,7 @@ def test_the_queue_is_served_in_the_policys_order_and_answers_stay_the_same(mode
 
 
 @pytest.mark.parametrize("policy", [pars(), SLAI(max_tokens=16, max_decodes=4)])
-def test_requests_that_lose_their_blocks_keep_score_answer_and_times(
-    model: Any, policy: Policy, tmp_path: Path
-) -> None:
+def test_requests_that_lose_their_blocks_keep_score_answer_and_times(model, policy, tmp_path):
     """Six requests of up to 53 tokens, at once, where there is room for 64 tokens."""
     _, stock, _ = serve(model, "fifo", ours=False)
     log = TimelineLog(str(tmp_path / "timeline.jsonl"), start_s=0.0)
@@ -137,7 +134,7 @@ class NewFirst(FCFS):
         return StepRule(mixed=False)
 
 
-def test_work_goes_on_where_the_engine_runs_none_of_a_plan(model: Any) -> None:
+def test_work_goes_on_where_the_engine_runs_none_of_a_plan(model):
     manager = make_manager(model, use_policy(NewFirst(), {}), max_requests_per_batch=2)
     manager.batch_processor = manager._create_batch_processor()
     manager.add_request([7, 11, 13], request_id="first", max_new_tokens=9)
@@ -176,17 +173,17 @@ class Offloads(FCFS):
         (RequestLevel(), "wants prompts whole"),
     ],
 )
-def test_what_the_engine_cannot_do_is_refused_at_start(policy: Policy, reason: str) -> None:
+def test_what_the_engine_cannot_do_is_refused_at_start(policy, reason):
     with pytest.raises(UnsupportedByEngine, match=reason):
         use_policy(policy, {})
 
 
-def test_phases_need_a_token_that_ends_thinking() -> None:
+def test_phases_need_a_token_that_ends_thinking():
     with pytest.raises(ConfigError, match="think_end"):
         use_policy(Pascal(), {})
 
 
-def test_a_rule_that_turns_into_one_the_engine_cannot_keep_is_refused_then(model: Any) -> None:
+def test_a_rule_that_turns_into_one_the_engine_cannot_keep_is_refused_then(model):
     manager = make_manager(model, use_policy(LaterChunks(), {}), max_requests_per_batch=4)
     manager.batch_processor = manager._create_batch_processor()
     manager.add_request([7] * 20, request_id="first", max_new_tokens=9)
@@ -197,7 +194,7 @@ def test_a_rule_that_turns_into_one_the_engine_cannot_keep_is_refused_then(model
         step(manager)
 
 
-def test_planning_ahead_of_the_tokens_is_refused(model: Any) -> None:
+def test_planning_ahead_of_the_tokens_is_refused(model):
     manager = make_manager(model, use_policy(SLAI(), {}))
     manager.batch_processor = manager._create_batch_processor()
     manager.batch_processor.use_async_batching = True
@@ -212,16 +209,14 @@ def test_planning_ahead_of_the_tokens_is_refused(model: Any) -> None:
         ({"schedule_batch": lambda self, budget: None}, "schedule_batch takes"),
     ],
 )
-def test_an_unknown_layout_is_refused_before_anything_is_served(
-    change: dict[str, Any], found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_layout_is_refused_before_anything_is_served(change, found, monkeypatch):
     for name, method in change.items():
         monkeypatch.setattr(transformers_border.FIFOScheduler, name, method)
     with pytest.raises(UnsupportedByEngine, match=f"does not know: .*{found}.*use 5"):
         use_policy(FCFS(), {})
 
 
-def test_in_a_burst_those_that_start_after_their_score_came_start_by_rank(model: Any) -> None:
+def test_in_a_burst_those_that_start_after_their_score_came_start_by_rank(model):
     """Scores of requests that wait come between two steps, from another thread."""
     made: list[Any] = []
     by_rank = ByRank(lambda: [state.lengthwise.rank for each in made for state in each._queue])

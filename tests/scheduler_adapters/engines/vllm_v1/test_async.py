@@ -8,7 +8,6 @@ each token by request and position, as a greedy model does.
 import random
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ Steps = list[dict[str, int]]
 
 
 @pytest.fixture(scope="module")
-def made_with() -> Iterator[dict[str, Any]]:
+def made_with():
     """What a scheduler is made with, of an engine that was asked to schedule asynchronously."""
     config = OfflineConfig(
         scheduler="fcfs",
@@ -46,7 +45,7 @@ def made_with() -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture(params=[False, True], ids=["all computed", "prefixes cached"])
-def settings(made_with: dict[str, Any], request: pytest.FixtureRequest) -> dict[str, Any]:
+def settings(made_with, request):
     made_with["vllm_config"].cache_config.enable_prefix_caching = request.param
     return made_with
 
@@ -129,9 +128,7 @@ def expected() -> dict[str, list[int]]:
     return made
 
 
-def test_the_cpu_build_resets_async_scheduling_and_gets_the_synchronous_class(
-    settings: dict[str, Any],
-) -> None:
+def test_the_cpu_build_resets_async_scheduling_and_gets_the_synchronous_class(settings):
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import AsyncRankScheduler, scheduler
 
     config = settings["vllm_config"]
@@ -142,7 +139,7 @@ def test_the_cpu_build_resets_async_scheduling_and_gets_the_synchronous_class(
         assert isinstance(scheduler(**settings), AsyncRankScheduler)
 
 
-def test_fcfs_takes_the_steps_of_vllms_own_asynchronous_scheduler(settings: dict[str, Any]) -> None:
+def test_fcfs_takes_the_steps_of_vllms_own_asynchronous_scheduler(settings):
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
     stock_steps, stock_tokens = serve(AsyncScheduler(**settings))
@@ -151,7 +148,7 @@ def test_fcfs_takes_the_steps_of_vllms_own_asynchronous_scheduler(settings: dict
     assert tokens == stock_tokens == expected()
 
 
-def test_pars_starts_the_shortest_first(settings: dict[str, Any]) -> None:
+def test_pars_starts_the_shortest_first(settings):
     _, steps, tokens = served_by(settings, pars())
     assert tokens == expected()
     sizes = {request.request_id: request.max_tokens for request in requests()}
@@ -169,9 +166,7 @@ def test_pars_starts_the_shortest_first(settings: dict[str, Any]) -> None:
     ],
     ids=["slai", "rad", "round-robin", "pascal"],
 )
-def test_policies_that_plan_steps_lose_no_token_and_leave_no_state(
-    settings: dict[str, Any], make: Callable[[], Policy]
-) -> None:
+def test_policies_that_plan_steps_lose_no_token_and_leave_no_state(settings, make):
     scheduler, _, tokens = served_by(settings, make())
     assert tokens == expected()
     planner = scheduler._lengthwise_planner
@@ -182,8 +177,8 @@ def test_policies_that_plan_steps_lose_no_token_and_leave_no_state(
 
 @pytest.mark.parametrize(("max_tokens", "blocks"), [(2, 0), (3, 1)])
 def test_a_request_whose_last_token_is_on_its_way_asks_for_no_block(
-    settings: dict[str, Any], max_tokens: int, blocks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    settings, max_tokens, blocks, monkeypatch
+):
     from vllm import SamplingParams
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request
@@ -202,7 +197,7 @@ def test_a_request_whose_last_token_is_on_its_way_asks_for_no_block(
     assert scheduler._lengthwise_planner.residents.view.growth([request]) == blocks
 
 
-def test_a_prefill_whose_first_token_is_on_its_way_is_a_decode(settings: dict[str, Any]) -> None:
+def test_a_prefill_whose_first_token_is_on_its_way_is_a_decode(settings):
     _, steps, _ = served_by(settings, RAD(tile=4, chunk=200))
     assert [len(step) for step in steps[:4]] == [1] * 4
     started = {name for step in steps[:4] for name in step}

@@ -1,7 +1,7 @@
 """A KV connector with asynchronous loads in the real vLLM, under every kind of policy."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,7 +32,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Any]:
+def engine():
     config = OfflineConfig(
         scheduler="fcfs",
         settings={"think_end": [2]},
@@ -96,7 +96,7 @@ class Served:
 
 
 @pytest.fixture(autouse=True)
-def loads() -> Iterator[Any]:
+def loads():
     from tests.scheduler_adapters.engines.vllm_v1 import delayed_loads
 
     delayed_loads.forget()
@@ -121,8 +121,8 @@ def fill(served: Served) -> None:
 @pytest.mark.parametrize("hesitates", [0, 3])
 @pytest.mark.parametrize("name", POLICIES)
 def test_requests_whose_kv_is_loaded_get_the_tokens_that_they_would_have_computed(
-    engine: Any, loads: Any, name: str, hesitates: int
-) -> None:
+    engine, loads, name, hesitates
+):
     cold = Served(engine, FCFS())
     fill(cold)
     expected = cold.all()
@@ -136,9 +136,7 @@ def test_requests_whose_kv_is_loaded_get_the_tokens_that_they_would_have_compute
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_request_whose_kv_was_loaded_runs_beside_others_that_have_long_to_go(
-    engine: Any, loads: Any, name: str
-) -> None:
+def test_a_request_whose_kv_was_loaded_runs_beside_others_that_have_long_to_go(engine, loads, name):
     compute(engine, loaded=(100, 25))
     served = Served(engine, POLICIES[name]())
     for number in range(3):
@@ -155,8 +153,8 @@ def test_a_request_whose_kv_was_loaded_runs_beside_others_that_have_long_to_go(
 
 @pytest.mark.parametrize("make", [pars, lambda: Sarathi(order="spf", max_resident=1)])
 def test_of_two_requests_whose_kv_was_loaded_the_better_rank_gets_the_seat(
-    engine: Any, loads: Any, make: Callable[[], Policy], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    engine, loads, make, monkeypatch
+):
     from scheduler_adapters.engines.vllm_v1.versions import layout_of
 
     compute(engine, long=(140, 9), short=(70, 9))
@@ -174,9 +172,7 @@ def test_of_two_requests_whose_kv_was_loaded_the_better_rank_gets_the_seat(
     assert served.times["short"][-1] < served.times["long"][0]
 
 
-def test_what_a_loaded_request_has_left_keeps_to_the_budget_of_the_policy(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_loaded_request_has_left_keeps_to_the_budget_of_the_policy(engine, monkeypatch):
     compute(engine, loaded=(140, 9))
     served = Served(engine, Sarathi(max_tokens=8))
     for number in range(5):
@@ -197,9 +193,7 @@ def test_what_a_loaded_request_has_left_keeps_to_the_budget_of_the_policy(
     assert max(sizes) == 8
 
 
-def test_nothing_is_kept_free_for_a_request_of_which_the_connector_does_not_know_yet(
-    engine: Any, loads: Any
-) -> None:
+def test_nothing_is_kept_free_for_a_request_of_which_the_connector_does_not_know_yet(engine, loads):
     compute(engine, loaded=(240, 3))
     loads.hesitates = 9
     served = Served(engine, Sarathi(max_tokens=256))

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,7 +48,7 @@ workload = partial(decisions.workload, count=18)
 
 
 @pytest.fixture(scope="module")
-def caching_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def caching_engine(tmp_path_factory):
     """An engine whose steps take little else than its scheduler."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -68,7 +67,7 @@ def caching_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(params=[False, True], ids=["all computed", "prefixes cached"])
-def engine(caching_engine: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+def engine(caching_engine, request):
     """The engine under a scheduler that caches prefixes, and under one that does not."""
     core, cached = caching_engine.engine_core.engine_core, scheduler_of(caching_engine)
     if not request.param:
@@ -221,9 +220,7 @@ def assert_steps(
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", [{}, {"chunks": "every"}, {"displaces": True}])
-def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
-    engine: Any, seed: int, kind: dict[str, Any]
-) -> None:
+def test_any_ranks_and_rules_give_the_steps_of_the_simulator(engine, seed, kind):
     requests = workload(seed, longest=110)
     if kind.get("displaces"):
         requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
@@ -235,7 +232,7 @@ POLICIES_IN_SMALL = decisions.small_policies(BUDGET)
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", POLICIES_IN_SMALL)
-def test_a_policy_gives_the_steps_of_the_simulator(engine: Any, name: str, seed: int) -> None:
+def test_a_policy_gives_the_steps_of_the_simulator(engine, name, seed):
     assert_same(engine, POLICIES_IN_SMALL[name], workload(seed, longest=80))
 
 
@@ -251,16 +248,12 @@ PRIORITISED: dict[str, Callable[[], Policy]] = {
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", PRIORITISED)
-def test_under_vllms_priority_policy_the_priority_goes_before_the_rank(
-    engine: Any, name: str, seed: int
-) -> None:
+def test_under_vllms_priority_policy_the_priority_goes_before_the_rank(engine, name, seed):
     assert_same(engine, PRIORITISED[name], workload(seed, longest=55), by_priority=True)
 
 
 @pytest.mark.parametrize("make", [FCFS, pars, RoundRobin])
-def test_where_kv_runs_out_the_lowest_priority_makes_room_and_comes_back(
-    engine: Any, make: Callable[[], Policy]
-) -> None:
+def test_where_kv_runs_out_the_lowest_priority_makes_room_and_comes_back(engine, make):
     requests = make_requests(prompt_tokens=[200] * 3, output_tokens=[280] * 3)
     for priorities in ([5, 0, 0], [0, -1, 5]):
         with pytest.MonkeyPatch.context() as monkeypatch:
@@ -272,16 +265,12 @@ def test_where_kv_runs_out_the_lowest_priority_makes_room_and_comes_back(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_where_kv_is_plenty_the_engines_own_rules_for_residents_are_the_simulators(
-    engine: Any, seed: int
-) -> None:
+def test_where_kv_is_plenty_the_engines_own_rules_for_residents_are_the_simulators(engine, seed):
     assert_same(engine, lambda: pars(starve_after_s=0.5), workload(seed, longest=55))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(
-    engine: Any, seed: int
-) -> None:
+def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(engine, seed):
     requests = workload(seed, longest=120)
     think_end, thinking = thoughts_in(answers_in_fcfs_order(engine, requests))
     settings = scheduler_of(engine).vllm_config.additional_config["lengthwise"]
@@ -305,7 +294,7 @@ def thinking_ends_with(engine: Any, token: int) -> Iterator[None]:
     del settings["think_end"]
 
 
-def test_where_only_seats_are_short_pascal_evicts_nobody(engine: Any) -> None:
+def test_where_only_seats_are_short_pascal_evicts_nobody(engine):
     requests = more_than_seats(SEATS, ends_thinking=False)
     ours, theirs = Pascal(quantum_tokens=4), Pascal(quantum_tokens=4)
     with thinking_ends_with(engine, NEVER_SAID):
@@ -314,16 +303,14 @@ def test_where_only_seats_are_short_pascal_evicts_nobody(engine: Any) -> None:
     assert computed_once(steps, requests)
 
 
-def test_where_the_prompt_has_ended_thinking_pascal_puts_its_answer_behind_thoughts(
-    engine: Any,
-) -> None:
+def test_where_the_prompt_has_ended_thinking_pascal_puts_its_answer_behind_thoughts(engine):
     requests, behind = more_than_seats(4, ends_thinking=False), (NEVER_SAID, 3, 3)
     ours, theirs = Pascal(max_decodes=2), Pascal(max_decodes=2)
     with thinking_ends_with(engine, NEVER_SAID):
         assert_steps(engine, ours, theirs, requests, thought=behind)
 
 
-def test_the_end_of_thinking_comes_from_vllms_reasoning_parser(engine: Any, tmp_path: Path) -> None:
+def test_the_end_of_thinking_comes_from_vllms_reasoning_parser(engine, tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     from vllm import EngineArgs

@@ -10,7 +10,7 @@ import re
 import time
 import tomllib
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from importlib import import_module
@@ -98,7 +98,7 @@ CASES: dict[str, tuple[Policy, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("feature", REFUSALS)
-def test_a_refusal_names_policy_option_reason_and_remedy(feature: str) -> None:
+def test_a_refusal_names_policy_option_reason_and_remedy(feature):
     policy, changes = CASES[feature]
     require_features(configuration(), policy)
     refusal = REFUSALS[feature]
@@ -114,7 +114,7 @@ def test_a_refusal_names_policy_option_reason_and_remedy(feature: str) -> None:
             require_features(configuration(**changes), policy)
 
 
-def test_the_policys_own_step_limits_whole_prompts_too() -> None:
+def test_the_policys_own_step_limits_whole_prompts_too():
     whole = configuration(scheduler_config__enable_chunked_prefill=False)
     require_features(whole, SLAI(max_tokens=1024))
     with pytest.raises(UnsupportedByEngine, match="and the policy's max_tokens"):
@@ -131,7 +131,7 @@ ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs/vllm-features.md").read_text()
 
 
-def test_the_page_has_a_test_or_a_refusal_for_every_feature() -> None:
+def test_the_page_has_a_test_or_a_refusal_for_every_feature():
     rows = [line.strip("|\n ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
     cells = {feature: (ordering, planning) for feature, ordering, planning in rows[1:]}
     assert cells.keys() >= REFUSALS.keys()
@@ -149,7 +149,7 @@ def test_the_page_has_a_test_or_a_refusal_for_every_feature() -> None:
             assert "refused" not in cell or f": {said}" in cell, feature
 
 
-def test_the_page_says_which_policies_only_order_the_queue() -> None:
+def test_the_page_says_which_policies_only_order_the_queue():
     lists = re.findall(r"(?:queue|step) \(([a-z, \n-]+)\)", PAGE.partition("|")[0])
     ordering, planning = ([name.strip() for name in names.split(",")] for names in lists)
     assert sorted(ordering + planning) == sorted(POLICIES)
@@ -157,14 +157,14 @@ def test_the_page_says_which_policies_only_order_the_queue() -> None:
     assert [plans_steps(load_policy(name)) for name in planning] == [True] * len(planning)
 
 
-def test_what_is_installed_tells_vllm_of_the_refusals() -> None:
+def test_what_is_installed_tells_vllm_of_the_refusals():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     module, _, name = project["entry-points"]["vllm.general_plugins"]["lengthwise"].partition(":")
     assert getattr(import_module(module), name) is require_early
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     set_environment()
     return make_tiny_model(tmp_path_factory.mktemp("model"))
 
@@ -185,9 +185,7 @@ OPTIONS = ["--skip-tokenizer-init", "--enforce-eager", "--max-model-len=512"]
         ("limit of long prefills", Orca(), ["--long-prefill-token-threshold=9"]),
     ],
 )  # fmt: skip
-def test_an_option_is_found_in_vllms_own_configuration(
-    model: Path, feature: str, policy: Policy, options: list[str]
-) -> None:
+def test_an_option_is_found_in_vllms_own_configuration(model, feature, policy, options):
     plain = read_configuration([f"--model={model}", *OPTIONS])
     require_features(plain, policy)
     with pytest.raises(UnsupportedByEngine) as refused:
@@ -196,7 +194,7 @@ def test_an_option_is_found_in_vllms_own_configuration(
 
 
 @marked
-def test_options_that_vllm_refuses_are_told_in_a_sentence(model: Path) -> None:
+def test_options_that_vllm_refuses_are_told_in_a_sentence(model):
     with pytest.raises(ConfigError, match=r"max_model_len.*behind the --") as refused:
         read_configuration([f"--model={model}", "--max-model-len=99999999"])
     assert "\n" not in str(refused.value)
@@ -205,8 +203,8 @@ def test_options_that_vllm_refuses_are_told_in_a_sentence(model: Path) -> None:
 
 @marked
 def test_vllm_refuses_when_it_makes_its_configuration_and_only_for_our_scheduler(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    model, monkeypatch
+):
     from vllm import EngineArgs
     from vllm.config import VllmConfig
 
@@ -253,7 +251,7 @@ ARGUMENTS = {"max_model_len": MAX_MODEL_LEN, "enable_prefix_caching": False}
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def engine(tmp_path_factory):
     """vLLM under PARS, with a tokenizer."""
     set_environment()
     model = make_tiny_model(tmp_path_factory.mktemp("model"))
@@ -263,7 +261,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def parts(engine: Any) -> dict[str, Any]:
+def parts(engine):
     """What vLLM makes the engine's scheduler of."""
     live = scheduler_of(engine)
     names = ("vllm_config", "kv_cache_config", "structured_output_manager", "block_size")
@@ -271,7 +269,7 @@ def parts(engine: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def made(parts: dict[str, Any]) -> Callable[..., Any]:
+def made(parts):
     """Make our scheduler, of the engine's parts, with changed settings; without a policy vLLM's."""
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankScheduler
     from scheduler_adapters.engines.vllm_v1.versions import Scheduler
@@ -361,9 +359,7 @@ class Served:
 
 @marked
 @pytest.mark.parametrize("policy", [pars(), SLAI(max_tokens=BUDGET)], ids=of_policy)
-def test_without_chunked_prefill_no_token_is_kept_for_a_prompt_that_does_not_fit(
-    made: Callable[..., Any], policy: Policy
-) -> None:
+def test_without_chunked_prefill_no_token_is_kept_for_a_prompt_that_does_not_fit(made, policy):
     scheduler = made(policy, enable_chunked_prefill=False)
     served = Served(scheduler, *(request(f"decode {n}", 8, 60) for n in range(4)))
     served.step()
@@ -375,7 +371,7 @@ def test_without_chunked_prefill_no_token_is_kept_for_a_prompt_that_does_not_fit
 
 
 @marked
-def test_the_operators_limit_of_long_prefills_stands(made: Callable[..., Any]) -> None:
+def test_the_operators_limit_of_long_prefills_stands(made):
     def first_step(policy: Policy, prompts: list[int], **scheduling: Any) -> list[int]:
         scheduler = made(policy, **scheduling)
         step = Served(scheduler, *(request(str(n), p, 2) for n, p in enumerate(prompts))).step()
@@ -402,9 +398,7 @@ ADAPTIVE = "long_prefill_token_threshold_adaptive"
 
 @marked
 @pytest.mark.parametrize("policy", [pars(), SLAI(), RoundRobin()], ids=of_policy)
-def test_no_more_requests_run_than_the_operator_wants(
-    made: Callable[..., Any], policy: Policy
-) -> None:
+def test_no_more_requests_run_than_the_operator_wants(made, policy):
     requests = (request(str(number), 8, 6) for number in range(9))
     name = "max_num_active_seqs"
     if not hasattr(made(policy).scheduler_config, name):
@@ -415,9 +409,7 @@ def test_no_more_requests_run_than_the_operator_wants(
 
 @marked
 @pytest.mark.parametrize("policy", [pars(), FCFS()], ids=of_policy)
-def test_a_throttled_step_starts_no_prompt_while_others_decode(
-    made: Callable[..., Any], policy: Policy
-) -> None:
+def test_a_throttled_step_starts_no_prompt_while_others_decode(made, policy):
     """As `--prefill-schedule-interval` has it in data parallelism."""
     scheduler = made(policy)
     served = Served(scheduler, request("decodes", 8, 9))
@@ -429,7 +421,7 @@ def test_a_throttled_step_starts_no_prompt_while_others_decode(
 
 @marked
 @pytest.mark.parametrize("policy", [pars(), FCFS()], ids=of_policy)
-def test_pipelined_batches_lose_no_token(made: Callable[..., Any], policy: Policy) -> None:
+def test_pipelined_batches_lose_no_token(made, policy):
     served = Served(made(policy), *(request(str(n), 8 + 30 * n, 9) for n in range(12)))
     while served.scheduler.requests:
         served.schedule()
@@ -440,9 +432,7 @@ def test_pipelined_batches_lose_no_token(made: Callable[..., Any], policy: Polic
 
 @marked
 @pytest.mark.parametrize("policy", [pars(), SLAI(), RAD(chunk=64), RoundRobin()], ids=of_policy)
-def test_the_next_turn_of_a_session_is_prefilled_as_its_first_was(
-    made: Callable[..., Any], policy: Policy
-) -> None:
+def test_the_next_turn_of_a_session_is_prefilled_as_its_first_was(made, policy):
     scheduler = made(policy)
     served = Served(scheduler, request("other", 8, 40), request("session", 64, 3, resumable=True))
     for _ in range(6):
@@ -463,7 +453,7 @@ def test_the_next_turn_of_a_session_is_prefilled_as_its_first_was(
 
 
 @marked
-def test_a_session_between_two_turns_takes_no_place_in_a_step(made: Callable[..., Any]) -> None:
+def test_a_session_between_two_turns_takes_no_place_in_a_step(made):
     from vllm.v1.request import RequestStatus
 
     idle = request("idle", 8, 2)
@@ -472,9 +462,7 @@ def test_a_session_between_two_turns_takes_no_place_in_a_step(made: Callable[...
 
 
 @marked
-def test_requests_that_wait_for_a_grammar_or_an_adapter_do_not_hold_up_the_others(
-    made: Callable[..., Any],
-) -> None:
+def test_requests_that_wait_for_a_grammar_or_an_adapter_do_not_hold_up_the_others(made):
     from vllm.v1.request import RequestStatus
     from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
@@ -512,7 +500,7 @@ def _structured(grammar: Future[Any]) -> Any:
 
 
 @marked
-def test_adapters_of_residents_left_out_count(made: Callable[..., Any]) -> None:
+def test_adapters_of_residents_left_out_count(made):
     """vLLM asserts that a step has no more than max_loras, and counts those of the step only."""
 
     class OneThenAll(FCFS):
@@ -528,9 +516,7 @@ def test_adapters_of_residents_left_out_count(made: Callable[..., Any]) -> None:
 
 @marked
 @pytest.mark.parametrize("policy", [pars(), RoundRobin(quantum_tokens=5), RAD()], ids=of_policy)
-def test_a_pause_drains_or_holds_and_evicts_nobody(
-    made: Callable[..., Any], policy: Policy
-) -> None:
+def test_a_pause_drains_or_holds_and_evicts_nobody(made, policy):
     from vllm.v1.core.sched.interface import PauseState
 
     scheduler = made(policy)
@@ -562,9 +548,7 @@ def test_a_pause_drains_or_holds_and_evicts_nobody(
     "policy", [pars(), SLAI(max_decodes=2), RAD(tile=3, chunk=32), RoundRobin(quantum_tokens=4)],
     ids=of_policy,
 )  # fmt: skip
-def test_an_abort_in_any_state_leaves_nothing_behind(
-    made: Callable[..., Any], policy: Policy
-) -> None:
+def test_an_abort_in_any_state_leaves_nothing_behind(made, policy):
     from vllm.v1.request import RequestStatus
 
     scheduler, dice = made(policy), random.Random(0)
@@ -590,7 +574,7 @@ def test_an_abort_in_any_state_leaves_nothing_behind(
 
 @marked
 @pytest.mark.parametrize("policy", [pars(), SLAI(), RAD(chunk=64)], ids=of_policy)
-def test_pooling_requests_end_with_their_prompt(made: Callable[..., Any], policy: Policy) -> None:
+def test_pooling_requests_end_with_their_prompt(made, policy):
     from vllm import PoolingParams
     from vllm.v1.request import Request
 
@@ -621,9 +605,7 @@ def media(name: str, *places: int, length: int = 100) -> list[Any]:
 
 @marked
 @pytest.mark.parametrize("policy", [pars(), SLAI(), Sarathi(max_tokens=256)], ids=of_policy)
-def test_prompts_with_images_keep_to_the_encoders_budget(
-    made: Callable[..., Any], policy: Policy
-) -> None:
+def test_prompts_with_images_keep_to_the_encoders_budget(made, policy):
     from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 
     scheduler = made(policy)
@@ -661,9 +643,7 @@ NEWEST_FIRST = [*reversed(range(12))]
 
 
 @marked
-def test_an_encoder_decoder_model_keeps_vllms_own_steps(
-    made: Callable[..., Any], parts: dict[str, Any]
-) -> None:
+def test_an_encoder_decoder_model_keeps_vllms_own_steps(made, parts):
     from vllm.v1.core.encoder_cache_manager import EncoderDecoderCacheManager
     from vllm.v1.kv_cache_interface import CrossAttentionSpec, KVCacheGroupSpec
 
@@ -687,9 +667,7 @@ def test_an_encoder_decoder_model_keeps_vllms_own_steps(
 
 
 @marked
-def test_requests_whose_media_are_encoded_elsewhere_start_by_rank_once_these_have_come(
-    made: Callable[..., Any],
-) -> None:
+def test_requests_whose_media_are_encoded_elsewhere_start_by_rank_once_these_have_come(made):
     from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase
     from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 
@@ -722,9 +700,7 @@ def test_requests_whose_media_are_encoded_elsewhere_start_by_rank_once_these_hav
 
 
 @marked
-def test_context_parallelism_keeps_vllms_own_steps(
-    made: Callable[..., Any], parts: dict[str, Any]
-) -> None:
+def test_context_parallelism_keeps_vllms_own_steps(made, parts):
     def make(policy: Policy | None) -> Any:
         sizes = {name: 2 * parts[name] for name in ("block_size", "hash_block_size")}
         scheduler = made(policy, parallel={"decode_context_parallel_size": 2}, other_parts=sizes)
@@ -744,9 +720,7 @@ def test_context_parallelism_keeps_vllms_own_steps(
     [SLAI(max_decodes=3, offset=0.0, default_tbt_s=1e6), RAD(chunk=64), RoundRobin()],
     ids=of_policy,
 )
-def test_a_rank_of_data_parallelism_plans_the_steps_of_a_lone_engine(
-    made: Callable[..., Any], policy: Policy
-) -> None:
+def test_a_rank_of_data_parallelism_plans_the_steps_of_a_lone_engine(made, policy):
     def steps(**changes: Any) -> list[dict[str, int]]:
         requests = (request(str(n), 40 + 9 * n, 12) for n in range(14))
         return Served(made(copy.copy(policy), **changes), *requests).finish()
@@ -778,7 +752,7 @@ def answers(engine: Any, *requests: tuple[str, list[int], dict[str, Any]]) -> di
 
 @marked
 @pytest.mark.parametrize("policy", [pars(), SLAI(max_decodes=3), RAD()], ids=of_policy)
-def test_structured_outputs_follow_their_grammar(engine: Any, policy: Policy) -> None:
+def test_structured_outputs_follow_their_grammar(engine, policy):
     from vllm.sampling_params import StructuredOutputsParams
 
     scheduler_of(engine).lengthwise_start(policy)
@@ -794,7 +768,7 @@ def test_structured_outputs_follow_their_grammar(engine: Any, policy: Policy) ->
 
 
 @marked
-def test_speculative_decoding_keeps_the_order_of_the_queue_and_every_token(engine: Any) -> None:
+def test_speculative_decoding_keeps_the_order_of_the_queue_and_every_token(engine):
     speculative = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
                    "prompt_lookup_min": 1}  # fmt: skip
     requests = []

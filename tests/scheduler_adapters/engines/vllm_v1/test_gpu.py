@@ -29,7 +29,7 @@ NEVER_SAID = 511
 
 
 @pytest.fixture
-def device() -> str:
+def device():
     """Where the engine computes."""
     import torch
 
@@ -60,9 +60,7 @@ def run(device: str, module: str, *arguments: str, **engine: Any) -> dict[str, A
 
 
 @pytest.mark.parametrize("graphs", [{}, GRAPHS], ids=["eager", "graphs"])
-def test_answers_are_those_of_the_stock_scheduler_under_every_kind_of_policy(
-    device: str, graphs: dict[str, Any]
-) -> None:
+def test_answers_are_those_of_the_stock_scheduler_under_every_kind_of_policy(device, graphs):
     if graphs and not device.startswith("cuda"):
         pytest.skip("CUDA graphs need a GPU")
     settings: dict[str, dict[str, Any]] = {
@@ -83,7 +81,7 @@ def test_answers_are_those_of_the_stock_scheduler_under_every_kind_of_policy(
     assert (np.diff(found["fcfs"]["scheduled_s"]) >= 0).all()
 
 
-def test_the_bench_compares_whole_engines_that_make_the_same_batches(device: str) -> None:
+def test_the_bench_compares_whole_engines_that_make_the_same_batches(device):
     load = ["--running=32", "--waiting=64", "--steps=100", "--throughput-rounds=2"]
     printed = run(
         device, "scheduler_adapters bench-engine", "--policy=pars", *load, "--json", "--engine"

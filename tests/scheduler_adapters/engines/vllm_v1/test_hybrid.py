@@ -1,7 +1,7 @@
 """A hybrid model in the real vLLM: every second layer has a sliding window."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def make_model(path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def live_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def live_engine(tmp_path_factory):
     config = OfflineConfig(
         scheduler="fcfs",
         settings={"think_end": [2]},
@@ -78,7 +78,7 @@ def live_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(params=[False, True], ids=["all computed", "prefixes cached"])
-def engine(live_engine: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+def engine(live_engine, request):
     core, own = live_engine.engine_core.engine_core, scheduler_of(live_engine)
     own.cache_config.enable_prefix_caching = request.param
     core.scheduler = type(own)(**settings_of(own))
@@ -101,7 +101,7 @@ def answers(engine: Any) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def stock(live_engine: Any) -> list[list[int]]:
+def stock(live_engine):
     """What vLLM's own scheduler answers."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -114,8 +114,8 @@ def stock(live_engine: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_hybrid_model_answers_the_same_under_every_policy_where_memory_is_short(
-    engine: Any, stock: list[list[int]], name: str
-) -> None:
+    engine, stock, name
+):
     scheduler = scheduler_of(engine)
     assert len(scheduler.kv_cache_config.kv_cache_groups) == 2
     scheduler.lengthwise_start(POLICIES[name]())

@@ -82,7 +82,7 @@ class Engine:
         return before - self.memory.free_blocks()
 
 
-def test_a_waiting_request_needs_what_is_not_cached_and_the_cached_blocks_that_are_free() -> None:
+def test_a_waiting_request_needs_what_is_not_cached_and_the_cached_blocks_that_are_free():
     engine = Engine()
     first, second = engine.request("a", 100, shared=96), engine.request("b", 110, shared=96)
     assert engine.memory.need(second) == (110, 7)
@@ -95,7 +95,7 @@ def test_a_waiting_request_needs_what_is_not_cached_and_the_cached_blocks_that_a
     assert engine.compute(second, 14) == 7
 
 
-def test_the_end_of_a_hit_that_is_replayed_is_computed_again() -> None:
+def test_the_end_of_a_hit_that_is_replayed_is_computed_again():
     engine = Engine()
     engine.compute(engine.request("a", 100, shared=96), 100)
     second = engine.request("b", 100, shared=96)
@@ -105,9 +105,7 @@ def test_the_end_of_a_hit_that_is_replayed_is_computed_again() -> None:
         assert engine.memory.need(second) == need
 
 
-def test_a_lookup_is_made_once_a_step_and_leaves_no_trace_in_the_counts_of_hits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lookup_is_made_once_a_step_and_leaves_no_trace_in_the_counts_of_hits(monkeypatch):
     engine = Engine()
     engine.compute(engine.request("a", 100, shared=96), 100)
     second, looked_up = engine.request("b", 100, shared=96), []
@@ -125,7 +123,7 @@ def test_a_lookup_is_made_once_a_step_and_leaves_no_trace_in_the_counts_of_hits(
     assert engine.manager.make_prefix_cache_stats().requests == 0
 
 
-def test_requests_that_read_no_cache_compute_all() -> None:
+def test_requests_that_read_no_cache_compute_all():
     engine = Engine()
     engine.compute(engine.request("a", 100, shared=96), 100)
     second = engine.request("b", 100, shared=96)
@@ -134,7 +132,7 @@ def test_requests_that_read_no_cache_compute_all() -> None:
     assert Engine(caches=False).memory.need(second) == (100, 7)
 
 
-def test_only_blocks_that_nobody_else_holds_come_free() -> None:
+def test_only_blocks_that_nobody_else_holds_come_free():
     engine = Engine()
     first, second, third = (engine.request(name, 100, shared=96) for name in "abc")
     engine.compute(first, 100)
@@ -151,7 +149,7 @@ def test_only_blocks_that_nobody_else_holds_come_free() -> None:
 
 @pytest.mark.parametrize("windows", [0, 1, 3])
 @pytest.mark.parametrize("caches", [False, True])
-def test_what_a_request_takes_in_each_step_is_known_before(windows: int, caches: bool) -> None:
+def test_what_a_request_takes_in_each_step_is_known_before(windows, caches):
     """A prompt of several chunks and then decodes, in which blocks behind a window come free."""
     engine = Engine(windows=windows, caches=caches)
     memory, request = engine.memory, engine.request("a", 130)
@@ -171,7 +169,7 @@ def test_what_a_request_takes_in_each_step_is_known_before(windows: int, caches:
 
 
 @pytest.mark.parametrize("states", ["none", "align", "all"])
-def test_what_the_next_token_takes_in_a_model_with_state_space_layers_is_known(states: str) -> None:
+def test_what_the_next_token_takes_in_a_model_with_state_space_layers_is_known(states):
     engine = Engine(states=states, caches=states != "none")
     request = engine.request("a", 130)
     while request.num_computed_tokens < 130:
@@ -183,7 +181,7 @@ def test_what_the_next_token_takes_in_a_model_with_state_space_layers_is_known(s
     assert engine.memory.freed([request]) == BLOCKS - 1 - engine.memory.free_blocks()
 
 
-def test_a_request_whose_kv_was_loaded_computes_the_rest_and_one_token_at_least() -> None:
+def test_a_request_whose_kv_was_loaded_computes_the_rest_and_one_token_at_least():
     engine = Engine()
     request = engine.request("a", 100)
     engine.compute(request, 64)

@@ -1,6 +1,5 @@
 """Tensor parallelism in the real vLLM: two workers, and one scheduler that serves them."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ SIZES = {str(number): 4 + 7 * number % 30 for number in range(COUNT)}
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Any]:
+def engine():
     # A worker's arithmetic in bfloat16 depends on who shares a step.
     arguments = {"tensor_parallel_size": 2, "dtype": "float32", "max_model_len": 256}
     with open_engine(OfflineConfig(scheduler="pars", max_num_seqs=SEATS), **arguments) as engine:
@@ -38,9 +37,7 @@ def serve(engine: Any) -> dict[str, list[int]]:
     return {name: list(one.token_ids) for name, one in answers(engine, *requests).items()}
 
 
-def test_two_workers_give_every_policy_the_same_answers_and_pars_the_shortest_first(
-    engine: Any,
-) -> None:
+def test_two_workers_give_every_policy_the_same_answers_and_pars_the_shortest_first(engine):
     policies = {
         "fcfs": FCFS(), "pars": pars(), "slai": SLAI(max_decodes=3),
         "round-robin": RoundRobin(quantum_tokens=5),

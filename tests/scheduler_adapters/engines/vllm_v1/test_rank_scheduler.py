@@ -5,7 +5,7 @@ import json
 import time
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partialmethod
 from math import inf
 from types import SimpleNamespace
@@ -35,14 +35,14 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")
-def live_engine() -> Iterator[Any]:
+def live_engine():
     config = OfflineConfig(scheduler="pars", max_num_seqs=1)
     with open_engine(config, max_model_len=1024) as engine:
         yield engine
 
 
 @pytest.fixture
-def engine(live_engine: Any) -> Iterator[Any]:
+def engine(live_engine):
     """The engine, empty before and after, with fresh counters and a clock that stands still."""
     ranker = scheduler_of(live_engine).lengthwise
     ranker.clock, ranker.annotation_counts, ranker._median = (
@@ -90,9 +90,7 @@ def finish(engine: Any) -> list[str]:
     return done
 
 
-def test_a_scheduler_made_without_its_constructor_does_what_the_engines_own_does(
-    live_engine: Any,
-) -> None:
+def test_a_scheduler_made_without_its_constructor_does_what_the_engines_own_does(live_engine):
     made = object.__new__(type(scheduler_of(live_engine)))
     assert not made.lengthwise.observers
     assert made._lengthwise_planner is None
@@ -109,8 +107,8 @@ def test_a_scheduler_made_without_its_constructor_does_what_the_engines_own_does
     ],
 )
 def test_a_resident_whose_blocks_come_free_only_later_is_not_evicted(
-    pending: bool, can_be_freed: bool, hands_over: bool, evicts: bool
-) -> None:
+    pending, can_be_freed, hands_over, evicts
+):
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import VllmView
 
     told: list[Any] = []
@@ -140,7 +138,7 @@ class Arrivals(StepRecorder):
         self.queued_s.append((request.number, request.arrival_s))
 
 
-def test_each_recording_of_the_same_prompts_begins_anew(engine: Any) -> None:
+def test_each_recording_of_the_same_prompts_begins_anew(engine):
     requests = make_requests(
         prompt_tokens=[100, 70], output_tokens=[5, 9], arrival_s=[0.0, 1e4], scores=[2.0, 1.0]
     )
@@ -183,7 +181,7 @@ class Hearing(EngineObserver):
         self.steps += 1
 
 
-def test_observers_hear_of_every_request_from_its_arrival_to_its_end(engine: Any) -> None:
+def test_observers_hear_of_every_request_from_its_arrival_to_its_end(engine):
     scheduler, hearing = scheduler_of(engine), Hearing()
     ranker = scheduler.lengthwise
     scheduler.lengthwise_start(ranker.policy, observers=[hearing])
@@ -212,7 +210,7 @@ def test_observers_hear_of_every_request_from_its_arrival_to_its_end(engine: Any
     assert hearing.steps >= 4
 
 
-def test_aborted_requests_leave_no_state(engine: Any) -> None:
+def test_aborted_requests_leave_no_state(engine):
     scheduler = scheduler_of(engine)
     for number in range(200):
         scored(engine, str(number), 50, float(number))
@@ -229,7 +227,7 @@ def test_aborted_requests_leave_no_state(engine: Any) -> None:
     assert len(scheduler.waiting.queue._timers._heap) <= 65
 
 
-def test_only_requests_with_kv_blocks_stand_in_the_second_queue() -> None:
+def test_only_requests_with_kv_blocks_stand_in_the_second_queue():
     """In 0.26 to 0.30 the engine puts there whatever could not start in an earlier step."""
     from vllm import SamplingParams
     from vllm.v1.request import RequestStatus
@@ -254,7 +252,7 @@ def test_only_requests_with_kv_blocks_stand_in_the_second_queue() -> None:
     assert [one.request_id for one in ranked] == ["4.0", "5.0"]
 
 
-def test_the_mixin_shadows_nothing_of_the_engine_by_accident() -> None:
+def test_the_mixin_shadows_nothing_of_the_engine_by_accident():
     from vllm.v1.core.sched.scheduler import Scheduler
 
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankMixin
@@ -265,7 +263,7 @@ def test_the_mixin_shadows_nothing_of_the_engine_by_accident() -> None:
     }  # fmt: skip
 
 
-def test_an_unknown_policy_of_the_engine_is_refused(live_engine: Any) -> None:
+def test_an_unknown_policy_of_the_engine_is_refused(live_engine):
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankMixin
 
     class Base:
@@ -283,14 +281,14 @@ def test_an_unknown_policy_of_the_engine_is_refused(live_engine: Any) -> None:
         Ours()
 
 
-def test_an_unknown_scheduler_layout_is_refused() -> None:
+def test_an_unknown_scheduler_layout_is_refused():
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankMixin
 
     with pytest.raises(UnsupportedByEngine, match="has no vllm_config"):
         RankMixin()
 
 
-def test_every_policy_has_a_factory_and_no_other_name_does() -> None:
+def test_every_policy_has_a_factory_and_no_other_name_does():
     from scheduler_adapters.engines import vllm_v1
     from scheduler_adapters.policy import POLICIES
 
@@ -324,9 +322,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
         ({}, {"json": json.dumps(SCHEMA | {"pattern": "a{9}"})}, (50, 50)),
     ],
 )
-def test_what_may_force_a_length_counts_as_long_as_it_may_be(
-    sent: dict[str, Any], grammar: dict[str, Any] | None, limits: tuple[float, float]
-) -> None:
+def test_what_may_force_a_length_counts_as_long_as_it_may_be(sent, grammar, limits):
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -338,9 +334,7 @@ def test_what_may_force_a_length_counts_as_long_as_it_may_be(
     assert limits_of(None) == (0, inf)
 
 
-def test_a_request_limited_to_four_tokens_is_first_and_one_of_two_hundred_at_least_is_last(
-    engine: Any,
-) -> None:
+def test_a_request_limited_to_four_tokens_is_first_and_one_of_two_hundred_at_least_is_last(engine):
     from vllm import SamplingParams
 
     for number in range(9):

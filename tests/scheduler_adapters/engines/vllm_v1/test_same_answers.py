@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from itertools import groupby
@@ -17,17 +16,15 @@ from typing import Any, NamedTuple
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lengthwise.bundle import ModelBundle
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
-from tests.scheduler_adapters.commands.test_serve_vllm_live import free_port
+from tests.scheduler_adapters.commands.test_serve_vllm_live import free_port, wait_until_healthy
 
 pytestmark = pytest.mark.vllm
 
-START_WITHIN_S = 900
 KEY = "sk-chat"
 CLASSES = {
     "classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
@@ -72,9 +69,7 @@ class Servers(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def servers(
-    tmp_path_factory: pytest.TempPathFactory, tiny_bundle: ModelBundle
-) -> Iterator[Servers]:
+def servers(tmp_path_factory, tiny_bundle):
     folder = tmp_path_factory.mktemp("same")
     model = make_tiny_model(folder / "model")
     write_tokenizer(model)
@@ -102,7 +97,7 @@ def servers(
             with logs[port].open("w") as log:
                 started[port] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         for port, server in started.items():
-            wait_until_healthy(port, server, logs[port])
+            wait_until_healthy(f"http://127.0.0.1:{port}", server, logs[port])
         yield ports
     finally:
         for server in started.values():
@@ -110,17 +105,6 @@ def servers(
         for server in started.values():
             server.wait(timeout=300)
         scoring.stop()
-
-
-def wait_until_healthy(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline_s = time.monotonic() + START_WITHIN_S
-    while time.monotonic() < deadline_s:
-        assert server.poll() is None, log.read_text()[-4000:]
-        with suppress(OSError):
-            if send(port, Case("GET", "/health")).status == 200:
-                return
-        time.sleep(0.5)
-    raise AssertionError(f"no answer within {START_WITHIN_S} s: {log.read_text()[-4000:]}")
 
 
 @dataclass
@@ -460,7 +444,7 @@ def cases() -> Iterator[tuple[str, Case]]:
         yield f"{method} {path} {str(asked)[:20]}", Case(method, path, content)
 
 
-def test_every_request_is_answered_as_by_vllm(servers: Servers) -> None:
+def test_every_request_is_answered_as_by_vllm(servers):
     differ, num_cases, statuses = {}, 0, set()
     for name, case in cases():
         theirs, ours = (send(port, case) for port in servers)
@@ -490,7 +474,7 @@ def wait_for(port: int, state: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_client_that_leaves_ends_its_request(servers: Servers, streams: bool) -> None:
+def test_a_client_that_leaves_ends_its_request(servers, streams):
     endless = {**COMPLETION, "max_tokens": 1000, "ignore_eos": True, "stream": streams}
     for port in servers:
         before = sample(port, "generation_tokens_total")

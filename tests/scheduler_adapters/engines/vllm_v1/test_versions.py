@@ -26,7 +26,7 @@ def make_scheduler(second_queue: str, **changed: Any) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("second_queue", SECOND_QUEUES)
-def test_seats_and_second_queue_have_the_names_of_the_version(second_queue: str) -> None:
+def test_seats_and_second_queue_have_the_names_of_the_version(second_queue):
     from scheduler_adapters.engines.vllm_v1.versions import layout_of
 
     scheduler = make_scheduler(second_queue)
@@ -34,7 +34,7 @@ def test_seats_and_second_queue_have_the_names_of_the_version(second_queue: str)
     assert layout_of(scheduler).second_queue == second_queue
 
 
-def test_a_scheduler_that_fits_no_layout_is_refused_and_the_tested_versions_are_named() -> None:
+def test_a_scheduler_that_fits_no_layout_is_refused_and_the_tested_versions_are_named():
     from scheduler_adapters.engines.vllm_v1.versions import layout_of
 
     scheduler = make_scheduler("skipped_waiting")
@@ -47,9 +47,7 @@ def test_a_scheduler_that_fits_no_layout_is_refused_and_the_tested_versions_are_
         layout_of(scheduler)
 
 
-def test_a_scheduler_that_keeps_its_queue_otherwise_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_scheduler_that_keeps_its_queue_otherwise_is_refused(monkeypatch):
     from scheduler_adapters.engines.vllm_v1 import versions
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankQueue
 
@@ -63,7 +61,7 @@ def test_a_scheduler_that_keeps_its_queue_otherwise_is_refused(
         versions.probe_classes(versions.RequestQueue)
 
 
-def test_requests_hold_blocks_once_something_is_computed_or_while_a_connector_loads() -> None:
+def test_requests_hold_blocks_once_something_is_computed_or_while_a_connector_loads():
     from vllm.v1.request import RequestStatus
 
     from scheduler_adapters.engines.vllm_v1.versions import holds_blocks
@@ -77,9 +75,7 @@ def test_requests_hold_blocks_once_something_is_computed_or_while_a_connector_lo
 
 
 @pytest.mark.parametrize(("has_counter", "left"), [(True, (3, 0)), (False, (2, 1))])
-def test_a_token_in_flight_is_dropped_where_the_engine_would_not_wait_for_it(
-    has_counter: bool, left: tuple[int, int]
-) -> None:
+def test_a_token_in_flight_is_dropped_where_the_engine_would_not_wait_for_it(has_counter, left):
     from scheduler_adapters.engines.vllm_v1.versions import preempt
 
     request = SimpleNamespace(num_output_placeholders=1, async_tokens_to_discard=2)
@@ -105,7 +101,7 @@ def test_a_token_in_flight_is_dropped_where_the_engine_would_not_wait_for_it(
         (None, ()),
     ],
 )
-def test_the_end_of_thinking_is_the_parsers(reasoning: Any, ids: tuple[int, ...]) -> None:
+def test_the_end_of_thinking_is_the_parsers(reasoning, ids):
     from scheduler_adapters.engines.vllm_v1.versions import parsed_think_end
 
     told = None if reasoning is None else SimpleNamespace(**reasoning)

@@ -57,15 +57,6 @@ def test_what_a_dying_instance_loses_is_placed_again_and_keeps_its_tokens():
     assert placement.shown == [(0, 1), (1,), (1,)]
 
 
-def test_requests_wait_for_the_first_instance_that_comes():
-    dead = [Outage(instance=0, at_s=1.5, until_s=9.0), Outage(instance=1, at_s=0.5, until_s=8.0)]
-    run = run_of(*dead)
-    np.testing.assert_array_equal(run.timeline.token_s(0), [1, 2, 9, 10, 11])
-    assert run.timeline.scheduled_s[1] == 8.0
-    assert run.num_replaced.tolist() == [1, 0]
-    np.testing.assert_array_equal(run.timeline.requests.arrival_s, [0.0, 2.5])
-
-
 @pytest.mark.parametrize("change", [Move(request_id="a", to=1), SetRole(instance=1, role="both")])
 def test_a_dead_instance_that_is_named_is_an_invalid_decision(change):
     with pytest.raises(InvalidDecision, match=r"name one of the views|name an instance"):

@@ -54,13 +54,6 @@ def test_between_snapshots_only_what_the_router_decided_is_seen():
     ]
 
 
-def test_too_old_views_leave_the_choice_to_the_shortest_queue():
-    run = run_of(Notes(), [0.0, 0.5, 2.5, 3.0, 4.5], TelemetryAge(period_s=4.0, max_age_s=1.0))
-    # The third finds two requests at 0 and none at 1, the fourth one there.
-    assert run.timeline.instance.tolist() == [0, 0, 1, 1, 0]
-    assert run.num_fallbacks == 2
-
-
 def test_ages_that_cannot_be_are_refused():
     for wrong, message in (
         ({"period_s": -1.0}, "period_s is -1.0; use seconds >= 0"),

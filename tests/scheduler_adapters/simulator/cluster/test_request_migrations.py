@@ -1,16 +1,12 @@
 """Requests that are copied while they decode: stages, reservations, and what ends a migration."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from lengthwise.errors import InvalidDecision
 from scheduler_adapters.placement import Move, Placement
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.simulator.cluster import ClusterRun, request_migrations, simulate_cluster
-from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.simulated_request import Carried, SimulatedRequest
+from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import Fabric
@@ -64,37 +60,6 @@ def test_a_request_decodes_while_it_is_copied_and_pauses_for_the_rest():
     assert run.num_aborted == 0
 
 
-def test_the_last_stage_comes_when_little_is_left_or_at_the_limit(monkeypatch):
-    monkeypatch.setattr(request_migrations, "LAST_BLOCKS", 1)
-    for stages in (2, 3, 4):
-        monkeypatch.setattr(request_migrations, "MAX_STAGES", stages)
-        # More than 16 tokens are new whenever a stage has been copied.
-        assert run_of(200, bytes_per_s=0.9).migrations[0].stages == stages
-    monkeypatch.setattr(request_migrations, "MAX_STAGES", 9)
-    few = run_of(100, bytes_per_s=2.0).migrations[0]
-    # 17 tokens in 8.5 s; 9 new ones are at most a block.
-    assert (few.stages, few.downtime_s) == (2, 4.5)
-
-
 def test_another_way_of_moving_is_refused():
     with pytest.raises(InvalidDecision, match="use how='copy', 'live' or 'recompute'"):
         run_of(8, how="teleport")
-
-
-def test_reserved_blocks_are_taken_before_those_who_wait():
-    engine = Engine(FCFS(), replace(SECONDS, kv_blocks=4))
-    assert not engine.reserve(5)
-    assert engine.reserve(3)
-    waiting = SimulatedRequest("waits", 0.0, prompt_tokens=32, output_tokens=2)
-    engine.submit(waiting)
-    engine.advance(1.0)
-    assert engine.view().num_waiting == 1
-    carried = Carried(
-        available_s=2.0, kv_tokens=34, token_s=(0.1, 0.2, 0.3),
-        reserved_blocks=3,
-    )  # fmt: skip
-    engine.submit(waiting._replace(request_id="came", output_tokens=6), carried=carried)
-    engine.advance(2.5)
-    assert [request.request_id for request in engine.decodes()] == ["came"]
-    engine.advance(9.0)
-    assert engine.view().used_blocks == engine.memory.held_blocks == 0

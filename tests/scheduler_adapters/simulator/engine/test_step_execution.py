@@ -102,7 +102,7 @@ def test_advance_runs_the_steps_that_start_before_and_says_when_the_next_would()
 
 
 @pytest.fixture
-def num_filled(monkeypatch) -> list[int]:
+def num_filled(monkeypatch):
     """The number of steps that were filled so far, in a list."""
     count, fill = [0], StepScheduler.fill
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,6 @@ import pytest
 from tests.training.collection.responses import answer
 from training.__main__ import main
 from training.data.cards import load_data
-
-Training = Callable[..., tuple[int, Any]]
-Refused = Callable[..., str]
-Capture = pytest.CaptureFixture[str]
 
 PROMPTS = [f"Tell me about the number {number}." for number in range(40)]
 
@@ -82,7 +78,7 @@ def number_in(prompt: str) -> int:
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEndpoint]:
+def endpoint(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with FakeEndpoint() as server:
@@ -93,19 +89,19 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEndpoint]:
 
 
 @pytest.fixture
-def prompts(tmp_path: Path) -> Path:
+def prompts(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     return path
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path):
     return tmp_path / "lengths" / "tiny-llm.jsonl"
 
 
 @pytest.fixture
-def collect(endpoint: FakeEndpoint, prompts: Path, out: Path, capsys: Capture) -> Training:
+def collect(endpoint, prompts, out, capsys):
     """Runs the command; its status and what --json printed, or its error line."""
 
     def run(*settings: str) -> tuple[int, Any]:
@@ -120,7 +116,7 @@ def collect(endpoint: FakeEndpoint, prompts: Path, out: Path, capsys: Capture) -
 
 
 @pytest.fixture
-def refused(collect: Training) -> Refused:
+def refused(collect):
     """Runs the command where it exits with 2; its error line."""
 
     def run(*settings: str) -> str:
@@ -147,9 +143,7 @@ def assert_every_prompt_once(out: Path) -> None:
     assert found == {prompt: number + 1 for number, prompt in enumerate(PROMPTS)}
 
 
-def test_every_prompt_becomes_one_row_and_the_card_loads_at_once(
-    collect: Training, out: Path
-) -> None:
+def test_every_prompt_becomes_one_row_and_the_card_loads_at_once(collect, out):
     status, result = collect()
     assert (status, result["rows"], result["new_rows"]) == (0, 40, 40)
     assert result["output_tokens"] == sum(range(1, 41))
@@ -166,9 +160,7 @@ def test_every_prompt_becomes_one_row_and_the_card_loads_at_once(
 
 
 @pytest.mark.slow
-def test_kill_9_and_ctrl_c_neither_lose_nor_repeat_a_prompt(
-    endpoint: FakeEndpoint, prompts: Path, out: Path
-) -> None:
+def test_kill_9_and_ctrl_c_neither_lose_nor_repeat_a_prompt(endpoint, prompts, out):
     run = command(endpoint.url, prompts, out, "--concurrency", "4")
     kept = asked_twice = 0
     for stop_at, stop_by, status in ((9, signal.SIGKILL, -9), (22, signal.SIGINT, 130)):
@@ -199,8 +191,8 @@ def test_kill_9_and_ctrl_c_neither_lose_nor_repeat_a_prompt(
 
 
 def test_a_busy_or_broken_endpoint_is_asked_again_ever_more_slowly(
-    collect: Training, endpoint: FakeEndpoint, out: Path, no_waiting: list[float]
-) -> None:
+    collect, endpoint, out, no_waiting
+):
     statuses = [429, 503, 500]
     endpoint.plan = lambda _, before: (statuses[before], {}) if before < 3 else None
     status, result = collect("--concurrency", "1")
@@ -212,8 +204,8 @@ def test_a_busy_or_broken_endpoint_is_asked_again_ever_more_slowly(
 
 
 def test_an_outage_stops_the_run_and_keeps_what_was_collected(
-    collect: Training, refused: Refused, endpoint: FakeEndpoint, out: Path, no_waiting: list[float]
-) -> None:
+    collect, refused, endpoint, out, no_waiting
+):
     endpoint.plan = lambda *_: (503, {}) if len(endpoint.asked) > 12 else None
     line = refused("--concurrency", "2")
     assert "failed 10 times in a row, the last: HTTP 503" in line
@@ -225,9 +217,7 @@ def test_an_outage_stops_the_run_and_keeps_what_was_collected(
     assert_every_prompt_once(out)
 
 
-def test_a_prompt_that_is_refused_is_told_and_the_others_are_collected(
-    collect: Training, endpoint: FakeEndpoint, out: Path
-) -> None:
+def test_a_prompt_that_is_refused_is_told_and_the_others_are_collected(collect, endpoint, out):
     refusal = {"error": {"message": "This model's maximum context\nlength is 8 tokens."}}
     endpoint.plan = lambda prompt, _: (400, refusal) if prompt == PROMPTS[7] else None
     status, result = collect()
@@ -239,11 +229,8 @@ def test_a_prompt_that_is_refused_is_told_and_the_others_are_collected(
 
 
 def test_one_prompt_that_breaks_the_endpoint_does_not_stop_the_others(
-    collect: Training,
-    endpoint: FakeEndpoint,
-    no_waiting: list[float],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    collect, endpoint, no_waiting, monkeypatch
+):
     endpoint.plan = lambda prompt, _: (500, {}) if prompt == PROMPTS[3] else None
     # Enough attempts that the other worker gets an answer meanwhile: nothing waits in this test.
     monkeypatch.setattr("training.collection.endpoint.MAX_ATTEMPTS", 40)
@@ -262,8 +249,8 @@ def test_one_prompt_that_breaks_the_endpoint_does_not_stop_the_others(
     ],
 )
 def test_an_endpoint_that_cannot_work_stops_the_run_at_once(
-    refused: Refused, endpoint: FakeEndpoint, out: Path, status: int, body: Any, message: str
-) -> None:
+    refused, endpoint, out, status, body, message
+):
     endpoint.plan = lambda *_: (status, body)
     line = refused("--concurrency", "2")
     assert line.startswith("error: ")
@@ -272,17 +259,13 @@ def test_an_endpoint_that_cannot_work_stops_the_run_at_once(
     assert not list(out.parent.iterdir())
 
 
-def test_an_address_without_a_server_or_a_scheme_is_one_line(
-    refused: Refused, endpoint: FakeEndpoint
-) -> None:
+def test_an_address_without_a_server_or_a_scheme_is_one_line(refused, endpoint):
     endpoint.server_close()
     assert "no server answers at" in refused()
     assert "use an address such as" in refused("--endpoint", "localhost:8000")
 
 
-def test_the_request_carries_the_settings_and_the_key(
-    collect: Training, endpoint: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_request_carries_the_settings_and_the_key(collect, endpoint, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     collect(
         "--max-tokens", "9", "--temperature", "0.7", "--extra", '{"seed": 3}',
@@ -296,9 +279,7 @@ def test_the_request_carries_the_settings_and_the_key(
         assert request == expected
 
 
-def test_samples_of_a_prompt_stay_apart_and_repeats_of_it_do_not(
-    collect: Training, prompts: Path, out: Path
-) -> None:
+def test_samples_of_a_prompt_stay_apart_and_repeats_of_it_do_not(collect, prompts, out):
     with prompts.open("a") as file:
         file.write(json.dumps({"prompt": PROMPTS[0].upper()}) + "\n")
     status, result = collect("--samples", "2")
@@ -306,12 +287,12 @@ def test_samples_of_a_prompt_stay_apart_and_repeats_of_it_do_not(
     assert len({(row["prompt"], row["sample"]) for row in rows(out)}) == len(rows(out)) == 80
 
 
-def test_responses_that_were_cut_are_counted(collect: Training, endpoint: FakeEndpoint) -> None:
+def test_responses_that_were_cut_are_counted(collect, endpoint):
     endpoint.plan = lambda prompt, _: (200, answer(8, "length")) if "1" in prompt else None
     assert collect()[1]["cut"] == sum("1" in prompt for prompt in PROMPTS)
 
 
-def test_reasoning_reaches_the_card(collect: Training, endpoint: FakeEndpoint) -> None:
+def test_reasoning_reaches_the_card(collect, endpoint):
     endpoint.plan = lambda *_: (200, answer(10, reasoning_content="y" * 4))
     _, result = collect()
     assert result["reasoning_tokens"] == 40 * 8
@@ -329,9 +310,7 @@ def test_reasoning_reaches_the_card(collect: Training, endpoint: FakeEndpoint) -
         ('{"text": "a"}\n', "no column 'prompt'"),
     ],
 )
-def test_bad_prompts_are_one_line_and_ask_nothing(
-    refused: Refused, endpoint: FakeEndpoint, prompts: Path, out: Path, table: str, message: str
-) -> None:
+def test_bad_prompts_are_one_line_and_ask_nothing(refused, endpoint, prompts, out, table, message):
     prompts.write_text(table)
     assert message in refused()
     assert not endpoint.asked
@@ -346,18 +325,14 @@ def test_bad_prompts_are_one_line_and_ask_nothing(
         ("card.yaml", "path: other.parquet\n", "describes another table"),
     ],
 )
-def test_files_of_others_are_left_alone(
-    refused: Refused, out: Path, name: str, content: str, message: str
-) -> None:
+def test_files_of_others_are_left_alone(refused, out, name, content, message):
     out.parent.mkdir()
     out.with_name(name).write_text(content)
     assert message in refused()
     assert [(path.name, path.read_text()) for path in out.parent.iterdir()] == [(name, content)]
 
 
-def test_without_json_the_counts_are_told_in_words(
-    endpoint: FakeEndpoint, prompts: Path, out: Path, capsys: Capture
-) -> None:
+def test_without_json_the_counts_are_told_in_words(endpoint, prompts, out, capsys):
     *arguments, last = command(endpoint.url, prompts, out)[3:]
     assert last == "--json"
     assert main(arguments) == 0

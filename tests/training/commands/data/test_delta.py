@@ -1,18 +1,15 @@
 """`delta`: how far the answers to one prompt differ in length."""
 
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from training.__main__ import main
 
-Capture = pytest.CaptureFixture[str]
-
 
 @pytest.fixture
-def table(tmp_path: Path) -> str:
+def table(tmp_path):
     """Three prompts with answers that vary by .1, .2 and .5, and one prompt asked once."""
     lengths = {"a": [90, 100, 95], "b": [80, 100, 100], "c": [100, 200, 150], "once": [7]}
     rows = [{"prompt": p, "output_tokens": n} for p, many in lengths.items() for n in many]
@@ -21,7 +18,7 @@ def table(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_delta_is_what_a_part_of_the_prompts_stays_within(table: str, capsys: Capture) -> None:
+def test_delta_is_what_a_part_of_the_prompts_stays_within(table, capsys):
     assert main(["delta", "--data", table, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["delta"] == pytest.approx(0.2)
@@ -30,7 +27,7 @@ def test_delta_is_what_a_part_of_the_prompts_stays_within(table: str, capsys: Ca
     assert "delta              0.200, of half of the prompts" in capsys.readouterr().out
 
 
-def test_answers_that_were_given_once_tell_nothing(tmp_path: Path, capsys: Capture) -> None:
+def test_answers_that_were_given_once_tell_nothing(tmp_path, capsys):
     path = tmp_path / "logs.csv"
     path.write_text("prompt,output_tokens\na,1\nb,2\n")
     assert main(["delta", "--data", str(path)]) == 2

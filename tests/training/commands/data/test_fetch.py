@@ -1,16 +1,13 @@
 """The `fetch` command: what it builds, leaves out and prints."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from training.__main__ import main
 
 
-def test_sets_are_built_with_their_licences_and_found_again(
-    git_host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sets_are_built_with_their_licences_and_found_again(git_host, tmp_path, capsys):
     place = ["--out", str(tmp_path), "--mirror", git_host]
     assert main(["fetch", "arena-hard", "gpteacher-gpt4", *place, "--json"]) == 0
     sets = json.loads(capsys.readouterr().out)["sets"]
@@ -30,9 +27,7 @@ def test_sets_are_built_with_their_licences_and_found_again(
         (["gpteacher-gpt4", "--mirror", "file:///nowhere"], "check the network"),
     ],
 )
-def test_what_cannot_be_fetched_is_one_line(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_fetched_is_one_line(arguments, message, tmp_path, capsys):
     assert main(["fetch", *arguments, "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.splitlines()[-1].startswith("error: ")
