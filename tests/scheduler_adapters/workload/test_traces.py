@@ -7,9 +7,7 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import DataError
-from lengthwise.tables.options import TraceOptions
 from scheduler_adapters.workload.traces import read_trace
-from tests.lengthwise.tables import logs
 
 
 def written(folder: Path, text: str) -> Path:
@@ -90,31 +88,3 @@ def test_a_missing_class_is_no_class(tmp_path):
     columns = {"prompt_tokens": [5, 6], "output_tokens": [7, 8], "user_class": ["paying", None]}
     pd.DataFrame(columns).to_parquet(path := tmp_path / "trace.parquet")
     assert read_trace(path).user_class.tolist() == ["paying", ""]
-
-
-@pytest.mark.parametrize(
-    ("rows", "output_tokens", "arrival_s"),
-    [
-        (logs.OPENAI, [10, 20, 30, 40], [0, 2.5, 2.5, 5]),
-        (logs.LITELLM, [12, 30], [0, 1]),
-        (logs.LANGFUSE, [11, 30], [0, 1.75]),
-    ],
-)
-def test_a_log_is_a_trace(tmp_path, rows, output_tokens, arrival_s):
-    requests = read_trace(logs.write_lines(tmp_path / "log.jsonl", rows))
-    assert requests.output_tokens.tolist() == output_tokens
-    assert requests.arrival_s.tolist() == arrival_s
-    assert (requests.prompt_tokens > 0).all()
-
-
-def test_columns_may_be_named_and_bad_rows_left_out(tmp_path):
-    rows = [{"in": {"n": 5 + n}, "out": n or "x", "when": 1.7e9 + n} for n in (2, 3, 0)]
-    path = logs.write_lines(tmp_path / "trace", rows)
-    names = {"prompt_tokens_column": "in.n", "length_column": ("out",), "arrival_column": "when"}
-    with pytest.raises(DataError, match=r"row 2: output_tokens is no whole number"):
-        read_trace(path, TraceOptions(**names))
-    requests = read_trace(path, TraceOptions(**names, on_bad_rows="skip"))
-    assert requests.prompt_tokens.tolist() == [7, 8]
-    assert requests.arrival_s.tolist() == [0, 1]
-    with pytest.raises(DataError, match=r"no column 'no'; .* give --length-column COLUMN"):
-        read_trace(path, TraceOptions(**names | {"length_column": ("no",)}))
