@@ -28,8 +28,7 @@ def tau_b(x: ArrayLike, y: ArrayLike) -> float:
     # Pairs tied on both sides are among those of either side.
     tied = tied_x + tied_y - _tied_pairs(np.cumsum(is_new))
     balance = pairs - tied - 2 * _inversions(both % levels_y)
-    tau = balance / math.sqrt(pairs - tied_x) / math.sqrt(pairs - tied_y)
-    return min(1.0, max(-1.0, tau))
+    return min(1.0, max(-1.0, balance / math.sqrt(pairs - tied_x) / math.sqrt(pairs - tied_y)))
 
 
 def figure_text(value: float | None, form: str = ".3f") -> str:

@@ -82,8 +82,7 @@ class PromptTokenizer:
         prompts = [self.kept(prompt) for prompt in prompts]
         starts = [self._prefix(prompt, chars) for prompt in prompts]
         # Even for one prompt: unlike `encode`, this releases the interpreter lock.
-        encodings = self._tokenizer.encode_batch_fast(starts)
-        return list(map(self._finish, prompts, starts, encodings))
+        return list(map(self._finish, prompts, starts, self._tokenizer.encode_batch_fast(starts)))
 
     def _finish(self, prompt: str, start: str, encoding: Encoding) -> TokenizedPrompt:
         """Lengthen the start of the prompt until it holds more tokens than are kept."""

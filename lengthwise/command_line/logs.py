@@ -22,8 +22,7 @@ class TextFormatter(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:
-        trace = super().formatException(ei)
-        return "\n".join(f"  {printable(line)}" for line in trace.split("\n"))
+        return "\n".join(f"  {printable(line)}" for line in super().formatException(ei).split("\n"))
 
 
 class JsonFormatter(logging.Formatter):

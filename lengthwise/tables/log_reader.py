@@ -200,8 +200,7 @@ class LogReader:
             given = [f"{OPTIONS.get(name, LENGTH)} COLUMN" for name in missing.values()]
             more = "".join(_MORE.get(name, "") for name in missing.values())
             advice = f"; give {' '.join(dict.fromkeys(given))}{more}"
-            text = no_column(list(missing), _leaves(rows[0]), advice)
-            raise DataError(text, path=path)
+            raise DataError(no_column(list(missing), _leaves(rows[0]), advice), path=path)
         every_path = (*chain(*paths.values()), *known.answered, *known.no_load)
         if known is TABLE and rows:
             read = {path.partition(".")[0] for path in every_path} | set(every_path)

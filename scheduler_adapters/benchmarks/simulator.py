@@ -118,10 +118,9 @@ def chat_requests(count: int, rate_per_s: float) -> Requests:
     """Poisson arrivals with lengths like a chat trace: means 1,150 prompt and 215 output tokens."""
     random = np.random.default_rng((0, LENGTH_STREAM))
     prompt_tokens = np.clip(random.lognormal(6.6, 0.95, count), 1, 3500).astype(np.int64)
-    output_tokens = np.clip(random.lognormal(5.1, 0.72, count), 1, 590).astype(np.int64)
     return make_requests(
         prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
+        output_tokens=np.clip(random.lognormal(5.1, 0.72, count), 1, 590).astype(np.int64),
         arrival_s=poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=0),
     )
 
@@ -195,8 +194,7 @@ def format_figures(figures: dict[str, object]) -> str:
     """The figures as lines for a terminal."""
     lines = []
     for key, value in figures.items():
-        parts = value if isinstance(value, dict) else {"": value}
-        for name, number in parts.items():
+        for name, number in (value if isinstance(value, dict) else {"": value}).items():
             label = f"{key}.{name}" if name else key
             lines.append(f"{label:32} {number:>12{'' if isinstance(number, str) else ','}}")
     return "\n".join(lines)

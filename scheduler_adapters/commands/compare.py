@@ -99,8 +99,7 @@ class CompareConfig(SearchConfig):
         """Conditions of all runs."""
         arrivals = self.arrivals_text(self.rate_per_s, requests)
         if self.rates_per_s:
-            rates = ", ".join(f"{rate:g}" for rate in self.rates_per_s)
-            arrivals = f"{self.process} at {rates}/s"
+            arrivals = f"{self.process} at {', '.join(f'{rate:g}' for rate in self.rates_per_s)}/s"
         return self.conditions(arrivals, len(requests)) + "."
 
 

@@ -82,8 +82,7 @@ def profile(config: ProfileConfig) -> None:
         print(json.dumps(about))
         return
     timed = [name for name in ("latency_s", "eager_s") if name in table]
-    medians = table.groupby("prompt_tokens")[timed].median()
-    print(text_of(medians.reset_index()))
+    print(text_of(table.groupby("prompt_tokens")[timed].median().reset_index()))
     print(f"{about['peak_flop_per_s']:.3g} FLOP/s; samples in {config.out}; fit them by")
     print(f"python -m training calibrate --samples {config.out}")
 

@@ -142,8 +142,7 @@ def _rows(tables: list[dict[str, Any]], experiment: type) -> Iterator[Row]:
         for own in table.get("each", [{}]):
             whole = {name: value for name, value in table.items() if name != "each"} | own
             arguments = {name: value for name, value in whole.items() if name not in known}
-            texts = {name: whole[name] for name in known & whole.keys()}
-            row = Row(**texts, arguments=arguments)
+            row = Row(**{name: whole[name] for name in known & whole.keys()}, arguments=arguments)
             for measure, given in row.calls().values():
                 signature(getattr(experiment, measure)).bind(None, **given)
             for case in row.cases.values():

@@ -98,8 +98,7 @@ class Phasor(Placement):
         freeness = self.freeness
         fitting = with_room(request, self._serving("decode", instances))
         if not fitting:
-            output_tokens = request.expected_tokens(freeness.output_tokens)
-            freeness.waits(request.context_tokens + output_tokens)
+            freeness.waits(request.context_tokens + request.expected_tokens(freeness.output_tokens))
             return None
         freeness.waits(None)
         return min(fitting, key=partial(self._order, "decode")).instance_id

@@ -132,8 +132,7 @@ class Splitwise(Placement):
         return "both" if number in self.mixed else self.home[number]
 
     def _blocks(self, request: RequestView, view: InstanceView) -> int:
-        output_tokens = request.expected_tokens(self.output_tokens)
-        return view.blocks_of(request.prompt_tokens + output_tokens)
+        return view.blocks_of(request.prompt_tokens + request.expected_tokens(self.output_tokens))
 
     def _free_blocks(self, view: InstanceView) -> int:
         return view.unclaimed_blocks - self.assigned_blocks[view.instance_id]

@@ -60,8 +60,7 @@ class PromptMaker:
 
     def lognormal(self, num: int, mean_tokens: float = 34.0) -> list[str]:
         """`num` different prompts whose lengths are lognormal with about that mean."""
-        mu = np.log(mean_tokens) - SIGMA**2 / 2
-        lengths = np.rint(self._random.lognormal(mu, SIGMA, num))
+        lengths = np.rint(self._random.lognormal(np.log(mean_tokens) - SIGMA**2 / 2, SIGMA, num))
         return [self.of_length(int(n)) for n in np.clip(lengths, 4, self._max_tokens)]
 
     def uniform(self, num: int, low: int, high: int) -> list[str]:

@@ -27,8 +27,7 @@ def _load_messages() -> dict[str, Any]:
     serialized = (files("scoring_service.proto") / "open_inference.desc").read_bytes()
     described = descriptor_pb2.FileDescriptorSet.FromString(serialized)
     # A client of the protocol in this process uses the default pool.
-    pool = descriptor_pool.DescriptorPool()
-    kinds = message_factory.GetMessages(described.file, pool=pool)
+    kinds = message_factory.GetMessages(described.file, pool=descriptor_pool.DescriptorPool())
     return {kind.DESCRIPTOR.name: kind for kind in kinds.values()}
 
 

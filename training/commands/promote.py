@@ -67,8 +67,7 @@ def _promote(options: PromoteOptions) -> dict[str, Any]:
             verdict = Promotion(False, f"not compared: {error}")
         if verdict.promoted or options.force:
             by = "gate" if verdict.promoted else "hand"
-            tags = {"verdict": verdict.reason, "promoted_by": by}
-            store.promote(name, str(chosen.version), tags)
+            store.promote(name, str(chosen.version), {"verdict": verdict.reason, "promoted_by": by})
     return result | {
         "champion": verdict.promoted or options.force,
         "forced": options.force and not verdict.promoted,

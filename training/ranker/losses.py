@@ -49,8 +49,7 @@ def listmle_loss(scores_B: Tensor, lengths_B: Tensor) -> Tensor:
     Source: Xia et al. 2008, Listwise Approach to Learning to Rank, section 4.3.
     """
     ordered = scores_B[torch.argsort(lengths_B, descending=True, stable=True)]
-    rest = torch.logcumsumexp(ordered.flip(0), dim=0).flip(0)
-    return (rest - ordered).mean()
+    return (torch.logcumsumexp(ordered.flip(0), dim=0).flip(0) - ordered).mean()
 
 
 def l1_loss(scores_B: Tensor, lengths_B: Tensor) -> Tensor:

@@ -69,8 +69,7 @@ def gpteacher(files: Files) -> Iterator[Row]:
     for path, place in files.items():
         subset = path.partition("/")[0].lower()
         for item in _json(place):
-            prompt = _instruction(item).strip()
-            yield {"subset": subset, "prompt": prompt, "text": item["response"]}
+            yield {"subset": subset, "prompt": _instruction(item).strip(), "text": item["response"]}
 
 
 def alpaca_davinci(files: Files) -> Iterator[Row]:
@@ -101,8 +100,7 @@ def arena_hard(files: Files) -> Iterator[Row]:
             item = json.loads(line)
             key = {"question_id": item["question_id"]}
             if name == "question.jsonl":
-                prompt = item["turns"][0]["content"]
-                yield key | {"prompt": prompt, "cluster": item["cluster"]}
+                yield key | {"prompt": item["turns"][0]["content"], "cluster": item["cluster"]}
             else:
                 text = item["choices"][0]["turns"][0]["content"]
                 yield key | {"model": Path(path).stem, "text": text}

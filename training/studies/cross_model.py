@@ -61,8 +61,7 @@ def main(options: CrossModelOptions, output: OutputOptions) -> None:
       python -m training cross-model --out mlruns/cross --bundle mlruns/multi/bundle
     """
     lengths = read_lengths(options.dataset, options.data_dir)
-    chosen = spread(lengths, options.models)
-    result = matrices(chosen, lengths)
+    result = matrices(spread(lengths, options.models), lengths)
     if options.bundle is not None:
         bundle = ModelBundle.load(options.bundle)
         result["bundle"] = of_bundle(bundle, lengths, options.dataset)

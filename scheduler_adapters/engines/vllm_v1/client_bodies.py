@@ -127,11 +127,9 @@ def parse(content: bytes, required: tuple[str, ...] = ()) -> dict[str, Any] | No
         return None
     if not isinstance(body, dict) or (required and not body.keys() & set(required)):
         return None
-    params = body.get("sampling_params")
-    if "sampling_params" in required and not isinstance(params, dict):
+    if "sampling_params" in required and not isinstance(body.get("sampling_params"), dict):
         return None
-    is_usable = all(each is None or isinstance(each, dict) for each in _places(body))
-    return body if is_usable else None
+    return body if all(each is None or isinstance(each, dict) for each in _places(body)) else None
 
 
 def own_hints(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -437,8 +437,7 @@ class AsyncRankScheduler(RankMixin, AsyncScheduler):  # type: ignore[misc]
 
 def scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> RankScheduler | AsyncRankScheduler:
     """Make the synchronous or the asynchronous scheduler, as vLLM is configured."""
-    is_async = vllm_config.scheduler_config.async_scheduling
-    made = AsyncRankScheduler if is_async else RankScheduler
+    made = AsyncRankScheduler if vllm_config.scheduler_config.async_scheduling else RankScheduler
     return made(*args, vllm_config=vllm_config, **kwargs)
 
 

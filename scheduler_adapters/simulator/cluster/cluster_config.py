@@ -69,10 +69,9 @@ class ClusterConfig(InstanceConfig):
         if self.prefill_instances is None:
             return None
         prefill, elastic = self.prefill_instances, self.elastic_instances
-        decode = self.instances - prefill - elastic
         pools: list[tuple[Role, int]] = [
             ("prefill", prefill),
-            ("decode", decode),
+            ("decode", self.instances - prefill - elastic),
             ("both", elastic),
         ]
         return [role for role, number in pools for _ in range(number)]

@@ -89,8 +89,7 @@ def _emit_placed(requests, lanes, growing, limits, decoding, state, runs):
     for row in decoding:
         request = requests[row]
         if state.tick in (request.placed_tick, lanes[request.lane].placed_tick):
-            last_tick = max(request.own_tick, state.common_tick)
-            _extend_run(runs, request, row, last_tick, state.tick)
+            _extend_run(runs, request, row, max(request.own_tick, state.common_tick), state.tick)
             request.own_tick = state.tick
             request.context += 1
             lanes[request.lane].context += 1
