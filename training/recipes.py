@@ -13,7 +13,7 @@ from training.config import (
     TrainConfig,
 )
 
-_FRAMED: Final = 0.0
+_FRAMED: Final = 0.3
 RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
     "demo": (
         "4,000 Alpaca prompts x Vicuna-7B lengths, 2 epochs: minutes on two CPU cores.",
