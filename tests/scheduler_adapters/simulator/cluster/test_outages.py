@@ -57,6 +57,18 @@ def test_what_a_dying_instance_loses_is_placed_again_and_keeps_its_tokens():
     assert placement.shown == [(0, 1), (1,), (1,)]
 
 
+@pytest.mark.parametrize("dies", [0, 1])
+@pytest.mark.parametrize("how", ["copy", "live"])
+def test_a_request_between_two_instances_is_lost_with_either(how, dies):
+    move = Move(request_id="a", to=1, how=how)
+    run = run_of(Outage(instance=dies, at_s=3.5, until_s=3.6), placement=First(move))
+    assert not run.migrations
+    assert run.num_aborted == (how == "live")
+    # One that still decodes in its source loses nothing with its destination.
+    assert run.num_replaced[0] == (how == "copy" or dies == 0)
+    assert np.isfinite(run.timeline.finished_s).all()
+
+
 @pytest.mark.parametrize("change", [Move(request_id="a", to=1), SetRole(instance=1, role="both")])
 def test_a_dead_instance_that_is_named_is_an_invalid_decision(change):
     with pytest.raises(InvalidDecision, match=r"name one of the views|name an instance"):
