@@ -123,8 +123,7 @@ class ModelBundle:
         for name, expected in manifest.files.items():
             if not (folder / name).is_file():
                 raise BundleError(f"{folder} lacks {name}; export the bundle again")
-            actual = sha256_of(folder / name)
-            if actual != expected:
+            if (actual := sha256_of(folder / name)) != expected:
                 raise BundleError(
                     f"{folder / name} is damaged (SHA-256 {actual[:12]}..., the manifest says "
                     f"{expected[:12]}...); export the bundle again"

@@ -186,8 +186,7 @@ def _as_options(
     """Return the arguments as `--field=value` words, which are unambiguous to the parser."""
     words, options, loose = deque(arguments), list[str](), list[str]()
     while words:
-        word = words.popleft()
-        if word == "--":
+        if (word := words.popleft()) == "--":
             loose.extend(words)
             break
         if word in HELP:

@@ -231,8 +231,7 @@ class LogReader:
     def _plan(self, row: Mapping[str, Any]) -> _Plan:
         """Return the ways to each field in rows of the shape of this one."""
         shape = shape_of(row, self.inner)
-        found = self.plans.get(shape)
-        if found is None:
+        if (found := self.plans.get(shape)) is None:
             if len(self.plans) >= _MOST_SHAPES:
                 self.plans.clear()
             fields = {name: _ways(row, paths) for name, paths in self.fields.items()}
@@ -385,8 +384,7 @@ class LogReader:
             return _LeftOut("a copy of an earlier row")
         self.seen.add(whole)
         if self.known is TABLE:
-            own = hash(str(identity))
-            if own in self.ids:
+            if (own := hash(str(identity))) in self.ids:
                 return f"request_id is repeated ({str(identity)[:40]!r}; each request has its own)"
             self.ids.add(own)
         return None

@@ -231,8 +231,7 @@ def stability_bounds(config: SearchConfig, loaded: Requests) -> list[float]:
     tiles, rates = tiles_of(instance.latency, config.profile), []
     for _, requests in _seeded(config, loaded):
         lengths = np.array([requests.prompt_tokens, requests.output_tokens])
-        served = lengths[:, ~instance.cannot_hold(*lengths)]
-        if served.size:
+        if (served := lengths[:, ~instance.cannot_hold(*lengths)]).size:
             rates.append(len(requests) / served.shape[1] / tiles.mean_work_s(*served))
     return rates
 

@@ -96,8 +96,7 @@ def measure(config: ProfileConfig) -> pd.DataFrame:
         config.shape, device, max_tokens=max(config.prompt_tokens), seed=config.seed
     )
     _attend_without_mask(model)
-    rows = list(_samples(model, device, config))
-    if not rows:
+    if not (rows := list(_samples(model, device, config))):
         raise ConfigError(
             f"not one prompt of {min(config.prompt_tokens)} tokens fits on {device}; "
             "use shorter ones"

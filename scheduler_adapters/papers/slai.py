@@ -129,8 +129,7 @@ class SlaiExperiment(Experiment):
 
 def trace_lengths() -> Requests:
     """Return the authors' lengths, or log-normal ones with the same medians and 90% quantiles."""
-    trace = recorded(TRACE, read_trace)
-    if trace is not None:
+    if (trace := recorded(TRACE, read_trace)) is not None:
         return trace
     random = np.random.default_rng((0, LENGTH_STREAM))
     prompt = random.lognormal(np.log(1730), np.log(5696 / 1730) / 1.2816, 30_000)

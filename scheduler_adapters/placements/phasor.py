@@ -96,8 +96,7 @@ class Phasor(Placement):
     ) -> InstanceId | None:
         """The decode instance with the highest Phi among those with blocks for the context."""
         freeness = self.freeness
-        fitting = with_room(request, self._serving("decode", instances))
-        if not fitting:
+        if not (fitting := with_room(request, self._serving("decode", instances))):
             freeness.waits(request.context_tokens + request.expected_tokens(freeness.output_tokens))
             return None
         freeness.waits(None)

@@ -55,8 +55,7 @@ class Splitwise(Placement):
     ) -> InstanceView | None:
         """Return an instance that accepts the prompt; else a token instance becomes mixed."""
         for pool in (self._pool("prefill", views), self._pool("both", views)):
-            view = min(pool, key=_pending, default=None)
-            if view is not None:
+            if (view := min(pool, key=_pending, default=None)) is not None:
                 tokens = view.prefill_tokens + request.prompt_tokens
                 if not view.prefill_tokens or tokens <= self.max_pending_tokens:
                     return view
@@ -69,8 +68,7 @@ class Splitwise(Placement):
         self, request: RequestView, views: Sequence[InstanceView]
     ) -> InstanceView | None:
         """Return an instance with room; else a prompt instance becomes mixed."""
-        view = self._holding(request, views)
-        if view is None:
+        if (view := self._holding(request, views)) is None:
             view = max(self._pool("prefill", views), key=self._free_blocks, default=None)
             if view is not None:
                 self.mixed.add(view.instance_id)
@@ -142,8 +140,7 @@ class Splitwise(Placement):
         self.assigned_blocks[token] += blocks
 
     def _forget(self, request_id: str) -> tuple[InstanceId, InstanceId, int] | None:
-        found = self.assigned.pop(request_id, None)
-        if found is not None:
+        if (found := self.assigned.pop(request_id, None)) is not None:
             self.assigned_blocks[found[1]] -= found[2]
         return found
 

@@ -62,8 +62,7 @@ class Planner(Generic[Item]):
             if self.residents.has_momentary:
                 self.residents.rank_momentary()
             evicted = set[int]()
-            plan = self._fill(self._budget, evicted)
-            if not plan.num_tokens:
+            if not (plan := self._fill(self._budget, evicted)).num_tokens:
                 # The engine must not stall because of a rule: work that can run does.
                 plan = self._fill(self._make_budget(UNLIMITED), evicted)
         return plan
@@ -211,8 +210,7 @@ class Planner(Generic[Item]):
             return True
         is_new = item in step.seated
         left = self._view.need(item)[0] if is_new else self.residents.left_to_prefill(item)
-        chunk = step.budget.chunk(left)
-        if not chunk:
+        if not (chunk := step.budget.chunk(left)):
             return False
         if is_new:
             step.admitted.append(item)

@@ -124,10 +124,12 @@ class Ranker:
             priority=priority if self._by_priority else None,
             thinking_over=self.ends_prompt_thinking(prompt),
         )
-        if tracked.view.score is None and key is not None:
-            late = self.late_scores.expect(key, tracked)
-            if late is not None:
-                self._use_late(tracked, late)
+        if (
+            tracked.view.score is None
+            and key is not None
+            and (late := self.late_scores.expect(key, tracked)) is not None
+        ):
+            self._use_late(tracked, late)
         self._median.arrived(tracked.view)
         self.load.num_waiting += 1  # until the next step counts anew
         if self.shares is not None:
@@ -286,8 +288,7 @@ class RankOrder(Generic[Item]):
 
     def remove(self, number: int) -> Item | None:
         """Remove and return the item with this receive number; None if it is not here."""
-        entry = self._by_number.pop(number, None)
-        if entry is None:
+        if (entry := self._by_number.pop(number, None)) is None:
             return None
         # Most removals are of the first item: no search.
         del self.entries[0 if self.entries[0] is entry else bisect_left(self.entries, entry)]

@@ -105,8 +105,7 @@ class StepBudget:
 
     def place_prefill(self, tokens: int) -> int:
         """Put a `chunk` of `tokens` into the step; return its tokens, 0 for none."""
-        chunk = self.chunk(tokens)
-        if chunk:
+        if chunk := self.chunk(tokens):
             self.tokens -= self.cost(chunk) if self.padded_tokens else chunk
             self.num_prefills += 1
             if chunk > self.longest:
@@ -143,8 +142,7 @@ def fewest_victims(
             eviction of each and all before it; read only while blocks are missing.
     """
     victims: list[Item] = []
-    missing = -free_blocks
-    if missing > 0:
+    if (missing := -free_blocks) > 0:
         for victim, freed_blocks in worse:
             victims.append(victim)
             if freed_blocks >= missing:

@@ -165,8 +165,7 @@ class ServiceShares:
     def waits(self, view: RequestView) -> None:
         """Count a request that has arrived, or that waits again without its blocks."""
         self.refresh()
-        charge = self._charges.get(view.number)
-        if charge is None:
+        if (charge := self._charges.get(view.number)) is None:
             group = self._member(self._all, view.user_class)
             charge = _Charge(self._member(group, view.client), view)
             self._charges[view.number] = charge

@@ -105,8 +105,7 @@ class TokenClock(EngineObserver):
 
     def withdrawn(self, request: RequestView, now_s: float) -> None:
         self._queued_s.pop(request.request_id, None)
-        slot = self._slots.pop(request.request_id, None)
-        if slot is not None:
+        if (slot := self._slots.pop(request.request_id, None)) is not None:
             self._free.append(slot)
             self._newest_ids = None
 

@@ -14,13 +14,11 @@ def data_file(relative: str) -> Path:
 
     Raises ConfigError without a folder, and DataError for a file that the folder lacks.
     """
-    folder = os.environ.get(ENVIRONMENT)
-    if not folder:
+    if not (folder := os.environ.get(ENVIRONMENT)):
         raise ConfigError(
             f"measured data is needed ({relative}) but no folder is named; set ${ENVIRONMENT}"
         )
-    path = Path(folder) / relative
-    if not path.exists():
+    if not (path := Path(folder) / relative).exists():
         advice = f"point ${ENVIRONMENT} at the folder that holds {relative.partition('/')[0]}/"
         raise DataError(f"no such file or folder; {advice}", path=path)
     return path

@@ -74,8 +74,7 @@ def _scored(table: pd.DataFrame, scorer: PromptScorer, path: str) -> pd.DataFram
     prompts = table["prompt"].fillna("").tolist()
     log.info("scoring %d prompts", len(prompts))
     scored = scorer.score_prompts(prompts)
-    num_unscored = int(np.isnan(scored.values).sum())
-    if num_unscored == len(prompts):
+    if (num_unscored := int(np.isnan(scored.values).sum())) == len(prompts):
         advice = "check the ranker, or use other --scores"
         raise ScoringError(f"not one of the {len(prompts)} prompts of {path} has a score; {advice}")
     if num_unscored:

@@ -52,8 +52,7 @@ def to_status(error: ScoringError) -> status_pb2.Status:
 def from_status(status: status_pb2.Status) -> ScoringError:
     """Return the error of any status that a gRPC peer may send: the inverse of `to_status`."""
     code = _CODE_BY_NUMBER.get(status.code, grpc.StatusCode.UNKNOWN)
-    kind = ERROR_OF.get(code, ScoringError)
-    if kind is ServiceOverloaded:
+    if (kind := ERROR_OF.get(code, ScoringError)) is ServiceOverloaded:
         return ServiceOverloaded(status.message, retry_after_s=_retry_after_s(status))
     if kind is ScoringError:
         return ScoringError(f"{code.name}: {status.message}")

@@ -104,8 +104,7 @@ def check_golden(golden: Mapping[str, float], actual: Sequence[float], precision
                 "the model or its tokenizer is not the one that was exported: export again"
             )
         return
-    tau = tau_b(actual, expected)
-    if not tau >= MIN_TAU_B:
+    if not (tau := tau_b(actual, expected)) >= MIN_TAU_B:
         raise BundleError(
             f"golden prompts are in another order (tau_b {tau}, at least {MIN_TAU_B} is needed); "
             "serve fp32 or export again"

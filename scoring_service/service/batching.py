@@ -205,8 +205,7 @@ class MicroBatcher:
                 self._num_waking -= is_woken
                 if group:
                     self._note_pace(group)
-                group = self._next_group(ended)
-                if not group:
+                if not (group := self._next_group(ended)):
                     self._free += 1
                     self._idle_runners.append(awake)
             if group:

@@ -57,8 +57,7 @@ def label_prompts(
     """
     grouped: dict[tuple[str, str], list[PromptResponse]] = {}
     for record in records:
-        length = getattr(record, label)
-        if length is None:
+        if (length := getattr(record, label)) is None:
             raise DataError(f"the data has no {label}; map that column, or choose another label")
         if length > 0:
             grouped.setdefault((record.key, record.model), []).append(record)

@@ -121,7 +121,6 @@ def write_models(
     taus = [
         tau_b(onnx_scores(OnnxScorer(folder / name), val_ids), val_lengths) for name in (FP32, INT8)
     ]
-    drop = taus[0] - taus[1]
-    if not drop <= max_tau_b_drop:
+    if not (drop := taus[0] - taus[1]) <= max_tau_b_drop:
         (folder / INT8).unlink()
     return parity | {"int8_val_tau_b_drop": drop}

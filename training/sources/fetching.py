@@ -67,8 +67,7 @@ def count_tokens(texts: Sequence[str]) -> list[int]:
 
 
 def _there(folder: Path) -> dict[str, Any] | None:
-    path = folder / CARD
-    if not path.is_file():
+    if not (path := folder / CARD).is_file():
         return None
     card = read_card(str(path))
     for table in (card, card.prompts):

@@ -93,8 +93,7 @@ def arena_hard(files: Files) -> Iterator[Row]:
     Left out: the repository's own models, and one whose file is cut off.
     """
     for path, place in files.items():
-        name = Path(path).name
-        if name.startswith(("krikri", "yi-1.5-34b")):
+        if (name := Path(path).name).startswith(("krikri", "yi-1.5-34b")):
             continue
         for line in filter(bytes.strip, place.read_bytes().split(b"\n")):
             item = json.loads(line)

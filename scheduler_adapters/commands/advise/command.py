@@ -110,8 +110,7 @@ class AdviseConfig(TraceOptions):
     @property
     def profile(self) -> str:
         """MODEL@GPU, with the file of recorded steps."""
-        names = [name for name in GPUS if f"{name}-".startswith(f"{self.gpu}-")]
-        if not names:
+        if not (names := [name for name in GPUS if f"{name}-".startswith(f"{self.gpu}-")]):
             raise ConfigError(f"gpu is {self.gpu!r}; use one of {', '.join(GPUS)}")
         return f"{self.model}@{names[0]}" + (f":affine={self.fit}" if self.fit else "")
 

@@ -158,8 +158,7 @@ def attached(
         return content[:at] + ours + b"," + content[at:]
     holder, name = (body["sampling_params"], "extra_args") if path == GENERATE else (body, XARGS)
     carried = holder.get(name) or {}
-    new = {key: value for key, value in added.items() if key not in carried}
-    if new:
+    if new := {key: value for key, value in added.items() if key not in carried}:
         holder[name] = carried | new
     return json.dumps(body).encode() if new or is_changed else content
 

@@ -111,8 +111,7 @@ class VllmMemory(EngineView[Request]):
         """Return the cached prefix of a waiting request: (blocks per group, tokens)."""
         if not self._manager.enable_caching or item.skip_reading_prefix_cache:
             return self._no_blocks, 0
-        hit = self._hits.get(item.request_id)
-        if hit is None:
+        if (hit := self._hits.get(item.request_id)) is None:
             # The last token is always computed: its output is the next one.
             most = item.num_tokens - 1
             blocks, tokens, _ = self._coordinator.find_longest_cache_hit(item.block_hashes, most)

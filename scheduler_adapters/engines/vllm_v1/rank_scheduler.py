@@ -340,8 +340,7 @@ class VllmView(VllmMemory):
     def loaded(self) -> Sequence[Request]:
         # A session between two turns, or what a KV connector has loaded. vLLM serves them before
         # all waiting requests, lest they starve each other of blocks.
-        holders = self._scheduler._lengthwise_holders.queue
-        if not holders:
+        if not (holders := self._scheduler._lengthwise_holders.queue):
             return ()
         done = self._scheduler.finished_recving_kv_req_ids
         return [one for one in holders if one.status in _READY or one.request_id in done]

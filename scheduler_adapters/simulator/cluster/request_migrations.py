@@ -275,8 +275,7 @@ class RequestMigrations:
         while self.prefilled:
             migration = self.prefilled[0]
             view = migration.state.view
-            chosen = self.calls.ask("at_prefill_end", view, migration.source)
-            if chosen is None:
+            if (chosen := self.calls.ask("at_prefill_end", view, migration.source)) is None:
                 return
             self.calls.check(chosen, view)
             self.prefilled.popleft()

@@ -243,8 +243,7 @@ class KvMemory:
     def _worse_than(self, best: RequestState) -> Iterator[tuple[RequestState, int]]:
         """Yield the residents that `best` may evict, worst first, and the blocks freed so far."""
         assert best.rank is not None
-        limit = best.rank.evict_key
-        if limit is None:
+        if (limit := best.rank.evict_key) is None:
             return
         worse, freed_blocks = [], 0
         for row, request in self.residents.items():

@@ -250,8 +250,7 @@ class RankedRequests:
             self._join(request)
 
     def _level(self, number: int) -> PriorityLevel:
-        level = self.level_of.get(number)
-        if level is None:
+        if (level := self.level_of.get(number)) is None:
             level = self.level_of[number] = PriorityLevel(number)
             insort(self.levels, level, key=attrgetter("number"))
         return level

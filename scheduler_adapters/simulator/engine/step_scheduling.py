@@ -59,8 +59,7 @@ class StepScheduler:
                 self._place_decodes(level)
             for _, row in level.prefills:
                 request = requests[row]
-                chunk = budget.place_prefill(request.prefill_left)
-                if not chunk:
+                if not (chunk := budget.place_prefill(request.prefill_left)):
                     break
                 step.chunks.append((request, chunk))
             if level.waiting and not admission_closed:
@@ -92,8 +91,7 @@ class StepScheduler:
             if step.budget.takes_decodes():
                 self._walk_decodes(level)
             return
-        room = step.budget.place_decodes(level.count)
-        if room == level.count:
+        if (room := step.budget.place_decodes(level.count)) == level.count:
             load.used_blocks += growth
             step.batches += level.batches
         elif room:
@@ -139,8 +137,7 @@ class StepScheduler:
             alike: dict[tuple[int, float], DecodeBatch] = {}
             for batch in list(self.split_levels.pop().batches):
                 what = id(batch.rank), batch.rank_until - batch.counter
-                first = alike.setdefault(what, batch)
-                if first is not batch:
+                if (first := alike.setdefault(what, batch)) is not batch:
                     alike[what] = self.ranked.merge(first, batch)
 
     def _split(self, batch: DecodeBatch, chosen: list[RequestState]) -> DecodeBatch:

@@ -89,7 +89,6 @@ def kv_blocks(name: str, model: ModelFacts, gpu: GpuFacts, *, num_gpus: int = 1)
     free_bytes = (
         num_gpus * (gpu.memory_bytes * _MEMORY_FRACTION - _ACTIVATION_BYTES) - model.weights_bytes
     )
-    blocks = int(free_bytes // (model.kv_bytes_per_token * BLOCK_TOKENS))
-    if blocks < 1:
+    if (blocks := int(free_bytes // (model.kv_bytes_per_token * BLOCK_TOKENS))) < 1:
         raise ConfigError(f"the weights of {name!r} leave no room for KV; use a larger GPU")
     return blocks
