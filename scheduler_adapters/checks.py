@@ -228,13 +228,12 @@ def _workloads() -> dict[str, tuple[Requests, Instance]]:
     # Copies take no time, so that no step waits for one and the laws hold for all policies.
     host = HostLink(kv_bytes_per_token=1, bytes_per_s=1e18)
     roomy = Instance(latency=latency, kv_blocks=10_000, max_num_seqs=8, max_tokens=64, host=host)
-    scarce = replace(roomy, kv_blocks=60)
     burst = _requests(60, seed=1)
     steady_s = poisson_arrivals_s(60, rate_per_s=4.0, seed=2)
     return {
         "burst": (burst, roomy),
         "steady": (replace(_requests(60, seed=2), arrival_s=steady_s), roomy),
-        "scarce memory": (burst, scarce),
+        "scarce memory": (burst, replace(roomy, kv_blocks=60)),
         "no scores": (burst.with_scores(np.nan), roomy),
         "single tokens": (replace(burst, output_tokens=np.ones(60, dtype=np.int64)), roomy),
     }

@@ -130,7 +130,6 @@ def _speeds(
 ) -> dict[str, float]:
     instance = golden_instance(latency)
     scored = small.with_scores(small.output_tokens)
-    reasoning = replace(small, reasoning_tokens=small.output_tokens // 2)
     is_paying = np.arange(len(small)) % 20 == 0
     classes = replace(small, tbt_s=np.where(is_paying, 0.1, 0.5))
 
@@ -144,7 +143,7 @@ def _speeds(
         "pars": speed(pars, scored),
         "slai_dynamic": speed(SLAI, classes),
         "round_robin": speed(RoundRobin, small),
-        "pascal": speed(Pascal, reasoning),
+        "pascal": speed(Pascal, replace(small, reasoning_tokens=small.output_tokens // 2)),
     }
 
 

@@ -65,11 +65,10 @@ class PascalExperiment(Experiment):
             observers=lambda number: recorders[number : number + 1],
         )
         timeline = run.timeline
-        reasoning_s = timeline.reasoned_s() - timeline.requests.arrival_s
         moving_s = np.array([one.downtime_s for one in run.migrations])
         tail = first_answer_tail(timeline)
         return summarize(timeline).flat() | {
-            "reasoning_p50_s": statistic(reasoning_s).p50,
+            "reasoning_p50_s": statistic(timeline.reasoned_s() - timeline.requests.arrival_s).p50,
             "migration_p99_s": statistic(moving_s).p99,
             "blocked": blocked_fraction(recorders, arrival_s[-1]),
             "tail_s": {one["reasoning_tokens"]: one["first_answer_s"] for one in tail},

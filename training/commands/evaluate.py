@@ -57,9 +57,8 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
     kept, num_seen = unseen(prompts, own)
     if len(kept) < 2:
         raise DataError(f"{len(kept)} prompts to evaluate on after {num_seen} seen in training")
-    scores = score_prompts(bundle, texts(kept))
     target = target_of(bundle.manifest, options.target_model)
-    result = measure(bundle.manifest, kept, scores, target)
+    result = measure(bundle.manifest, kept, score_prompts(bundle, texts(kept)), target)
     result |= {"num_seen_in_training": None if own is None else num_seen}
     result |= {"baselines": _baselines(own, kept)}
     serve = f"python -m scoring_service serve --bundle {quote(options.bundle)}"

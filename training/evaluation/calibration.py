@@ -90,9 +90,8 @@ def _curves(
     scores: NDArray[np.float64], logs: NDArray[np.float64], num_knots: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     bins = _bins(scores, num_knots)
-    knots = np.array([np.median(scores[members]) for members in bins])
     curves = [_monotone([np.quantile(logs[members], q) for members in bins]) for q in QUANTILES]
-    return knots, np.array(curves)
+    return np.array([np.median(scores[members]) for members in bins]), np.array(curves)
 
 
 def _bins(scores: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
