@@ -189,7 +189,7 @@ def test_the_tests_mirror_the_rooms():
 
 
 MAX_SOURCE_LINES = 38_550
-MAX_SOURCE_STATEMENTS = 20_950
+MAX_SOURCE_STATEMENTS = 21_050
 MAX_TEST_LINES = 40_000
 """A larger limit needs a reason in `docs/architecture.md`."""
 

@@ -7,7 +7,7 @@ import pytest
 from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.engines.transformers_batching.planner_view import TransformersView
 from scheduler_adapters.engines.transformers_batching.rank_scheduler import use_policy
-from scheduler_adapters.planner.request_annotations import AnnotationCounts
+from scheduler_adapters.planner.request_annotations import SCORE, AnnotationCounts
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
@@ -118,7 +118,9 @@ def finish(manager: Any, most_steps: int = 300) -> list[Any]:
 
 
 def test_each_sequence_is_ranked_and_takes_a_seat(model):
-    hints = {"long": {"lengthwise_score": 9.0}, "short": {"lengthwise_score": 5.0}}
+    scores = {"long": 9.0, "short": 5.0}
+    # With the limits of these requests their lengths would be known.
+    hints = {name: {SCORE: score, "lengthwise_limits": (0, 99)} for name, score in scores.items()}
     manager = started(model, pars(), hints)
     manager.num_return_sequences = 2
     add(manager, "long", 20, 9)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from math import inf
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from transformers import ContinuousBatchingConfig
 from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.engines.transformers_batching import planner_view as transformers_border
 from scheduler_adapters.engines.transformers_batching.rank_scheduler import require_ours, use_policy
-from scheduler_adapters.planner.request_annotations import AnnotationCounts
+from scheduler_adapters.planner.request_annotations import LIMITS, SCORE, AnnotationCounts
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
@@ -82,7 +83,9 @@ def serve(
 
 def scored(policy: Policy, **settings: Any) -> str:
     """The scheduler type under which the requests of `serve` carry their lengths."""
-    hints: dict[str, Mapping[str, Any]] = {str(n): {"lengthwise_score": float(n)} for n in LENGTHS}
+    hints: dict[str, Mapping[str, Any]] = {
+        str(n): {SCORE: float(n), LIMITS: (0, inf)} for n in LENGTHS
+    }
     return use_policy(policy, hints, **settings)
 
 

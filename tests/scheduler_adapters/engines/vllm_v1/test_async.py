@@ -8,12 +8,13 @@ each token by request and position, as a greedy model does.
 import random
 import time
 from collections import defaultdict, deque
+from math import inf
 from typing import Any
 
 import pytest
 
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
-from scheduler_adapters.planner.request_annotations import SCORE, TBT_S
+from scheduler_adapters.planner.request_annotations import LIMITS, SCORE, TBT_S
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.rad import RAD
@@ -63,7 +64,7 @@ def requests(count: int = 24) -> list[Any]:
     made = []
     for number in range(count):
         size = dice.randint(1, 60)
-        hints = {SCORE: float(size), TBT_S: dice.choice([0.001, 10.0])}
+        hints = {SCORE: float(size), LIMITS: (0, inf), TBT_S: dice.choice([0.001, 10.0])}
         params = SamplingParams(max_tokens=size, ignore_eos=True, extra_args=hints)
         prompt = [5] * dice.randint(4, 150)
         made.append(
