@@ -31,7 +31,7 @@ PAGES = [
 ]
 FOREIGN_OPTIONS = {
     *("--scheduler-cls", "--enable-log-requests", "--enable-log-outputs", "--enable-log-deltas"),
-    *("--backend-store-uri", "--batching", "--golden", "--vidur", "--max-token-calls"),
+    *("--backend-store-uri", "--batching", "--golden", "--vidur"),
 }
 """Options of vLLM, MLflow and scripts of the tests, and removed ones that the changelog names."""
 _MAX_README_LINES = 90
