@@ -37,6 +37,10 @@ class Recent:
         return True
 
 
+_FEWEST: Final = 16
+"""Fewest scores among which a known length has a place; with fewer its own score counts."""
+
+
 class RecentMedian:
     """The order of recent scores and their median, and the lengths of recent outputs.
 
@@ -101,7 +105,7 @@ class RecentMedian:
 
         share, limit = of_length(most)
         if least == most < inf:
-            return limit
+            return limit if len(scores) >= _FEWEST else score
         score = min(score, limit) if share < 1 else score
         share, limit = of_length(least)
         return max(score, limit) if share > 0 else score
