@@ -99,7 +99,8 @@ def train(
         total_steps=num_batches * config.epochs,
     )
     logger.info("backbone %s", backbone)
-    prompts, sequences = set(texts(data.splits.train)), set(map(tuple, data.train.ids))
+    # Training prompts may stand in frames, whose words hide what the tokenizer lacks.
+    prompts, sequences = set(texts(data.splits.val)), set(map(tuple, data.val.ids))
     if 2 * len(sequences) <= len(prompts):
         logger.warning(
             "%d different prompts become %d sequences of tokens by the tokenizer of %s (unknown "

@@ -48,7 +48,7 @@ PROMPTS = {"yes": "yes no short", "essay": "long essay poem"}
 """The tiny ranker's shortest and longest: what the prompts say is what their scores follow."""
 
 
-def write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path, eos: str | None = "</s>") -> None:
     """A word-level tokenizer over the tiny model's vocabulary, with a chat template."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -59,7 +59,7 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="[UNK]", eos_token="</s>", pad_token="</s>"
+        tokenizer_object=tokenizer, unk_token="[UNK]", eos_token=eos, pad_token="</s>"
     )
     fast.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
     fast.save_pretrained(folder)
@@ -145,13 +145,15 @@ def serving(folder: Path, scorer: str, own: list[str], vllms: list[str]) -> Iter
     """`serve-vllm` with a tiny model, and options of its own and of vLLM, until the block ends."""
     folder.mkdir(exist_ok=True)
     model = make_tiny_model(folder / "model")
-    write_tokenizer(model)
+    # An answer has no end but its limit: were its length known, all would rank alike.
+    write_tokenizer(model, eos=None)
     port = free_port()
     timeline, log = folder / "timeline.jsonl", folder / "log"
     command = [sys.executable, "-m", "scheduler_adapters", "serve-vllm", str(model)]
     command += ["--policy=pars", f"--port={port}", f"--timeline={timeline}", *own]
     command += [*([f"--scorer={scorer}"] if scorer else []), "--"]
     command += ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32"]
+    command += ["--generation-config=vllm"]
     command += ["--max-num-batched-tokens=256", "--enforce-eager"]
     command += [f"--kv-cache-memory-bytes={32 << 20}", *vllms]
     environment = {**os.environ, **ENVIRONMENT, **DEAD_PROXIES}
