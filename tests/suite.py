@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 LARGE = ("scheduler_adapters", "training")
 """Folders whose slow tests have a process of their own."""
-_SLOW = ("-m", "slow and not data")
+_SLOW = ("-m", "slow and not data and not vllm")
 _FIRST = "tests/scheduler_adapters"
 GROUPS = {
     "slow": {
@@ -137,7 +137,7 @@ def start_vllm_tests(processes: Processes) -> None:
         return
     import_vllm()
     for file in sorted(files, key=lambda file: file.stat().st_size, reverse=True):
-        processes.start(str(file), ("-m", "vllm and not data", str(file)), forked=True)
+        processes.start(str(file), ("-m", "vllm and not data and not slow", str(file)), forked=True)
 
 
 if __name__ == "__main__":

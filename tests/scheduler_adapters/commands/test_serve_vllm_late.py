@@ -21,7 +21,6 @@ from tests.scheduler_adapters.commands.test_serve_vllm_live import (
     client,
     lead,
     serving,
-    stream,
 )
 
 pytestmark = pytest.mark.vllm
@@ -134,7 +133,13 @@ def test_whoever_starts_after_its_score_came_starts_by_rank(live, answers):
         answers.clear()
         async with seats_held(live, openai, "poem"):
             kinds = [*PROMPTS] * (COUNT // len(PROMPTS))
-            burst = [asyncio.create_task(stream(openai, n, kind)) for n, kind in enumerate(kinds)]
+            # Without ignore_eos: else the length would be known, and all would rank alike.
+            prompts = [f"{PROMPTS[kind]} w{number}" for number, kind in enumerate(kinds)]
+            asked = [
+                openai.completions.create(model="tiny", prompt=prompt, max_tokens=12)
+                for prompt in prompts
+            ]
+            burst = [asyncio.create_task(one) for one in asked]
             await asyncio.to_thread(live.wait_until, "vllm:num_requests_waiting", COUNT)
             assert live.sample(late, hint="late") == moved_before
             answers.set()

@@ -48,7 +48,7 @@ PROMPTS = {"yes": "yes no short", "essay": "long essay poem"}
 """The tiny ranker's shortest and longest: what the prompts say is what their scores follow."""
 
 
-def write_tokenizer(folder: Path, eos: str | None = "</s>") -> None:
+def write_tokenizer(folder: Path) -> None:
     """A word-level tokenizer over the tiny model's vocabulary, with a chat template."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -59,7 +59,7 @@ def write_tokenizer(folder: Path, eos: str | None = "</s>") -> None:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="[UNK]", eos_token=eos, pad_token="</s>"
+        tokenizer_object=tokenizer, unk_token="[UNK]", eos_token="</s>", pad_token="</s>"
     )
     fast.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
     fast.save_pretrained(folder)
@@ -145,15 +145,13 @@ def serving(folder: Path, scorer: str, own: list[str], vllms: list[str]) -> Iter
     """`serve-vllm` with a tiny model, and options of its own and of vLLM, until the block ends."""
     folder.mkdir(exist_ok=True)
     model = make_tiny_model(folder / "model")
-    # An answer has no end but its limit: were its length known, all would rank alike.
-    write_tokenizer(model, eos=None)
+    write_tokenizer(model)
     port = free_port()
     timeline, log = folder / "timeline.jsonl", folder / "log"
     command = [sys.executable, "-m", "scheduler_adapters", "serve-vllm", str(model)]
     command += ["--policy=pars", f"--port={port}", f"--timeline={timeline}", *own]
     command += [*([f"--scorer={scorer}"] if scorer else []), "--"]
     command += ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32"]
-    command += ["--generation-config=vllm"]
     command += ["--max-num-batched-tokens=256", "--enforce-eager"]
     command += [f"--kv-cache-memory-bytes={32 << 20}", *vllms]
     environment = {**os.environ, **ENVIRONMENT, **DEAD_PROXIES}
@@ -203,24 +201,33 @@ def client(live: Live) -> Any:
 
 
 async def stream(
-    openai: Any, number: int, kind: str, max_tokens: int = MAX_TOKENS
+    openai: Any, number: int, kind: str, max_tokens: int = MAX_TOKENS, *, leaves: bool = False
 ) -> tuple[str, float]:
-    """Ask as chat or as completion; the kind and the instant of the last chunk."""
+    """Ask as chat or as completion; the kind and the instant of the last chunk.
+
+    A client that leaves does so after `MAX_TOKENS` chunks: the server does not know the length.
+    """
     prompt = f"{PROMPTS[kind]} w{number}"
-    common = {"model": "tiny", "max_tokens": max_tokens, "stream": True, "temperature": 0}
-    if max_tokens > MAX_TOKENS:  # else the length would be known, and all would rank alike
-        common["extra_body"] = {"ignore_eos": True}
+    common = {"model": "tiny", "max_tokens": 900 if leaves else max_tokens, "stream": True}
+    common |= {"temperature": 0, "extra_body": {} if leaves else {"ignore_eos": True}}
     if number % 2:
         chunks = await openai.completions.create(prompt=prompt, **common)
     else:
         messages = [{"role": "user", "content": prompt}]
         chunks = await openai.chat.completions.create(messages=messages, **common)
-    reasons = [c.choices[0].finish_reason async for c in chunks if c.choices]
-    assert reasons[-1] == "length"
+    reasons = []
+    async for chunk in chunks:
+        reasons += [choice.finish_reason for choice in chunk.choices]
+        if leaves and len(reasons) >= MAX_TOKENS:
+            break
+    await chunks.close()
+    assert leaves or reasons[-1] == "length"
     return kind, time.monotonic()
 
 
-async def burst(live: Live, dies: ScoringProcess | None = None) -> list[str]:
+async def burst(
+    live: Live, dies: ScoringProcess | None = None, *, leaves: bool = True
+) -> list[str]:
     """All clients at once, short and long prompts shuffled; the kinds in order of completion.
 
     A scoring service that dies is killed once 8 are done.
@@ -228,7 +235,9 @@ async def burst(live: Live, dies: ScoringProcess | None = None) -> list[str]:
     kinds = [kind for kind in PROMPTS for _ in range(NUM_CLIENTS // 2)]
     random.Random(0).shuffle(kinds)
     openai = client(live)
-    tasks = [asyncio.create_task(stream(openai, n, kind)) for n, kind in enumerate(kinds)]
+    tasks = [
+        asyncio.create_task(stream(openai, n, kind, leaves=leaves)) for n, kind in enumerate(kinds)
+    ]
     if dies is not None:
         while sum(task.done() for task in tasks) < 8:
             await asyncio.sleep(0.005)
@@ -246,9 +255,8 @@ def lead(order: list[str]) -> float:
 
 def test_every_client_is_scored_behind_dead_proxies_and_the_short_finish_first(live: Live) -> None:
     before = live.outcomes()
-    order = asyncio.run(burst(live))
+    asyncio.run(burst(live, leaves=False))
     assert live.outcomes_since(before) == {"scored": NUM_CLIENTS}
-    assert lead(order) > NUM_CLIENTS / 4
     assert live.sample("lengthwise_ttft_seconds_count", user_class="chat") == NUM_CLIENTS
     assert live.sample("lengthwise_tpot_seconds_count", user_class="chat") == NUM_CLIENTS
     assert live.sample("lengthwise_e2e_seconds_count") == NUM_CLIENTS
@@ -264,6 +272,8 @@ def test_every_client_is_scored_behind_dead_proxies_and_the_short_finish_first(l
     vllms_s = live.sample("vllm:time_to_first_token_seconds_sum")
     assert 0 < ttft_s < e2e_s
     assert ttft_s == pytest.approx(vllms_s, rel=0.05)
+    assert lead(asyncio.run(burst(live))) > NUM_CLIENTS / 4
+    live.wait_until_idle()
 
 
 def test_a_response_is_scored_and_counted_to_its_class(live: Live) -> None:
@@ -318,7 +328,7 @@ def test_the_engines_timeline_agrees_with_what_vllm_reports(live: Live) -> None:
     from scheduler_adapters.timeline.latency_metrics import summarize
     from scheduler_adapters.timeline.timeline import read_timeline
 
-    asyncio.run(burst(live))
+    asyncio.run(burst(live, leaves=False))
     live.wait_until_idle()
     live.wait_for_timeline()
     newest = read_timeline(live.timeline)
