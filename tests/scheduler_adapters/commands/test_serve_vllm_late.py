@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -134,11 +135,8 @@ def test_whoever_starts_after_its_score_came_starts_by_rank(live, answers):
         async with seats_held(live, openai, "poem"):
             kinds = [*PROMPTS] * (COUNT // len(PROMPTS))
             # Without ignore_eos: else the length would be known, and all would rank alike.
-            prompts = [f"{PROMPTS[kind]} w{number}" for number, kind in enumerate(kinds)]
-            asked = [
-                openai.completions.create(model="tiny", prompt=prompt, max_tokens=12)
-                for prompt in prompts
-            ]
+            ask = partial(openai.completions.create, model="tiny", max_tokens=12)
+            asked = [ask(prompt=f"{PROMPTS[kind]} w{n}") for n, kind in enumerate(kinds)]
             burst = [asyncio.create_task(one) for one in asked]
             await asyncio.to_thread(live.wait_until, "vllm:num_requests_waiting", COUNT)
             assert live.sample(late, hint="late") == moved_before

@@ -105,12 +105,9 @@ class Live:
 
     def outcomes(self) -> Counter[str]:
         """Requests so far by what became of their score: "scored", "unscored unavailable", ..."""
-        return Counter(
-            {
-                f"{s.labels['outcome']} {s.labels['reason']}".strip(): int(s.value)
-                for s in self.samples("lengthwise_requests_total")
-            }
-        )
+        samples = self.samples("lengthwise_requests_total")
+        named = ((f"{s.labels['outcome']} {s.labels['reason']}", s.value) for s in samples)
+        return Counter({name.strip(): int(value) for name, value in named})
 
     def outcomes_since(self, before: Counter[str]) -> Counter[str]:
         return self.outcomes() - before
@@ -209,7 +206,7 @@ async def stream(
     """
     prompt = f"{PROMPTS[kind]} w{number}"
     common = {"model": "tiny", "max_tokens": 900 if leaves else max_tokens, "stream": True}
-    common |= {"temperature": 0, "extra_body": {} if leaves else {"ignore_eos": True}}
+    common |= {"extra_body": {} if leaves else {"ignore_eos": True}}
     if number % 2:
         chunks = await openai.completions.create(prompt=prompt, **common)
     else:
