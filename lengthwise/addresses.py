@@ -25,9 +25,9 @@ def is_loopback(address: str) -> bool:
 
 def network_of(host: str) -> str:
     """Return a client's address, or its IPv6 network, of which it may have all addresses."""
-    with suppress(ValueError):
-        found = ipaddress.ip_address(host.partition("%")[0])
-        if isinstance(found, ipaddress.IPv6Address):
+    if ":" in host:  # read for each request: IPv4 stays as it is
+        with suppress(ValueError):
+            found = ipaddress.IPv6Address(host.partition("%")[0])
             return str(found.ipv4_mapped or ipaddress.IPv6Address(int(found) >> 64 << 64))
     return host
 

@@ -24,13 +24,13 @@ from collections import Counter as Count
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
-from ipaddress import IPv6Address
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
+from lengthwise.addresses import network_of
 from lengthwise.errors import ConfigError, at_least, require
 from lengthwise.tables.prompt_text import CutText
 from scheduler_adapters.engines.engine_metrics import exposition
@@ -38,7 +38,6 @@ from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineRepor
 from scheduler_adapters.engines.score_channel import RETRIED, LateScoring
 from scheduler_adapters.engines.user_classes import (
     UserClasses,
-    address_of,
     bearer_token,
     read_user_classes,
 )
@@ -340,7 +339,9 @@ class ScoreMiddleware:
         is_listed, is_trusted = found in self.config.key_hashes, classes.trusts(headers)
         is_known = is_listed or is_trusted or classes.has_key(headers)
         return _Client(
-            name=found if is_known else _network_of(classes.client_address(headers, _peer(scope))),
+            name=found
+            if is_known
+            else network_of(classes.client_address(headers, _peer(scope)) or ""),
             is_let_in=is_listed or not self.config.key_hashes,
             may_hint=self.config.client_hints or is_trusted,
             is_trusted=is_trusted,
@@ -498,12 +499,6 @@ def hash_of(key: str) -> str:
 def _peer(scope: Scope) -> str | None:
     """Return the address of a connection; None: unknown, as on a Unix socket."""
     return (scope.get("client") or (None,))[0]
-
-
-def _network_of(address: str | None) -> str:
-    """Return a client's address, or its IPv6 network, of which it has all addresses."""
-    found = address_of(address) if ":" in (address or "") else None
-    return str(int(found) >> 64 if isinstance(found, IPv6Address) else found or address or "")
 
 
 def _has_model(scope: Scope, name: object) -> bool:
