@@ -188,9 +188,9 @@ def test_the_tests_mirror_the_rooms():
     assert not missing
 
 
-MAX_SOURCE_LINES = 38_550
-MAX_SOURCE_STATEMENTS = 21_050
-MAX_TEST_LINES = 40_000
+MAX_SOURCE_LINES = 41_500
+MAX_SOURCE_STATEMENTS = 22_700
+MAX_TEST_LINES = 42_000
 """A larger limit needs a reason in `docs/architecture.md`."""
 
 
