@@ -25,11 +25,11 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from lengthwise.child_processes import free_port  # noqa: E402
-from scheduler_adapters.commands.serve_vllm import server_module  # noqa: E402
-from scheduler_adapters.engines.random_model import make_tiny_model  # noqa: E402
-from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT  # noqa: E402
-from tests.scheduler_adapters.commands.test_serve_vllm_live import (  # noqa: E402
+from lengthwise.child_processes import free_port
+from scheduler_adapters.commands.serve_vllm import server_module
+from scheduler_adapters.engines.random_model import make_tiny_model
+from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
+from tests.scheduler_adapters.commands.test_serve_vllm_live import (
     wait_until_healthy,
     write_tokenizer,
 )
