@@ -23,6 +23,8 @@ from scheduler_adapters.views import LoadView, Rank, RequestView, require_at_lea
 _OUTPUT = 2
 """Weight of a generated token; a computed prompt token has 1."""
 _MANY_IDLE = 256
+_MANY_FINISHED = 16
+"""Finished requests beyond which older ones count by half."""
 
 
 class FairShares(PolicyWrapper):
@@ -85,8 +87,9 @@ class Share:
     """The virtual counter."""
     waiting: int = 0
     """Waiting requests of a client; clients of a class with waiting requests."""
-    usual: int = 0
-    """Generated tokens of a client's finished requests: a mean in which the newest has half."""
+    finished: int = 0
+    """Finished requests of a client, and their generated tokens; both are halved now and then."""
+    generated: int = 0
     members: "dict[str, Share]" = field(default_factory=dict)
     newest: "Share | None" = None
     """The member that was admitted last."""
@@ -167,8 +170,11 @@ class ServiceShares:
         self.refresh()
         if (charge := self._charges.get(view.number)) is None:
             group = self._member(self._all, view.user_class)
-            charge = _Charge(self._member(group, view.client), view)
-            self._charges[view.number] = charge
+            share = self._member(group, view.client)
+            # Not at each end of a request: engines differ in the order of those that end together.
+            if share.finished > _MANY_FINISHED:
+                share.finished, share.generated = share.finished // 2, share.generated // 2
+            charge = self._charges[view.number] = _Charge(share, view)
         elif self._running.pop(view.number, None) is not None:
             self._settle(charge, view.generated_tokens)
             self._run(charge, False)
@@ -183,7 +189,8 @@ class ServiceShares:
         share, tokens = charge.share, charge.tokens
         self._all.newest, _group(share).newest = _group(share), share
         least, most = view.limits
-        expected = int(min(max(view.expected_tokens(share.usual), least), most))
+        usual = share.generated // max(1, share.finished)
+        expected = int(min(max(view.expected_tokens(usual), least), most))
         charge.expected = max(expected, view.generated_tokens)
         self._run(charge, True)
         self._settle(charge, charge.expected)
@@ -221,7 +228,8 @@ class ServiceShares:
         else:
             self._settle(charge, charge.generated())
             self._run(charge, False)
-            charge.share.usual = (charge.share.usual + charge.generated()) // 2
+            charge.share.finished += 1
+            charge.share.generated += charge.generated()
 
     def refresh(self) -> None:
         """Charge running requests for the tokens beyond their expected ones."""
