@@ -1,61 +1,59 @@
-"""Recent scores and lengths: a median for unscored requests, and the place of a length."""
+"""Recent scores and lengths: a median for unscored requests, and the score of a length."""
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
-from math import inf
+from collections.abc import Sequence
+from math import inf, nextafter
 from typing import Final
 
 from scheduler_adapters.views import RequestView
 
 # Few enough to follow a new ranker, whose scores have another scale.
 WINDOW: Final = 256
-"""Number of newest scores that count."""
+"""Number of newest rows that count."""
 FIRST_LENGTHS: Final = (8.0, 32.0, 128.0, 512.0)
-"""Output tokens that are recent before any request has ended."""
+"""Output tokens that are spread over the recent scores, whatever the pairs are."""
 
 
 class Recent:
-    """The newest `WINDOW` numbers in order, brought up to date after 1, 2, 4 and so on up to
-    `WINDOW` numbers, then after each `WINDOW`."""
+    """The newest `WINDOW` rows of numbers, each column in order. These are brought up to date after
+    1, 2, 4 and so on up to `WINDOW` rows, then after each `WINDOW`."""
 
-    __slots__ = ("_newest", "_until_next", "ordered")
+    __slots__ = ("_newest", "_until_next", "columns")
 
-    def __init__(self, numbers: Iterable[float] = ()) -> None:
-        self._newest = deque(numbers, WINDOW)
-        self.ordered = sorted(self._newest)
+    def __init__(self, num_columns: int) -> None:
+        self._newest = deque[tuple[float, ...]]((), WINDOW)
         self._until_next = 1
+        self.columns: Sequence[Sequence[float]] = [()] * num_columns
 
-    def add(self, number: float) -> bool:
-        """Count a number; return whether the order is a new one."""
-        self._newest.append(number)
+    def add(self, *row: float) -> bool:
+        """Count a row; return whether the columns are new ones."""
+        self._newest.append(row)
         self._until_next -= 1
         if self._until_next:
             return False
-        self.ordered = sorted(self._newest)
-        self._until_next = len(self.ordered)
+        self.columns = list(map(sorted, zip(*self._newest, strict=True)))
+        self._until_next = len(self._newest)
         return True
 
 
-_FEWEST: Final = 16
-"""Fewest scores among which a known length has a place; with fewer its own score counts."""
-
-
 class RecentMedian:
-    """The order of recent scores and their median, and the lengths of recent outputs.
+    """The order of recent scores and their median, and recent pairs of a score and a length.
 
     In between their updates both stay constant: requests without a score share a key, and their
-    arrival decides. A score of a request that limits its output moves to the place that a length at
-    the limit has among recent lengths. These are predicted medians, or else known or real lengths.
+    arrival decides. A scored request makes a pair with its predicted median length, else with its
+    real length if it ended inside its limits. A limit moves a score to that of a length at the
+    limit: ordered scores belong to ordered lengths, linearly between and beyond. So does
+    `FIRST_LENGTHS`, from below the least recent score to above the greatest: these decide first.
     """
 
-    __slots__ = ("_lengths", "_scores", "value")
+    __slots__ = ("_pairs", "_scores", "value")
 
     def __init__(self) -> None:
         self.value: float | None = None
         """None before the first score."""
-        self._scores = Recent()
-        self._lengths = Recent(FIRST_LENGTHS)
+        self._scores = Recent(1)
+        self._pairs = Recent(2)
 
     def arrived(self, view: RequestView) -> None:
         """Keep a view to its limits, count its score and show it the earlier ones.
@@ -64,58 +62,50 @@ class RecentMedian:
         """
         least, most = view.limits
         if view.score is None:
-            view.median_score = self._within_limits(view, self.value)
+            view.median_score = self._within(view.limits, self.value)
         else:
             score, view.median_score = view.score, None
-            view.score = self._within_limits(view, score)
-            view.recent_scores = self._scores.ordered
+            if view.quantiles:
+                self._pairs.add(score, view.expected_tokens(0))
+            view.score = self._within(view.limits, score)
+            view.recent_scores = self._scores.columns[0]
             self.add(score)
-        if view.quantiles:
-            self._lengths.add(view.expected_tokens(0))
-            view.quantiles = tuple((q, min(max(n, least), most)) for q, n in view.quantiles)
-        elif least == most < inf:
-            self._lengths.add(most)
+        view.quantiles = tuple((q, min(max(n, least), most)) for q, n in view.quantiles)
 
     def finished(self, view: RequestView, output_tokens: int) -> None:
-        """Count the length of an output that was not known before."""
+        """Count the length of an output that neither a prediction nor a limit has given."""
         least, most = view.limits
-        if not view.quantiles and not least == most < inf:
-            self._lengths.add(output_tokens)
+        if view.score is not None and not view.quantiles and least < output_tokens < most:
+            self._pairs.add(view.score, output_tokens)
 
     def add(self, score: float) -> None:
         """Count a score."""
         if self._scores.add(score):
-            ordered = self._scores.ordered
+            ordered = self._scores.columns[0]
             self.value = ordered[(len(ordered) - 1) // 2]
 
-    def _within_limits(self, view: RequestView, score: float | None) -> float | None:
-        least, most = view.limits
-        scores = self._scores.ordered
-        if score is None or not scores or (least <= 0 and most == inf):
+    def _within(self, limits: tuple[float, float], score: float | None) -> float | None:
+        recent, (least, most) = self._scores.columns[0], limits
+        if score is None or not recent or (least <= 0 and most == inf):
             return score
-
-        def of_length(tokens: float) -> tuple[float, float]:
-            """Return the share of shorter recent outputs, and the score with that share."""
-            share = _share_below(self._lengths.ordered, tokens)
-            place = min(max(share * len(scores) - 0.5, 0.0), len(scores) - 1.0)
-            at = min(int(place), len(scores) - 2)
-            if at < 0:
-                return share, scores[0]
-            return share, scores[at] + (place - at) * (scores[at + 1] - scores[at])
-
-        share, limit = of_length(most)
-        if least == most < inf:
-            return limit if len(scores) >= _FEWEST else score
-        score = min(score, limit) if share < 1 else score
-        share, limit = of_length(least)
-        return max(score, limit) if share > 0 else score
+        last = len(recent) - 1
+        first = (
+            nextafter(recent[0], -inf),
+            recent[last // 3],
+            recent[2 * last // 3],
+            nextafter(recent[-1], inf),
+        )
+        scores, lengths = self._pairs.columns
+        scores, lengths = sorted([*first, *scores]), sorted([*FIRST_LENGTHS, *lengths])
+        if (at := bisect_right(lengths, most)) < len(lengths):
+            score = min(score, _score_at(at, most, lengths, scores))
+        if at := bisect_left(lengths, least):
+            score = max(score, _score_at(at, least, lengths, scores))
+        return score
 
 
-def _share_below(ordered: Sequence[float], number: float) -> float:
-    """Return the share of numbers below one; equal ones count by half, others linearly between."""
-    below, above = bisect_left(ordered, number), bisect_right(ordered, number)
-    part = (below + above) / 2
-    if below == above and 0 < below < len(ordered):
-        last, after = ordered[below - 1], ordered[below]
-        part += (number - last) / (after - last) - 0.5
-    return part / len(ordered)
+def _score_at(at: int, tokens: float, lengths: Sequence[float], scores: Sequence[float]) -> float:
+    """Return the score of a length that belongs before place `at`."""
+    low, high = (at - 1, at) if 0 < at < len(lengths) else (0, -1)
+    slope = (scores[high] - scores[low]) / (lengths[high] - lengths[low])
+    return scores[low] + (tokens - lengths[low]) * slope

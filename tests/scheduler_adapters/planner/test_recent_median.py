@@ -63,49 +63,72 @@ def seen(score: float | None = None, **fields) -> RequestView:
     return RequestView("", 0, 0.0, 5, score=score, **fields)
 
 
-def used(lengths=(), quantiles=()) -> RecentMedian:
-    """Scores 1 to 16 have arrived, and answers of these lengths have ended."""
+def used(pairs=()) -> RecentMedian:
+    """Scores 1 to 16 have arrived, and answers with these scores and lengths have ended."""
     median = RecentMedian()
     for score in range(1, 17):
-        median.arrived(seen(float(score), quantiles=quantiles))
-    for length in lengths:
-        median.finished(seen(), length)
+        median.arrived(seen(float(score)))
+    for score, length in pairs:
+        median.finished(seen(score), length)
     return median
 
 
-LENGTHS = [100 * n for n in range(1, 257)] * 3
+PAIRS = [(n / 16, 100 * n) for n in range(1, 257)] * 3
 
 
-@pytest.mark.parametrize("lengths", [[], LENGTHS])
+@pytest.mark.parametrize("pairs", [[], PAIRS[:1], PAIRS])
 @pytest.mark.parametrize("score", [-5.0, 3.0, 99.0, None])
 @pytest.mark.parametrize(
     ("limits", "place"),
     [
-        ((0, 4), 1.0),  # among the first, whatever the score
-        ((4, 4), 1.0),
-        ((100_000, inf), 16.0),  # among the last
-        ((100_000, 100_000), 16.0),
+        ((0, 4), "first"),
+        ((4, 4), "first"),
+        ((100_000, inf), "last"),
+        ((100_000, 100_000), "last"),
         ((0, 100_000), None),  # beyond all lengths, a limit says nothing
         ((4, inf), None),
         ((0, inf), None),
     ],
 )
-def test_a_score_keeps_to_the_limits_that_the_request_gives(lengths, score, limits, place) -> None:
-    view = seen(score, limits=limits)
-    used(lengths).arrived(view)
-    least, most = limits
-    expected = 8.0 if score is None else score
-    if place is not None:
-        low, high = (place if most == least or least else -inf), (place if most < inf else inf)
-        expected = min(max(expected, low), high)
-    assert (view.median_score if score is None else view.score) == expected
+def test_a_score_keeps_to_the_limits_that_the_request_gives(pairs, score, limits, place) -> None:
+    used(pairs).arrived(view := seen(score, limits=limits))
+    kept, expected = view.median_score if score is None else view.score, score or 8.0
+    if place == "first":
+        assert kept < 1.0
+    elif place == "last":
+        assert kept > 16.0
+    else:
+        assert kept == expected
+    if score is not None and place:
+        assert view.score_share == (place == "last")
 
 
-def test_a_known_length_has_the_place_that_it_has_among_recent_lengths() -> None:
+def test_a_short_limit_is_first_and_a_great_length_last_from_the_second_request_on() -> None:
+    median = RecentMedian()
+    for count in range(1, 64):
+        median.arrived(seen(7.0 + count % 5))
+        for limits, share in (((0, 4), 0), ((600, 600), 1)):
+            median.arrived(view := seen(9.0, limits=limits))
+            assert view.score_share == pytest.approx(share, abs=0.1) or count == 1
+
+
+def test_a_known_length_has_the_score_of_that_length_and_its_own_among_equal_lengths() -> None:
     for tokens, score in ((50, 1.0), (6400, 4.0), (12_800, 8.0), (25_000, 16.0)):
-        for score_given in (-5.0, 99.0):
-            used(LENGTHS).arrived(view := seen(score_given, limits=(tokens, tokens)))
+        for given in (-5.0, 99.0):
+            used(PAIRS).arrived(view := seen(given, limits=(tokens, tokens)))
             assert view.score == pytest.approx(score, abs=1.0)
+    median = used([(n / 16, 100 * (n // 64)) for n in range(256)])
+    for given, score in ((-5.0, 4.0), (6.0, 6.0), (99.0, 8.0)):
+        median.arrived(view := seen(given, limits=(100, 100)))
+        assert view.score == pytest.approx(score, abs=0.2)
+
+
+def test_answers_cut_by_their_limit_are_no_pairs() -> None:
+    median = used(PAIRS)
+    for _ in range(1024):
+        median.finished(seen(1.0, limits=(0, 12_800)), 12_800)
+    median.arrived(view := seen(99.0, limits=(0, 12_800)))
+    assert view.score == pytest.approx(8.0, abs=0.5)
 
 
 def test_predicted_lengths_are_the_scale_where_there_are_any_and_are_cut_too() -> None:
