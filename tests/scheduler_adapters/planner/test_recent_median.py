@@ -114,12 +114,12 @@ def test_a_short_limit_is_first_and_a_great_length_last_from_the_second_request_
 
 def test_a_known_length_has_the_score_of_that_length_and_its_own_among_equal_lengths() -> None:
     for tokens, score in ((50, 1.0), (6400, 4.0), (12_800, 8.0), (25_000, 16.0)):
-        for given in (-5.0, 99.0):
-            used(PAIRS).arrived(view := seen(given, limits=(tokens, tokens)))
+        for own in (-5.0, 99.0):
+            used(PAIRS).arrived(view := seen(own, limits=(tokens, tokens)))
             assert view.score == pytest.approx(score, abs=1.0)
     median = used([(n / 16, 100 * (n // 64)) for n in range(256)])
-    for given, score in ((-5.0, 4.0), (6.0, 6.0), (99.0, 8.0)):
-        median.arrived(view := seen(given, limits=(100, 100)))
+    for own, score in ((-5.0, 4.0), (6.0, 6.0), (99.0, 8.0)):
+        median.arrived(view := seen(own, limits=(100, 100)))
         assert view.score == pytest.approx(score, abs=0.2)
 
 
