@@ -2,28 +2,27 @@
 
 The fast engine must equal this one bit for bit; here each rule can be read in one place.
 
-Between two steps: late scores that are known by now are given to the requests that still wait, and
-to others once they lose their blocks and wait again;
-arrivals due by now join, those without a score with the median of the scores before them; requests
-whose state changed are ranked again, in order of arrival; ranks whose validity ended give way to
-their successor, or are asked again.
+Between two steps: scores that are known by now are given to the requests that still wait. Other
+requests get theirs when they lose their blocks and wait again. Arrivals due by now join; those
+without a score have the median of the scores before them. Requests whose state changed are ranked
+again, in order of arrival. A rank whose validity ended is replaced by its successor or a new one.
 
-A step is filled lane by lane, ascending. In a lane first the decodes, each taking a block where its
-next token needs one; then the prefills in progress; then waiting requests, as long as seats, KV
-blocks and the budget last: the first that does not fit ends admission for this step.
+A step is filled by `Rank.lane`, ascending. Of equal ones the decodes are first, each taking a block
+where its next token needs one; then the prefills in progress; then waiting requests, as long as
+seats, KV blocks and the budget last. The first that does not fit ends admission for this step.
 
-When a decode finds no block, the resident with the greatest (evict_key, receive number) that is not
-in the step yet and ranks after the asker loses its blocks and waits again, to be computed anew
-(prompt and what it has generated); if there is none, the asker does.
+When a decode finds no block, the resident with the greatest (evict_key, receive number) loses its
+blocks and waits again, if it is not in the step yet and ranks after the decode. Its prompt and
+output are computed anew. If there is none, the decode itself does.
 
 Under a rule that displaces, the best waiting request is admitted first wherever there are a seat
 and blocks for it. Where blocks are missing, residents with a greater evict_key lose theirs, the
-worst first, until there are enough; if that is impossible, or it finds no seat all the same, nobody
-goes and admission ends. Where only a seat is missing, it waits.
+worst first, until there are enough. If that is impossible, or it finds no seat all the same, none
+is evicted and admission ends. Where only a seat is missing, it waits.
 
 Under a rule that offloads, what was computed is copied to the host instead. The blocks are free at
 once, as the step needs them. When the request is up for admission and its copy has landed, it takes
-a seat and its blocks and is copied back; when that has landed, it goes on where it was. It has to
+a seat and its blocks and is copied back; when that has landed, it continues where it was. It has to
 leave the blocks that the decodes need for their next token: they could not evict it, for a copy is
 never interrupted. Copies land between two steps, before arrivals join.
 """
@@ -60,7 +59,7 @@ class _Live:
     reasoning_tokens: int
     rank: Rank = field(default_factory=Rank)
     ask_at_tokens: float = inf
-    """Ask again once this many tokens are generated."""
+    """Generated tokens at which the rank ends."""
     blocks: int = 0
     prefill_left: int = 0
     """Tokens still to prefill; meaningful while resident."""
@@ -72,9 +71,9 @@ class _Live:
     host_blocks: int = 0
     """Blocks kept on the host; 0 unless it was offloaded."""
     is_moving: bool = False
-    """Whether they are being copied: away where it holds no blocks, else back."""
+    """True while they are copied: away where the request holds no blocks, else back."""
     late_score: float | None = None
-    """Came while it ran; for when it waits again."""
+    """A score that arrived while it ran, used when it waits again."""
 
     @property
     def is_resident(self) -> bool:
@@ -109,7 +108,7 @@ class _Live:
 
 @dataclass(slots=True)
 class _Step:
-    """What has been placed in the step so far, and what may still be."""
+    """The step in the making, and what may still be placed in it."""
 
     rule: StepRule
     budget: StepBudget
@@ -222,7 +221,7 @@ class _Shares:
         del self.live[live.row], self.least[live.row]
 
     def next(self, waiting: list["_Live"]) -> "_Live":
-        """Of waiting requests of one lane, in their order."""
+        """Return the next of these waiting requests of equal `Rank.lane`, in order."""
         for level in (0, 1):
             name_of = {live.row: self.names(live)[level] for live in waiting}
             served = {name: self.served(name) for name in set(name_of.values())}
@@ -245,9 +244,9 @@ class ReferenceEngine:
         self.live: list[_Live] = []
         self.evictions_without_token = 0
         self.scores: list[float] = []
-        """That have come, in order."""
+        """Scores so far, in order of arrival."""
         self.late: list[tuple[float, int, float]] = []
-        """Scores still to come after their requests: when, row, score."""
+        """Scores that arrive later than their requests: time, row, score."""
         instance.check(policy)
         weights = policy.traits.shares
         self.shares = None if weights is None else _Shares(weights)
@@ -377,7 +376,7 @@ class ReferenceEngine:
         self.load.num_prefilling = len(self.live) - self.load.num_waiting - self.load.num_decoding
 
     def _fill(self) -> _Step:
-        """Ask for the rule and fill the step by it; by none where the rule would place nothing."""
+        """Fill the step by the rule of the policy; by none where the rule would place nothing."""
         rule = ask_rule(self.policy, self.load)
         step = self._fill_by(rule)
         if not step.members:
@@ -625,7 +624,7 @@ class ReferenceEngine:
         self._book(record, step)
 
     def _book(self, record: TimelineRecord, step: _Step) -> None:
-        """Count the step's tokens, let the finished go, then rank whoever changed."""
+        """Count the step's tokens, remove the finished requests, then rank the changed ones."""
         changed = []
         for live, chunk in step.prefills:
             live.prefill_left -= chunk
