@@ -11,9 +11,9 @@ A step is filled by `Rank.lane`, ascending. Of equal ones the decodes are first,
 where its next token needs one; then the prefills in progress; then waiting requests, as long as
 seats, KV blocks and the budget last. The first that does not fit ends admission for this step.
 
-When a decode finds no block, the resident with the greatest (evict_key, receive number) loses its
-blocks and waits again, if it is not in the step yet and ranks after the decode. Its prompt and
-output are computed anew. If there is none, the decode itself does.
+When a decode finds no block, another resident loses its blocks and waits again: the one with the
+greatest (evict_key, receive number). It must rank after the decode and not be in the step yet. Its
+prompt and output are computed anew. If there is none, the decode itself loses its blocks.
 
 Under a rule that displaces, the best waiting request is admitted first wherever there are a seat
 and blocks for it. Where blocks are missing, residents with a greater evict_key lose theirs, the
