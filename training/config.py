@@ -57,6 +57,9 @@ class DataConfig(RecordOptions):
     """Of longer prompts the middle is left out, and they are counted; special tokens included."""
     framed: float = 0.0
     """Part of the training prompts that stand in a frame, as in a chat (`data/frames.py`)."""
+    unlabelled: tuple[str, ...] = ()
+    """Data sets, tables or logs whose prompts a teacher scores beside the training prompts; their
+    lengths, if any, are not read. Prompts of the validation and test parts are left out."""
 
     def __post_init__(self) -> None:
         three: Rule = (lambda value: value >= 3, "3 or more")
@@ -94,10 +97,22 @@ class EncoderConfig:
 
     backbone: str = "auto"
     """minilm (installed by the extra offline-backbone), bert (google-bert/bert-base-uncased), any
-    transformers model id or folder, or auto: minilm where it is installed, else bert."""
+    transformers model id or folder, the bundle of a run, convolution (small; it needs a teacher),
+    or auto: minilm where it is installed, else bert."""
     pooling: Pooling = "mean"
     """mean of the token vectors; cls or pooler (the paper's) only for BERT-like encoders; last
     token for decoders. The pooler of MiniLM costs .08 tau_b."""
+    layers: int | None = None
+    """Layers of a convolution, or the first ones of a BERT-like encoder, which loses the others;
+    None: 3 of a convolution, all of an encoder."""
+    width: int = 128
+    """Channels of a convolution."""
+    kernel: int = 3
+    """Neighbouring tokens that a position of a convolution sees; odd."""
+
+    def __post_init__(self) -> None:
+        odd: Rule = (lambda value: value >= 1 and value % 2 == 1, "an odd number")
+        _check("encoder.", self, layers=_COUNT, width=_COUNT, kernel=odd)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +133,13 @@ class LossConfig:
     encodes as many prompts as one of all-pairs; the PARS code uses 10."""
     log_length_weight: float = 0.3
     """Weight of a second head that regresses the standardised log length (Huber); 0 is off."""
+    teacher_weight: float = 0.0
+    """Weight of the squared difference to a teacher's score (`--teacher`) beside the loss of the
+    lengths; 0 is off."""
 
     def __post_init__(self) -> None:
         _check("loss.", self, delta=_PART, margin=_POSITIVE, pairs_per_prompt=_POSITIVE)
-        _check("loss.", self, log_length_weight=_NOT_NEGATIVE)
+        _check("loss.", self, log_length_weight=_NOT_NEGATIVE, teacher_weight=_NOT_NEGATIVE)
 
     @property
     def draws_pairs(self) -> bool:
@@ -186,9 +204,11 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _check("", self, batch_size=_TWO, epochs=_COUNT, validations_per_epoch=_COUNT)
         _check("", self, micro_batch_size=_COUNT, patience=_COUNT, threads=_COUNT)
-        if self.data.heads and self.loss.draws_pairs:
+        needs_one = bool(self.data.heads) or self.loss.teacher_weight > 0
+        if needs_one and self.loss.draws_pairs:
             raise ConfigError(
-                "loss.objective is pairs, which are drawn by one length; data.heads need another"
+                "loss.objective is pairs, which are drawn by one length; data.heads and a teacher "
+                "need another"
             )
 
 

@@ -14,6 +14,8 @@ from training.config import (
 )
 
 _FRAMED: Final = 0.3
+TEACHER: Final = "best"
+"""Recipe of the teacher of a student without `--teacher`."""
 RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
     "demo": (
         "4,000 Alpaca prompts x Vicuna-7B lengths, 2 epochs: minutes on two CPU cores.",
@@ -30,6 +32,18 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
     "best": (
         "Three epochs over all Alpaca prompts x Vicuna-7B lengths: half an hour on one CPU.",
         TrainConfig(data=DataConfig(framed=_FRAMED), epochs=3),
+    ),
+    "small": (
+        "A small ranker from the scores of a large one (--teacher): a tenth of its cost.",
+        TrainConfig(
+            data=DataConfig(framed=_FRAMED, unlabelled=("alpaca-davinci003", "gpteacher-gpt4")),
+            encoder=EncoderConfig(backbone="convolution"),
+            loss=LossConfig(teacher_weight=1.0),
+            optim=OptimConfig(weight_decay=0.0),
+            epochs=8,
+            batch_size=128,
+            micro_batch_size=32,
+        ),
     ),
     "multi": (
         "Consensus of 200 models, for a model not among them; a quarter of the models is held out.",

@@ -7,23 +7,29 @@ import logging
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
 from lengthwise.agreement import figure_text
+from lengthwise.bundle import MANIFEST
 from lengthwise.command_line.options import POSITIONAL, common_options
 from lengthwise.command_line.program import run_command
 from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
 from training.config import TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
-from training.recipes import RECIPES, recipe
+from training.data.labels import texts
+from training.data.unlabelled import unlabelled_prompts
+from training.recipes import RECIPES, TEACHER, recipe
+from training.release.registry import find_bundle
 
 # In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
 MYPY: Final = False
 if MYPY:
+    from training.ranker.data_module import Teacher
     from training.ranker.training_loop import Trained
     from training.release.tracking import Tracker
 
@@ -60,6 +66,9 @@ class FitOptions(StoreOptions):
     """Folder for the results."""
     data_dir: str | None = None
     """Folder that holds the data sets."""
+    teacher: str | None = None
+    """Bundle that a small ranker learns from: a folder, NAME/VERSION or NAME@champion; default: the
+    recipe best is run on the same data, into OUT/teacher."""
     resume: bool = False
     """Continue the interrupted run in OUT."""
     keep_checkpoints: bool = False
@@ -88,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 @common_options(
-    *("recipe", "out", "data_dir", "resume", "epochs", "json", "data.dataset"),
+    *("recipe", "out", "data_dir", "teacher", "resume", "epochs", "json", "data.dataset"),
     *("data.length_column", "encoder.backbone"),
 )
 def run(options: FitOptions, config: TrainConfig, output: OutputOptions) -> None:
@@ -117,13 +126,15 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     labelled = load_splits(config, options.data_dir)
     parts = (labelled, *labelled.heads)
     labels, folder = [part.splits for part in parts], options.checkpoints
+    teacher = _find_teacher(config, options, labelled)
 
     # torch and MLflow take seconds to import, and bad input is reported before.
     from training.ranker.training_loop import load_encoder, train
 
-    encoder = load_encoder(config, len(labels))
+    encoder = load_encoder(config, len(labels), teacher)
+    fitted = partial(train, config, encoder, labels, folder, resume=options.resume, teacher=teacher)
     if int(os.environ.get("RANK", "0")) > 0:
-        train(config, encoder, labels, folder, False, resume=options.resume)
+        fitted(False)
         return {}
     from training.release.publish import write_test_prompts
     from training.release.tracking import Tracker
@@ -138,8 +149,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
             folder.mkdir(parents=True)
             state = {"config": asdict(config), "mlflow_run_id": tracker.run_id}
             options.state.write_text(json.dumps(state))
-        lightning = tracker.lightning_logger()
-        trained = train(config, encoder, labels, folder, lightning, resume=options.resume)
+        trained = fitted(tracker.lightning_logger())
         write_test_prompts(options.out / "test.parquet", labelled)
         first, *others = (
             _publish(part, trained.only(number), options.out, tracker, is_further=number > 0)
@@ -152,6 +162,33 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     return first | ({"heads": heads} if heads else {})
 
 
+def _find_teacher(
+    config: TrainConfig, options: FitOptions, labelled: LabelledSplits
+) -> Teacher | None:
+    """Return the teacher of a student with its scores, which are kept in OUT/teacher.parquet."""
+    if config.loss.teacher_weight == 0:
+        if options.teacher is not None:
+            raise ConfigError(
+                "loss.teacher_weight is 0, so --teacher has no effect; use recipe small"
+            )
+        return None
+    from training.export.teacher import find_teachers, teach
+
+    splits, out = labelled.splits, options.out / "teacher"
+    unlabelled = unlabelled_prompts(config, splits, options.data_dir)
+    place, own = options.teacher, recipe(TEACHER)
+    if place is None:
+        place = str(out / "bundle")
+        is_done = options.resume and (out / "bundle" / MANIFEST).is_file()
+        if not is_done:
+            data = replace(config.data, unlabelled=())
+            theirs = replace(options, out=out)
+            theirs = replace(theirs, resume=options.resume and theirs.state.is_file())
+            fit(replace(own, data=data, split=config.split, seed=config.seed), theirs)
+    bundles = find_teachers(find_bundle(place, options.mlruns_dir), config)
+    return teach(bundles, texts(splits.train), unlabelled, options.out / "teacher.parquet")
+
+
 def _publish(
     labelled: LabelledSplits, trained: Trained, out: Path, tracker: Tracker, *, is_further: bool
 ) -> dict[str, Any]:
@@ -159,7 +196,8 @@ def _publish(
 
     label = labelled.config.data.label
     suffix = f"-{label}" if is_further else ""
-    name, folder = labelled.data.card.id + suffix, out / (BUNDLE + suffix)
+    small = "-small" if trained.teacher else ""
+    name, folder = labelled.data.card.id + small + suffix, out / (BUNDLE + suffix)
     bundle, scores = write_bundle(labelled, trained, folder, tracker.run_id, name)
     report = out / f"ranker{suffix}.html"
     write_report(report, bundle.manifest, scores, labelled.splits)
@@ -203,8 +241,9 @@ def _print_result(result: dict[str, Any]) -> None:
     low, high = map(figure_text, result["tau_b_ci"])
     interval = "no interval" if low == "undefined" else f"95% interval {low} to {high}"
     drop, val_drop = (
-        figure_text(result[f"int8_{part}tau_b_drop"], "+.4f") for part in ("", "val_")
+        figure_text(result.get(f"int8_{part}tau_b_drop"), "+.4f") for part in ("", "val_")
     )
+    tells_no_loss = result["has_int8"] or "int8_val_tau_b_drop" not in result
     # The validation split decides whether INT8 is kept, the test split shows the loss.
     excess = f"it{'s loss of' if val_drop == 'undefined' else ' loses too much'} tau_b"
     chosen_by = f"validation {val_drop}"
@@ -216,7 +255,7 @@ def _print_result(result: dict[str, Any]) -> None:
         "tau_b, second sample": tau_b("ceiling", "the model's own next answer"),
         "encoder passes": f"{result['encoder_passes']} in {result['train_cpu_s']:.1f} CPU-s",
         "INT8 loses": loss if result["has_int8"] else None,
-        "INT8 left out": None if result["has_int8"] else f"{excess}  ({chosen_by})",
+        "INT8 left out": None if tells_no_loss else f"{excess}  ({chosen_by})",
         "bundle": result["bundle"],
         "registry": f"version {result['registry_version']}: {result['verdict']}",
     }

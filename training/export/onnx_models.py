@@ -4,7 +4,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
 import onnx
@@ -17,6 +17,7 @@ from lengthwise.errors import BundleError
 from scoring_service.ranker.scorer import OnnxScorer
 from training.export import int8_bert
 from training.export.bundle_scores import onnx_scores
+from training.ranker.convolution import ConvolutionModel
 from training.ranker.encoder import PromptScorer, in_buckets
 
 OPSET: Final = 18
@@ -32,6 +33,10 @@ def export_fp32(scorer: PromptScorer, path: Path) -> None:
     }
     # The exporter takes sizes 0 and 1 as constants, so the example and the ranges start at 2.
     shape = {0: torch.export.Dim("batch", max=4096), 1: torch.export.Dim("tokens", min=2)}
+    is_small = type(scorer.backbone) is ConvolutionModel
+    embeddings = cast(Any, scorer.backbone).get_input_embeddings()
+    if is_small:  # They are most of the file. The scorer keeps the rounded values.
+        embeddings.half()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The exporter's own deprecations.
         torch.onnx.export(
@@ -47,6 +52,7 @@ def export_fp32(scorer: PromptScorer, path: Path) -> None:
             external_data=False,
             verbose=False,
         )
+    embeddings.float()
     model = onnx.load(path)
     for node in model.graph.node:  # Stack traces: paths of this machine, and a revision by them.
         del node.metadata_props[:]
@@ -113,10 +119,13 @@ def write_models(
     """Write both precisions; INT8 is removed again if it loses too much on validation prompts.
 
     `sample_ids` are tokenized training prompts that give INT8 its scales. Returns the parity of
-    FP32 and int8_val_tau_b_drop, the tau_b that INT8 loses (negative: gains).
+    FP32 and int8_val_tau_b_drop, the tau_b that INT8 loses (negative: gains). A convolution has no
+    INT8: its products are too small to gain from it.
     """
     export_fp32(scorer, folder / FP32)
     parity = measure_parity(scorer, folder / FP32, val_ids)
+    if type(scorer.backbone) is ConvolutionModel:
+        return parity
     export_int8(scorer, folder / FP32, folder / INT8, sample_ids)
     taus = [
         tau_b(onnx_scores(OnnxScorer(folder / name), val_ids), val_lengths) for name in (FP32, INT8)

@@ -36,6 +36,8 @@ class Batch(NamedTuple):
     """Training labels in tokens, > 0, float32; NaN where a prompt has no such length."""
     pairs_P2: Tensor
     """Positions of the longer and the shorter prompt; empty unless pairs are trained on."""
+    teacher_BK: Tensor = torch.empty(0)
+    """A teacher's scores, float32; empty without a teacher."""
 
 
 class TokenizedPrompts(NamedTuple):
@@ -51,6 +53,20 @@ def tokenize(tokenizer: Tokenizer, prompts: Sequence[str]) -> TokenizedPrompts:
     encodings = [tokenizer.encode(prompt) for prompt in prompts]
     num_truncated = sum(bool(encoding.overflowing) for encoding in encodings)
     return TokenizedPrompts(list(map(middle_cut, encodings)), num_truncated)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Teacher:
+    """A trained ranker, as a student learns from it."""
+
+    revision: str
+    tokenizer: Tokenizer
+    embeddings_VH: NDArray[np.float32]
+    """A vector for each id of the tokenizer."""
+    unlabelled: Sequence[str]
+    """Prompts without a length."""
+    scores_NK: NDArray[np.float64]
+    """Of the training prompts and then the unlabelled ones, by each length; mean 0, deviation 1."""
 
 
 @dataclass(eq=False)
@@ -72,6 +88,7 @@ class PromptBatches:
     min_tokens: int = 2
     """Least length of a padded micro-batch."""
     sources: Sequence[str] = ()
+    teacher_NK: NDArray[np.float64] | None = None
     rank: int = 0
     world_size: int = 1
 
@@ -139,22 +156,33 @@ class PromptBatches:
         buckets = bucket(ids, self.micro_batch_size)
         order = np.concatenate(buckets)
         pairs = np.argsort(order).reshape(-1, 2) if is_pairs else np.empty((0, 2), np.int64)
+        taught = self.teacher_NK
         padded = (pad([ids[n] for n in part], self.pad_id, self.min_tokens) for part in buckets)
         return Batch(
             [(torch.from_numpy(input_ids), torch.from_numpy(mask)) for input_ids, mask in padded],
             torch.from_numpy(self.lengths_NK[chosen[order]].astype(np.float32)),
             torch.from_numpy(pairs),
+            torch.empty(0) if taught is None else torch.from_numpy(taught[chosen[order]]).float(),
         )
 
 
 class LengthData(L.LightningDataModule):  # type: ignore[misc]
     """Training and validation prompts, tokenized once, and their lengths."""
 
-    def __init__(self, labels: Sequence[Splits], tokenizer: Tokenizer, config: TrainConfig) -> None:
-        """`labels` are the splits by each length to learn; the prompts are those of the first."""
+    def __init__(
+        self,
+        labels: Sequence[Splits],
+        tokenizer: Tokenizer,
+        config: TrainConfig,
+        teacher: Teacher | None = None,
+    ) -> None:
+        """`labels` are the splits by each length to learn; the prompts are those of the first.
+
+        With a teacher its unlabelled prompts follow, with lengths NaN.
+        """
         super().__init__()
         splits = labels[0]
-        self.splits, self.labels, self.config = splits, labels, config
+        self.splits, self.labels, self.config, self.teacher = splits, labels, config, teacher
         self.train_lengths_NK = side_by_side(
             [s.train for s in labels], lambda item: item.target(config.data.repeats)
         )
@@ -162,8 +190,16 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         # The tokenizer's limit: an encoder may have fewer positions than data.max_prompt_tokens.
         limit = int((tokenizer.truncation or {})["max_length"])
         self.min_train_tokens = limit if config.pad_to_limit else 2
-        lengths = self.train_lengths_NK[:, 0].tolist()
-        prompts = framed(texts(splits.train), lengths, config.data.framed, config.seed)
+        prompts, lengths = texts(splits.train), self.train_lengths_NK[:, 0].tolist()
+        if teacher is not None:
+            # A batch mixes data sets, whose scores compare and whose lengths do not.
+            foreign = [item.source != splits.val[0].source for item in splits.train]
+            self.train_lengths_NK[foreign] = np.nan
+            missing = np.full((len(teacher.unlabelled), len(labels)), np.nan)
+            self.train_lengths_NK = np.concatenate([self.train_lengths_NK, missing])
+            prompts += teacher.unlabelled
+            lengths = teacher.scores_NK[:, 0].tolist()
+        prompts = framed(prompts, lengths, config.data.framed, config.seed)
         self.train = tokenize(tokenizer, prompts)
         self.val = tokenize(tokenizer, texts(splits.val))
 
@@ -177,7 +213,8 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             self.config,
             shuffle=True,
             min_tokens=self.min_train_tokens,
-            sources=[item.source for item in self.splits.train],
+            sources=[] if self.teacher else [item.source for item in self.splits.train],
+            teacher_NK=None if self.teacher is None else self.teacher.scores_NK,
             rank=trainer.global_rank if trainer else 0,
             world_size=trainer.world_size if trainer else 1,
         )

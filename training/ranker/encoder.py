@@ -25,6 +25,7 @@ from training.config import Pooling
 from training.data.buckets import bucket, pad
 
 HEADS: Final = "heads.pt"
+CONVOLUTION: Final = "convolution"
 
 
 class Backbone(NamedTuple):
@@ -38,6 +39,7 @@ BACKBONES: Final = {
     "bert": Backbone("google-bert/bert-base-uncased"),
     "opt": Backbone("facebook/opt-125m"),
     "t5": Backbone("google-t5/t5-small", lr=1e-4),
+    CONVOLUTION: Backbone(CONVOLUTION, lr=2e-3),
 }
 
 MINILM: Final = {
@@ -152,13 +154,22 @@ def in_buckets(
 
 
 def build_scorer(
-    source: str, pooling: Pooling, *, seed: int, max_prompt_tokens: int, num_labels: int = 1
+    source: str,
+    pooling: Pooling,
+    *,
+    seed: int,
+    max_prompt_tokens: int,
+    num_labels: int = 1,
+    layers: int | None = None,
 ) -> tuple[PromptScorer, Tokenizer]:
-    """Load a pretrained backbone and its tokenizer; the heads are drawn from the seed."""
+    """Load a pretrained backbone and its tokenizer; the heads are drawn from the seed.
+
+    `layers` are the first ones, which are kept; None keeps all.
+    """
     from transformers import AutoTokenizer
 
     try:
-        backbone = load_backbone(source)
+        backbone = load_backbone(source, **({"num_hidden_layers": layers} if layers else {}))
         tokenizer = AutoTokenizer.from_pretrained(source).backend_tokenizer
     except (OSError, ValueError, AttributeError) as error:
         reason = str(error).splitlines()[0]
@@ -177,14 +188,14 @@ def build_scorer(
     return PromptScorer(backbone, pooling, num_labels), tokenizer
 
 
-def load_backbone(source: str | Path) -> Any:
-    """Load a pretrained model; of an encoder-decoder only the encoder."""
+def load_backbone(source: str | Path, **changes: Any) -> Any:
+    """Load a pretrained model, with changes to its settings; of an encoder-decoder the encoder."""
     from transformers import AutoConfig
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
     model, options = _model_class(AutoConfig.from_pretrained(source).model_type)
-    return model.from_pretrained(source, **options)
+    return model.from_pretrained(source, **options, **changes)
 
 
 def _model_class(kind: str) -> tuple[Any, dict[str, str]]:

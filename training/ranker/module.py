@@ -99,9 +99,13 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         if weight := self.config.loss.log_length_weight:
             known = ~lengths_BK.isnan()
             target_BK = (lengths_BK.log() - self.log_mean_K) / self.log_sd_K
-            loss = loss + weight * functional.huber_loss(
-                self.scorer.length_head(pooled).float()[known], target_BK[known]
+            errors = functional.huber_loss(
+                self.scorer.length_head(pooled).float()[known], target_BK[known], reduction="sum"
             )
+            loss = loss + weight * errors / known.sum().clamp(min=1)
+        if batch.teacher_BK.numel():
+            difference = functional.mse_loss(scores_BK, batch.teacher_BK)
+            loss = loss + self.config.loss.teacher_weight * difference
         self.num_encoded += len(scores_BK) * self.trainer.world_size
         self._losses.append(float(loss.detach()))
         return loss
@@ -118,7 +122,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
             for scores_B, lengths_B, known_B in zip(scores_KB, lengths_KB, known_KB, strict=True)
             if known_B.any()
         ]
-        return torch.stack(parts).mean()
+        return torch.stack(parts or [scores_BK.sum() * 0.0]).mean()
 
     def _gather(self, values_BK: Tensor) -> Tensor:
         """Return the values of all processes, with gradients: a pair may span two of them."""

@@ -7,7 +7,7 @@ import os
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Final
@@ -17,13 +17,14 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
 from tokenizers import Tokenizer
 
-from lengthwise.errors import DataError, require
+from lengthwise.errors import ConfigError, DataError, require
 from training.config import TrainConfig
 from training.data.labels import texts
 from training.data.splits import Splits
 from training.ranker.callbacks import ResumableInterrupt, StepProgress
-from training.ranker.data_module import LengthData
-from training.ranker.encoder import PromptScorer, build_scorer, find_backbone
+from training.ranker.convolution import build_convolution
+from training.ranker.data_module import LengthData, Teacher
+from training.ranker.encoder import CONVOLUTION, PromptScorer, build_scorer, find_backbone
 from training.ranker.losses import LOSSES
 from training.ranker.module import LengthRanker, length_scale
 
@@ -45,26 +46,48 @@ class Trained:
     num_encoded: int
     """Prompts encoded in training."""
     train_cpu_s: float
+    teacher: Mapping[str, Any] = field(default_factory=dict)
+    """Of a student: its teacher's revision, and the number of prompts without lengths."""
 
     def only(self, label: int) -> Trained:
         """Return the result with the scorer of one label only, by its position."""
         return replace(self, scorer=self.scorer.only(label))
 
 
-def load_encoder(config: TrainConfig, num_labels: int) -> tuple[PromptScorer, Tokenizer]:
-    """Load the pretrained backbone, with untrained heads per length, and its tokenizer."""
+def load_encoder(
+    config: TrainConfig, num_labels: int, teacher: Teacher | None = None
+) -> tuple[PromptScorer, Tokenizer]:
+    """Load the pretrained backbone, with untrained heads per length, and its tokenizer.
+
+    A convolution has the embeddings and the tokenizer of its teacher.
+    """
     objective, known = config.loss.objective, ("pairs", *LOSSES)
     right = f"one of {', '.join(known)}"
     require("loss.objective", repr(objective), objective in known, right)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    return build_scorer(
-        find_backbone(config.encoder.backbone).source,
-        config.encoder.pooling,
-        seed=config.seed,
-        max_prompt_tokens=config.data.max_prompt_tokens,
-        num_labels=num_labels,
+    encoder, limit = config.encoder, config.data.max_prompt_tokens
+    if encoder.backbone != CONVOLUTION:
+        return build_scorer(
+            find_backbone(encoder.backbone).source,
+            encoder.pooling,
+            seed=config.seed,
+            max_prompt_tokens=limit,
+            num_labels=num_labels,
+            layers=encoder.layers,
+        )
+    if teacher is None:
+        raise ConfigError(
+            f"encoder.backbone is {CONVOLUTION}, which has the vocabulary of a teacher, but "
+            "loss.teacher_weight is 0; use recipe small"
+        )
+    require("encoder.pooling", encoder.pooling, encoder.pooling == "mean", "mean of a convolution")
+    torch.manual_seed(config.seed)
+    backbone = build_convolution(
+        teacher.embeddings_VH, width=encoder.width, layers=encoder.layers, kernel=encoder.kernel
     )
+    teacher.tokenizer.enable_truncation(max_length=limit)
+    return PromptScorer(backbone, "mean", num_labels), teacher.tokenizer
 
 
 def train(
@@ -75,6 +98,7 @@ def train(
     lightning_logger: Any,
     *,
     resume: bool = False,
+    teacher: Teacher | None = None,
 ) -> Trained:
     """Train, or with `resume` continue from `folder/last.ckpt`; under torchrun in every process.
 
@@ -89,7 +113,7 @@ def train(
     backbone, lr = find_backbone(config.encoder.backbone)
     if config.optim.encoder_lr is not None:
         lr = config.optim.encoder_lr
-    data = LengthData(labels, tokenizer, config)
+    data = LengthData(labels, tokenizer, config, teacher)
     num_batches = len(data.train_dataloader())
     module = LengthRanker(
         config,
@@ -119,6 +143,9 @@ def train(
         history=tuple(module.history),
         num_encoded=module.num_encoded,
         train_cpu_s=module.train_cpu_s,
+        teacher={}
+        if teacher is None
+        else {"revision": teacher.revision, "unlabelled_prompts": len(teacher.unlabelled)},
     )
 
 

@@ -66,7 +66,7 @@ def write_bundle(
             max_tau_b_drop=config.int8_max_tau_b_drop,
         )
         names = [name for name in (INT8, FP32) if (models / name).is_file()]
-        if INT8 not in names:
+        if INT8 not in names and "int8_val_tau_b_drop" in parity:
             text = "INT8 left out: its loss of tau_b on the validation split is %s"
             logger.warning(text, figure_text(parity["int8_val_tau_b_drop"], ".4f"))
         tokenizer.save(str(models / TOKENIZER))
@@ -90,7 +90,9 @@ def write_bundle(
             label_tokenizer=labelled.data.card.tokenizer,
             max_prompt_tokens=(tokenizer.truncation or {})["max_length"],
             training=asdict(config),
-            dataset=labelled.describe() | {"truncated_prompts": trained.num_truncated},
+            dataset=labelled.describe()
+            | {"truncated_prompts": trained.num_truncated}
+            | ({"teacher": trained.teacher} if trained.teacher else {}),
             metrics=metrics,
             history=trained.history,
             calibration=calibration,

@@ -69,6 +69,7 @@ def restore(logged: Manifest, checkpoint: Path) -> Trained:
             history=logged.history,
             num_encoded=logged.metrics["encoder_passes"],
             train_cpu_s=logged.metrics["train_cpu_s"],
+            teacher=logged.dataset.get("teacher", {}),
         )
     except (ConfigError, KeyError) as error:
         raise BundleError(

@@ -13,8 +13,10 @@ import pytest
 from lengthwise.bundle import FP32, INT8, MANIFEST, ModelBundle
 from lengthwise.tables.reading import read_table
 from training.__main__ import main
+from training.config import EncoderConfig, OptimConfig, TrainConfig
 from training.data.records import PromptResponse
 from training.data.synthetic import generate
+from training.recipes import RECIPES
 
 Capture = pytest.CaptureFixture[str]
 
@@ -203,6 +205,76 @@ def test_each_length_of_a_reasoning_model_gets_a_head_and_a_bundle(fit, tmp_path
     assert again["tau_b"] == pytest.approx(reasoning["tau_b"])
     assert again["tau_b_within_groups"] == pytest.approx(reasoning["tau_b_within_groups"])
     assert again["baselines"]["group_means"] == pytest.approx(reasoning["tau_b_group_means"])
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory, tiny_bert):
+    """Folder of a trained teacher, and the command line of its students."""
+    root = tmp_path_factory.mktemp("taught")
+    table = root / "logs.jsonl"
+    pd.DataFrame(RECORDS).to_json(table, orient="records", lines=True)
+    common = ["--mlruns-dir", str(root / "mlruns"), "--data.dataset", str(table), "--threads", "1"]
+    encoder = ["--encoder.backbone", str(tiny_bert), "--optim.encoder-lr", "3e-3"]
+    run = [*common, *encoder, "--batch-size", "16", "--epochs", "6"]
+    assert main(["fit", "demo", "--out", str(root / "teacher"), *run]) == 0
+    small = ["fit", "small", *common, "--epochs", "20", "--batch-size", "32"]
+    return root, [*small, "--optim.encoder-lr", "1e-2", "--encoder.width", "16"]
+
+
+@pytest.mark.slow
+def test_a_student_learns_its_teachers_scores_and_is_a_bundle_like_another(taught, capsys, caplog):
+    root, small = taught
+    more = root / "more.jsonl"
+    others = [record.prompt for record in generate(900, seed=6)[0]]
+    more.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in others))
+    out = ["--out", str(root / "small"), "--teacher", str(root / "teacher" / "bundle")]
+    assert main([*small, *out, "--data.unlabelled", str(more), "--json"]) == 0
+    result = last_json(capsys)
+    teacher = ModelBundle.load(root / "teacher" / "bundle").manifest
+    bundle = ModelBundle.load(result["bundle"])
+    about = bundle.manifest.dataset["teacher"]
+    assert about == {"revision": teacher.revision, "unlabelled_prompts": pytest.approx(700, abs=90)}
+    assert result["tau_b"] > teacher.metrics["tau_b"] - 0.1
+    assert (bundle.manifest.name, result["has_int8"]) == ("logs-small", False)
+    assert bundle.manifest.golden
+    assert bundle.model_path().stat().st_size < 60_000
+    kept = read_table(root / "small" / "teacher.parquet")
+    assert list(kept.columns) == ["prompt", teacher.revision]
+    assert not set(kept["prompt"]) & set(read_table(root / "small" / "test.parquet")["prompt"])
+    assert f"{about['unlabelled_prompts']} prompts without lengths" in caplog.text
+
+    rebuild = ["export", "--run", result["mlflow_run_id"], "--out", str(root / "again")]
+    assert main([*rebuild, "--mlruns-dir", str(root / "mlruns"), "--rebuild"]) == 0
+    assert ModelBundle.load(root / "again").manifest == bundle.manifest
+
+
+@pytest.mark.slow
+def test_a_student_without_a_teacher_trains_one_first(taught, capsys, monkeypatch, tiny_bert):
+    root, small = taught
+    encoder = EncoderConfig(backbone=str(tiny_bert))
+    best = TrainConfig(encoder=encoder, optim=OptimConfig(encoder_lr=3e-3), batch_size=16)
+    monkeypatch.setitem(RECIPES, "best", ("", best))
+    assert main([*small, "--out", str(root / "both"), "--data.unlabelled", "[]", "--json"]) == 0
+    assert last_json(capsys)["tau_b"] > 0.2
+    ModelBundle.load(root / "both" / "teacher" / "bundle")
+
+
+@pytest.mark.slow
+def test_a_teacher_that_does_not_fit_is_one_line(fit, taught, capsys):
+    root, small = taught
+    teacher = str(root / "teacher" / "bundle")
+    for settings, message in {
+        ("--teacher", "/no/such"): "/no/such",
+        ("--teacher", teacher, "--split.seed", "1"): "the teacher was split by",
+        ("--teacher", teacher, "--data.heads", "answer_tokens"): "no answer_tokens",
+        ("--teacher", teacher, "--loss.teacher-weight", "0"): "--teacher has no effect",
+        ("--loss.teacher-weight", "0"): "the vocabulary of a teacher",
+        ("--teacher", teacher, "--encoder.kernel", "2"): "an odd number",
+        ("--teacher", teacher, "--data.unlabelled", "/no/such.jsonl"): "/no/such.jsonl",
+    }.items():
+        assert main([*small, "--out", str(root / "none"), *settings]) == 2
+        assert message in one_error_line(capsys)
+    assert not (root / "none").exists()
 
 
 def one_error_line(capsys: Capture) -> str:

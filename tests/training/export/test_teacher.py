@@ -1,0 +1,56 @@
+"""A teacher's scores are kept, standardised, and those of its own bundle."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lengthwise.bundle import ModelBundle
+from lengthwise.errors import BundleError, ConfigError
+from training.config import DataConfig, SplitConfig, TrainConfig
+from training.export import teacher
+from training.export.bundle_scores import score_prompts
+
+PROMPTS = [f"long poem {'essay ' * (number % 7)}" for number in range(30)]
+
+
+def test_scores_are_those_of_the_bundle_and_are_computed_once(tiny_bundle, tmp_path, monkeypatch):
+    kept = tmp_path / "out" / "teacher.parquet"
+    made = teacher.teach([tiny_bundle], PROMPTS[:20], PROMPTS[20:], kept)
+    scores = score_prompts(tiny_bundle, PROMPTS)
+    expected = (scores - scores.mean()) / scores.std()
+    np.testing.assert_allclose(made.scores_NK[:, 0], expected)
+    assert made.unlabelled == PROMPTS[20:]
+    assert len(made.embeddings_VH) >= made.tokenizer.get_vocab_size()
+
+    calls = []
+    monkeypatch.setattr(teacher, "score_prompts", lambda *a, **k: calls.append(a) or scores)
+    again = teacher.teach([tiny_bundle], PROMPTS[:20], PROMPTS[20:], kept)
+    np.testing.assert_array_equal(again.scores_NK, made.scores_NK)
+    assert not calls
+    teacher.teach([tiny_bundle], PROMPTS[:30], [], kept)
+    assert not calls
+    monkeypatch.setattr(teacher, "score_prompts", lambda *a, **k: np.zeros(10))
+    with pytest.raises(BundleError, match="gives every prompt one score"):
+        teacher.teach([tiny_bundle], PROMPTS[:10], [], kept)
+
+
+def test_a_teacher_of_other_held_out_prompts_or_of_another_length_is_refused(tiny_bundle):
+    def bundle(seed: int = 0, label: str = "output_tokens") -> ModelBundle:
+        split = {"seed": seed, "val_fraction": 0.05, "test_fraction": 0.15}
+        manifest = replace(tiny_bundle.manifest, label=label, training={"split": split})
+        return replace(tiny_bundle, manifest=manifest)
+
+    config = TrainConfig()
+    assert teacher.find_teachers(bundle(), config) == [bundle()]
+    larger = replace(config, split=SplitConfig(test_fraction=0.2))
+    for wrong, of, message in (
+        (bundle(seed=3), config, "give --split.seed 3"),
+        (bundle(), larger, "no larger --split.val-fraction"),
+        (bundle(label="answer_tokens"), config, "give --data.label answer_tokens"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            teacher.find_teachers(wrong, of)
+    heads = replace(config, data=DataConfig(heads=("answer_tokens",)))
+    with pytest.raises(BundleError):
+        teacher.find_teachers(bundle(), heads)
