@@ -28,6 +28,7 @@ from scheduler_adapters.engines.user_classes import read_user_classes
 from scheduler_adapters.engines.vllm_v1 import TESTED
 from scheduler_adapters.engines.vllm_v1.additional_config import (
     SETTINGS,
+    configured_bundle,
     configured_policy,
     configured_think_end,
 )
@@ -69,6 +70,9 @@ class ServeConfig(ScoreConfig):
 
     model: str
     """Folder or hub name of the model; may stand first, without --model."""
+    bundle: Path | None = None
+    """Folder of a trained ranker (`python -m training fit`), which scores every prompt inside the
+    engine. Then no scoring service is needed."""
     policy: str = "pars"
     """Name of a policy (fcfs, pars, ...) or import path package.module:callable."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -109,6 +113,8 @@ class ServeConfig(ScoreConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.bundle is not None and self.scorer is not None:
+            raise ConfigError("there are --bundle and --scorer; give one source of scores")
         require("port", self.port, 0 < self.port < 65536, "1 to 65535")
 
     @property
@@ -127,6 +133,7 @@ class ServeConfig(ScoreConfig):
             classes=None if self.classes is None else str(self.classes.resolve()),
             client_hints=self.client_hints,
             shares=self.shares != "none",
+            scores_in_engine=self.bundle is not None,
             key_hashes=[hash_of(key) for key in self.api_keys],
         )
 
@@ -143,27 +150,34 @@ class ServeConfig(ScoreConfig):
         """The settings of the engine process."""
         guard = {} if self.guard is None else {"guard": self.guard}
         shares = {} if self.shares == "none" else {"shares": self.shares}
-        return {SETTINGS: {**guard, **self.settings, **shares, "policy": self.policy}}
+        ranker: dict[str, Any] = {}
+        if self.bundle is not None:
+            ranker = {"bundle": str(self.bundle.resolve())}
+            ranker |= {name: getattr(self, name) for name in ScoreConfig.SHARED}
+            if (template := _chat_template(self.vllm)) is not None:
+                ranker["chat_template"] = template
+        return {SETTINGS: {**guard, **self.settings, **shares, **ranker, "policy": self.policy}}
 
 
 @common_options(
-    *("model", "policy", "guard", "scorer", "deadline_s", "classes", "timeline"),
+    *("model", "bundle", "policy", "guard", "scorer", "deadline_s", "classes", "timeline"),
     *("host", "port", "vllm"),
 )
 def run(config: ServeConfig) -> None:
     """Start vLLM's OpenAI server with one of our schedulers; clients need no change.
 
-    Each request for a completion, chat or response is scored by the scoring service on its way in.
-    A request without a score within the deadline is ranked by the median of the others, and counted
+    With --bundle the engine scores each prompt itself, of every endpoint. With --scorer a scoring
+    service scores completions, chats and responses on their way in, for several servers. A request
+    without a score within the deadline is ranked by the median of the others, and counted
     (/metrics: lengthwise_*). A client's own entries in vllm_xargs (lengthwise_score,
     lengthwise_quantiles, lengthwise_class, lengthwise_tbt_s) and its priority are dropped and
     counted. They are kept for trusted_keys of --classes, or with --client-hints true for every
     client.
 
     Examples:
-      python -m scoring_service serve --bundle BUNDLE --address 127.0.0.1:50051
-      python -m scheduler_adapters serve-vllm MODEL --policy pars --scorer 127.0.0.1:50051
-      python -m scheduler_adapters serve-vllm MODEL --scorer HOST:PORT -- --max-num-seqs 64
+      python -m scheduler_adapters serve-vllm MODEL --bundle BUNDLE
+      python -m scheduler_adapters serve-vllm MODEL --bundle BUNDLE -- --max-num-seqs 64
+      python -m scheduler_adapters serve-vllm MODEL --policy pars --scorer HOST:PORT
 
     A --classes file; the class is that of the API key, else of the header of a trusted proxy, else
     the default:
@@ -221,6 +235,14 @@ def _api_key_words(options: Sequence[str]) -> tuple[list[str], list[str]]:
     return known.api_key, others
 
 
+def _chat_template(options: Sequence[str]) -> str | None:
+    """Return the chat template among vLLM's options: a text, or the path of a file."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--chat-template", "--chat_template")
+    given: str | None = parser.parse_known_args(options)[0].chat_template
+    return str(Path(given).resolve()) if given is not None and "{" not in given else given
+
+
 def _configured_keys(options: Sequence[str]) -> list[str]:
     """Return the API keys in vLLM's own --config file; vLLM itself reports its errors."""
     if "--config" not in options[:-1]:
@@ -250,6 +272,8 @@ def check(config: ServeConfig) -> None:
         )
     if config.timeline is not None:
         timeline_log.require_writable(config.timeline)
+    if (ranker := configured_bundle(config.additional_config)) is not None:
+        ranker.verify()
     # The engine would refuse it, too, but minutes later.
     require_think_end(
         policy,
@@ -259,7 +283,8 @@ def check(config: ServeConfig) -> None:
     if middleware.classes is not None:
         read_user_classes(Path(middleware.classes))
     _require_free_port(config.host, config.port)
-    _require_scorer(middleware, config.start_without_scorer)
+    if ranker is None:
+        _require_scorer(middleware, config.start_without_scorer)
     _require_engine(policy, ["--model", config.model, *server_options(config)])
 
 
@@ -297,7 +322,7 @@ def _require_free_port(host: str, port: int) -> None:
 def _require_scorer(config: MiddlewareConfig, start_without: bool) -> None:
     """Refuse a scoring service that does not answer, or is not calibrated for the model."""
     if config.scorer is None:
-        log.warning("no --scorer: requests without a score of their own are served by arrival")
+        log.warning("no --bundle: requests without a score of their own are served by arrival")
         return
     with ScoringClient(config.scorer, timeout_s=_PROBE_S, security=config.security) as client:
         try:

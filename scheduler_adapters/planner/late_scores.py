@@ -1,8 +1,8 @@
 """Scores that arrive after their requests, matched by a key that both carry, in either order."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from scheduler_adapters.planner.request_annotations import read_annotations
 
@@ -15,8 +15,31 @@ class LateScore(NamedTuple):
     """A score and the key of its request."""
 
     key: str
-    score: float
+    score: float | None
+    """None: there will be no score."""
     quantiles: tuple[tuple[float, float], ...] = ()
+    reason: str = ""
+    """Field of `AnnotationCounts` that counts a missing score."""
+
+
+class PromptScoring(Protocol):
+    """Scores of prompts that enter an engine, made outside its steps."""
+
+    hold_s: float
+    """Most seconds that a request is held out of a contended queue until its score arrives."""
+    typical_s: float
+    """Seconds in which a prompt of usual length is scored."""
+
+    def submit(
+        self, key: str, prompt: Sequence[int], client: str, take: Callable[[LateScore], object]
+    ) -> bool:
+        """Score a prompt's token ids later and call `take` in another thread.
+
+        Returns False where too many wait; then `take` is not called.
+        """
+
+    def wait(self, seconds: float) -> None:
+        """Wait until each submitted prompt has its score, at most so long."""
 
 
 def late_score(key: str | None, carried: Mapping[str, Any]) -> LateScore | None:
@@ -55,8 +78,9 @@ class LateScores(Generic[Item]):
         """Empty the inbox; yield each registered request whose score is in it."""
         while self.inbox:
             late = self.inbox.popleft()
-            self._known[late.key] = late
-            _drop_oldest(self._known)
+            if late.score is not None:
+                self._known[late.key] = late
+                _drop_oldest(self._known)
             for item in self._waiting.pop(late.key, ()):
                 yield item, late
 

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from lengthwise.errors import InvalidDecision
-from scheduler_adapters.planner.late_scores import LateScore, LateScores
+from scheduler_adapters.planner.late_scores import LateScore, LateScores, PromptScoring
 from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.planner.request_annotations import AnnotationCounts, request_key
 from scheduler_adapters.policies.fair_shares import ServiceShares, Share
@@ -29,6 +29,8 @@ _MAX_SUCCESSORS = 100
 # The thoughts of earlier turns are further back: question and header of the answer follow them.
 _MAX_TOKENS_AFTER_THINKING = 4
 _PRIORITY_STRIDE = 2**32
+LONE_S = 0.0005
+"""Most seconds that a step waits for the score of a request for which a seat is free."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,8 @@ class RankedRequest:
     """True once the request was ranked after a step of the prefill in progress."""
     late_score: LateScore | None = None
     """A score that arrived while the request ran, used when it waits again."""
+    held_until_s: float = -inf
+    """End of the hold of a request that is being scored; -inf: not held."""
 
 
 class EngineRequest(Protocol):
@@ -67,6 +71,7 @@ class Ranker:
     Args:
         by_priority: True where the engine's own priority precedes the policy's rank.
         think_end: token ids that end thinking; empty if unused.
+        scoring: the engine's own ranker, for requests without another score.
     """
 
     def __init__(
@@ -76,11 +81,13 @@ class Ranker:
         observers: Sequence[EngineObserver] = (),
         by_priority: bool = False,
         think_end: tuple[int, ...] = (),
+        scoring: PromptScoring | None = None,
     ) -> None:
         self.policy = policy
         self.shares = ServiceShares.of(policy)
         self.clock = clock
         self.think_end = think_end
+        self.scoring = scoring
         self.load = LoadView()
         self.observers = tuple(observers)
         self.annotation_counts = AnnotationCounts()
@@ -107,11 +114,13 @@ class Ranker:
 
         Args:
             carried: its annotations.
-            prompt: its token ids, or at least the last ones that `ends_prompt_thinking` reads.
+            prompt: its token ids. Without `scoring` the last ones are enough, which
+                `ends_prompt_thinking` reads.
             key: of a score that may arrive later; None: the one among the annotations, if any.
             limits: least and most output tokens, unless the annotations have these.
         """
-        key = key or request_key(carried)
+        scored_elsewhere = request_key(carried)
+        key = key or scored_elsewhere
         now_s = self.load.now_s = self.clock()
         tracked = RankedRequest(
             RequestView(
@@ -124,12 +133,12 @@ class Ranker:
             priority=priority if self._by_priority else None,
             thinking_over=self.ends_prompt_thinking(prompt),
         )
-        if (
-            tracked.view.score is None
-            and key is not None
-            and (late := self.late_scores.expect(key, tracked)) is not None
-        ):
-            self._use_late(tracked, late)
+        if tracked.view.score is None:
+            if scored_elsewhere is None and self.scoring is not None:
+                key = key or str(tracked.view.number)
+                self._submit(self.scoring, key, tracked, prompt)
+            if key is not None and (late := self.late_scores.expect(key, tracked)) is not None:
+                self._use_late(tracked, late)
         self._median.arrived(tracked.view)
         self.load.num_waiting += 1  # until the next step counts anew
         if self.shares is not None:
@@ -139,6 +148,14 @@ class Ranker:
             observer.queued(tracked.view, now_s)
         return tracked
 
+    def _submit(
+        self, scoring: PromptScoring, key: str, tracked: RankedRequest, prompt: Sequence[int]
+    ) -> None:
+        if scoring.submit(key, prompt, tracked.view.client, self.late_scores.inbox.append):
+            tracked.held_until_s = self.load.now_s + scoring.hold_s
+        else:
+            self.annotation_counts.count("full")
+
     def ends_prompt_thinking(self, prompt: Sequence[int]) -> bool:
         """Return whether a prompt ends thinking, so that the first generated token answers."""
         # Where thinking is off, a chat template ends the prompt with an empty thought and perhaps
@@ -146,28 +163,72 @@ class Ranker:
         newest = 1 + _MAX_TOKENS_AFTER_THINKING
         return bool(self.think_end) and ends_thinking(prompt, newest, self.think_end)
 
-    def begin_step(self, *queues: "RankedQueue[Any]") -> float:
+    def begin_step(
+        self, *queues: "RankedQueue[Any]", num_free: int = 0, is_idle: bool = False
+    ) -> float:
         """Read the scores queued since the last step and replace expired ranks in these queues.
 
         Returns the present time in seconds, which the load view now has too.
+
+        Args:
+            num_free: requests that could start now, by seats.
+            is_idle: True if no request runs.
         """
-        now_s = self.load.now_s = self.clock()
-        if self.late_scores.inbox:
-            for tracked, late in self.late_scores.take():
-                # A resident uses the score only when it waits again.
-                tracked.late_score = late
-                for queue in queues:
-                    if (item := queue.remove(tracked.view.number)) is not None:
-                        self.rerank(tracked)
-                        queue.add(item)
+        self.load.now_s = self.clock()
+        self._take_late(queues)
+        for queue in queues:
+            if queue.held and self.scoring is not None:
+                self._end_holds(self.scoring, queue, num_free, is_idle)
+        now_s = self.load.now_s
         for queue in queues:
             for item in queue.pop_expired(now_s):
                 self.expire(item.lengthwise)
                 queue.add(item)
-        self.load.num_waiting = sum(map(len, queues))
+        self.load.num_waiting = sum([len(queue) + len(queue.held) for queue in queues])
         if self.shares is not None and self.shares.is_contended:
             self.shares.refresh()
         return now_s
+
+    def _take_late(self, queues: Iterable["RankedQueue[Any]"]) -> None:
+        if not self.late_scores.inbox:
+            return
+        for tracked, late in self.late_scores.take():
+            if late.score is None:
+                self.annotation_counts.count(late.reason)
+            else:
+                # A resident uses the score only when it waits again.
+                tracked.late_score = late
+            for queue in queues:
+                if (item := queue.remove(tracked.view.number)) is not None:
+                    self._end_hold(tracked)
+                    queue.add(item)
+
+    def _end_holds(
+        self, scoring: PromptScoring, queue: "RankedQueue[Any]", num_free: int, is_idle: bool
+    ) -> None:
+        """Queue the held requests whose time is over, and all of them if seats are free for all.
+
+        An idle engine first waits for the scores, as a step without requests would do nothing.
+        """
+        ends_s, is_contended = queue.hold_ends_s, len(queue) + len(queue.held) > num_free
+        if is_contended and is_idle:
+            scoring.wait(ends_s - self.load.now_s)
+        elif not is_contended and scoring.typical_s < LONE_S:
+            scoring.wait(LONE_S)
+        self.load.now_s = self.clock()
+        self._take_late([queue])
+        over_s = max(self.load.now_s, ends_s if is_idle else -inf) if is_contended else inf
+        while queue.held and queue.hold_ends_s <= over_s:
+            number, item = next(iter(queue.held.items()))
+            queue.remove(number)
+            self._end_hold(item.lengthwise)
+            queue.add(item)
+
+    def _end_hold(self, tracked: RankedRequest) -> None:
+        if tracked.held_until_s > -inf and tracked.late_score is None:
+            self._median.arrived(tracked.view)  # scores that arrived meanwhile count
+        tracked.held_until_s = -inf
+        self.rerank(tracked)
 
     def admitted(self, tracked: RankedRequest, started_s: float) -> None:
         """Report an admission to the observers, and an end of thinking in the prompt."""
@@ -367,7 +428,8 @@ class RankedQueue(RankOrder[Item]):
     """Waiting items in order, with a timer for each ending rank.
 
     With `shares` that order holds inside a client, and clients take turns in each lane. `plan`
-    charges an item to its client as its admission would, and hides it until `unplan`.
+    charges an item to its client as its admission would, and hides it until `unplan`. Held items
+    are in no order.
     """
 
     def __init__(self, shares: ServiceShares | None = None) -> None:
@@ -376,8 +438,19 @@ class RankedQueue(RankOrder[Item]):
         self._shares = shares
         self._of: dict[Share, RankOrder[Item]] = {}
         self._plans: dict[int, Callable[[], None]] = {}
+        self.held: dict[int, Item] = {}
+        """Receive number -> item that is being scored; the longest held is first."""
+
+    @property
+    def hold_ends_s(self) -> float:
+        """End of the hold that ends first; infinity without held items."""
+        first = next(iter(self.held.values()), None)
+        return inf if first is None else first.lengthwise.held_until_s
 
     def add(self, item: Item) -> None:
+        if item.lengthwise.held_until_s > -inf:
+            self.held[item.lengthwise.view.number] = item
+            return
         super().add(item)
         self._timers.add(item.lengthwise)
         if self._shares is not None:
@@ -385,6 +458,8 @@ class RankedQueue(RankOrder[Item]):
             self._of.setdefault(share, RankOrder()).add(item)
 
     def remove(self, number: int) -> Item | None:
+        if (held := self.held.pop(number, None)) is not None:
+            return held
         item = super().remove(number)
         self._timers.drop_ended()
         if self._shares is not None and item is not None:

@@ -74,6 +74,12 @@ class AnnotationCounts:
     """Requests with an unusable annotation, whatever else they carry."""
     late: int = 0
     """Unscored requests that were ranked by a later score while waiting."""
+    undecodable: int = 0
+    """Prompts without text that the engine's own ranker could read: embeddings, images only."""
+    failed: int = 0
+    """Prompts at which the engine's own ranker failed."""
+    full: int = 0
+    """Prompts beyond the most that may wait for the engine's own ranker."""
 
     def read(self, carried: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return a request's usable annotations as fields of a `RequestView`."""
@@ -84,6 +90,10 @@ class AnnotationCounts:
             self.invalid += 1
             logger.debug("unusable %s; the request is scheduled without", unusable)
         return found
+
+    def count(self, reason: str) -> None:
+        """Count a request whose score the engine's own ranker could not make."""
+        setattr(self, reason, getattr(self, reason) + 1)
 
 
 def read_annotations(carried: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[str]]:

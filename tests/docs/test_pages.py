@@ -21,7 +21,7 @@ from tests.test_floors import FLOORS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("training", "scoring_service", "scheduler_adapters")
-"""Those with commands of their own; they stand on `lengthwise`."""
+"""Packages with commands of their own."""
 SOURCES = ("lengthwise", *PACKAGES)
 PROGRAMS = [importlib.import_module(f"{package}.__main__").PROGRAM for package in PACKAGES]
 README = (ROOT / "README.md").read_text()
@@ -31,7 +31,7 @@ PAGES = [
 ]
 FOREIGN_OPTIONS = {
     *("--scheduler-cls", "--enable-log-requests", "--enable-log-outputs", "--enable-log-deltas"),
-    *("--backend-store-uri", "--batching", "--golden", "--vidur"),
+    *("--chat-template", "--backend-store-uri", "--batching", "--golden", "--vidur"),
 }
 """Options of vLLM, MLflow and scripts of the tests, and removed ones that the changelog names."""
 _MAX_README_LINES = 90
@@ -46,7 +46,7 @@ def code_blocks(text: str) -> list[tuple[str, str]]:
 
 
 def code_spans(text: str) -> list[str]:
-    """What stands between backticks outside fenced blocks, each in one line."""
+    """Texts between backticks outside fenced blocks, each in one line."""
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
     return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
 
@@ -67,7 +67,7 @@ def test_the_first_screen_is_a_sentence_a_figure_and_the_commands_of_operators()
     assert "vLLM" in gain
     assert "GPU" in gain
     commands = re.findall(r"^lengthwise (\w+)", operators, flags=re.M)
-    assert commands == ["advise", "serve", "vllm"]
+    assert commands == ["advise", "vllm", "serve"]
     assert re.findall(r"^make \w+", tests, flags=re.M) == ["make demo", "make test"]
     assert README[: README.index(tests) + len(tests)].count("\n") < 25
 
@@ -184,7 +184,7 @@ def help_of(package: str, *command: str) -> str:
 
 
 def hyphenated(text: str) -> str:
-    """The same with hyphens for underscores in the names of options."""
+    """A command with hyphens for underscores in the names of its options."""
     return re.sub(r"--\w[\w.-]*", lambda option: option[0].replace("_", "-"), text)
 
 

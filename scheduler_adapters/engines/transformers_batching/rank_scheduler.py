@@ -36,7 +36,7 @@ from scheduler_adapters.planner.capabilities import (
     require_think_end,
     shape_of_first_step,
 )
-from scheduler_adapters.planner.late_scores import late_score
+from scheduler_adapters.planner.late_scores import PromptScoring, late_score
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, RankedRequest, Ranker
 from scheduler_adapters.planner.step_budget import Plan
@@ -71,6 +71,7 @@ def use_policy(
     *,
     think_end: Sequence[int] = (),
     observers: Sequence[EngineObserver] = (),
+    scoring: PromptScoring | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> str:
     """Register a scheduler with `policy`; return its `scheduler_type`.
@@ -80,6 +81,8 @@ def use_policy(
         think_end: token ids that end thinking, for policies that rank by phase.
         observers: of the engine. A step's seconds count from the end of the step before. They
             include the engine's own Python code, but no time without work.
+        scoring: ranker of the requests without a score, such as `BundleScoring(settings,
+            tokenizer)`; the caller closes it.
         clock: of the policy and the observers, seconds.
 
     Raises:
@@ -103,7 +106,7 @@ def use_policy(
     end = tuple(think_end) if policy.traits.sees_thinking else ()
 
     def make_ranker() -> Ranker:
-        return Ranker(deepcopy(policy), clock, observers, think_end=end)
+        return Ranker(deepcopy(policy), clock, observers, think_end=end, scoring=scoring)
 
     name = f"lengthwise-{policy.name}-{next(_numbers)}"
     SCHEDULER_MAPPING[name] = partial(RankedScheduler, make_ranker=make_ranker, hints=hints)
@@ -230,7 +233,10 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         return cancelled
 
     def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
-        self._step_start_s = self.lengthwise.begin_step(self._queue)
+        active = len(self.active_requests)
+        self._step_start_s = self.lengthwise.begin_step(
+            self._queue, num_free=self.max_requests_per_batch - active, is_idle=not active
+        )
         batch = None
         if self.planner is not None and not self._stalled:
             batch = self._schedule_plan(self.planner.plan(), cache_budget)

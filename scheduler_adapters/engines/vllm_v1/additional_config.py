@@ -1,8 +1,9 @@
-"""Our part of vLLM's `additional_config`: policy, settings, shares, and the end of thinking.
+"""Our part of vLLM's `additional_config`: policy, settings, shares, ranker, end of thinking.
 
-    {"lengthwise": {"policy": "pars", "starve_after_s": 60, "think_end": [128014]}}
+    {"lengthwise": {"policy": "pars", "bundle": "run/bundle", "starve_after_s": 60}}
 
-`"shares": {"paying": 3}` gives clients shares, and classes these weights. It carries the settings
+`"shares": {"paying": 3}` gives clients shares, and classes these weights; `"think_end": [128014]`
+ends thinking. `BundleSettings` has the settings of a ranker in the engine. All of them are carried
 to the engine process. Imports no engine.
 """
 
@@ -10,11 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lengthwise.errors import ConfigError, require
+from scheduler_adapters.engines.bundle_scoring import OWN, BundleSettings
 from scheduler_adapters.policies.fair_shares import FairShares
 from scheduler_adapters.policy import POLICIES, Policy, load_serving_policy
 
 SETTINGS: Final = "lengthwise"
-_OURS: Final = ("policy", "shares", "think_end")
+_OURS: Final = OWN | {"policy", "shares", "think_end"}
 
 
 def configured_policy(additional_config: Any, name: str | None = None) -> Policy:
@@ -34,6 +36,14 @@ def configured_policy(additional_config: Any, name: str | None = None) -> Policy
     holds = weights is None or isinstance(weights, Mapping)
     require("shares", repr(weights), holds, 'weights of classes, such as {"paying": 3}')
     return policy if weights is None else FairShares(policy, weights=weights)
+
+
+def configured_bundle(additional_config: Any) -> BundleSettings | None:
+    """Return the settings of a ranker in the engine; None without a bundle.
+
+    Raises ConfigError: one of them is of a wrong form.
+    """
+    return BundleSettings.of(_settings(additional_config))
 
 
 def configured_think_end(additional_config: Any) -> tuple[int, ...]:

@@ -11,7 +11,10 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from lengthwise.errors import ConfigError, LengthwiseError, UnsupportedByEngine
-from scheduler_adapters.engines.vllm_v1.additional_config import configured_policy
+from scheduler_adapters.engines.vllm_v1.additional_config import (
+    configured_bundle,
+    configured_policy,
+)
 from scheduler_adapters.planner.capabilities import plans_steps, shape_of_first_step
 from scheduler_adapters.planner.step_budget import limit_of
 from scheduler_adapters.policy import POLICIES, Policy
@@ -180,5 +183,7 @@ def require_early() -> None:
             name = str(ours).removeprefix(f"{PACKAGE}.").replace("_", "-")
             named = name if name in POLICIES else None
             require_features(self, configured_policy(self.additional_config, named))
+            if (ranker := configured_bundle(self.additional_config)) is not None:
+                ranker.verify()
 
     VllmConfig.__post_init__ = __post_init__

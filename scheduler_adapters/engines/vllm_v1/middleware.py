@@ -26,7 +26,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
@@ -82,6 +82,8 @@ _CUT_SPAN: Final = 1e-3
 class ScoreConfig:
     """The scoring service and the time limits of its answers."""
 
+    SHARED: ClassVar = ("deadline_s", "target_model", "unscored_last")
+    """Settings that a ranker in the engine has too."""
     scorer: str | None = None
     """HOST:PORT of the scoring service; none: only scores sent by clients count."""
     deadline_s: float = 0.05
@@ -126,6 +128,8 @@ class MiddlewareConfig(ScoreConfig):
     request is scored."""
     shares: bool = False
     """True: the engine is given a hash of each request's client, for shares between clients."""
+    scores_in_engine: bool = False
+    """True: the engine scores its prompts itself; without a `scorer` here."""
     made_folder: str | None = None
     """Folder that vLLM's processes share, to be removed when the API server ends."""
 
@@ -157,7 +161,8 @@ class ScoreMetrics:
         self.requests = counter(
             "lengthwise_requests",
             "Requests by the outcome of their score: scored, explicit (sent by the client), late "
-            "(not within the deadline), unscored; with the reason for no score, or cut.",
+            "(not within the deadline), engine (scored there, see lengthwise_engine_requests), "
+            "unscored; with the reason for no score, or cut.",
             ["outcome", "reason"],
         )
         self.client_hints = counter(
@@ -187,7 +192,12 @@ class ScoreMetrics:
         for reason in UNSCORABLE | RETRIED | {"error", "no_key", "no_scorer", "unreadable"}:
             self.requests.labels("unscored", reason)
             self.late_scores.labels(reason)
-        for outcome, reason in (("scored", ""), ("explicit", ""), ("late", "timeout")):
+        for outcome, reason in (
+            ("scored", ""),
+            ("explicit", ""),
+            ("engine", ""),
+            ("late", "timeout"),
+        ):
             self.requests.labels(outcome, reason)
 
     def count(self, outcome: str, reason: str = "") -> None:
@@ -236,7 +246,8 @@ class ScoreMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path(scope) if scope["type"] in ("http", "websocket") else ""
         if path in client_bodies.UNSCORED:
-            self.metrics.count("unscored", "endpoint")
+            in_engine = self.config.scores_in_engine
+            self.metrics.count(*(("engine",) if in_engine else ("unscored", "endpoint")))
         if scope["type"] == "lifespan":
             _bound_end(scope)
         if scope["type"] != "http":
@@ -371,6 +382,9 @@ class ScoreMiddleware:
         """Return the annotations of a request's score, or the key of a score that may be late."""
         if SCORE in client_bodies.own_hints(body):
             self.metrics.count("explicit")
+            return {}
+        if self.config.scores_in_engine:
+            self.metrics.count("engine")
             return {}
         in_progress = self.scores_in_progress[client.name] + len(prompts)
         is_over = in_progress > self.config.max_scores_per_key and not client.is_trusted

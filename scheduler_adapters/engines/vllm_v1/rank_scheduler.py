@@ -5,6 +5,7 @@ Or with any policy, by name or import path:
     LLM(MODEL, scheduler_cls="scheduler_adapters.engines.vllm_v1.scheduler",
         additional_config={"lengthwise": {"policy": "my_package.policies:ShortestPrompt"}})
 
+With `"bundle": PATH` beside the policy the engine scores its prompts itself (`bundle_scoring.py`).
 A queue in rank order, with the engine's own queue interface, replaces the waiting queue. For a
 policy that restricts running requests, a `Planner` plans each step. The plan reaches the engine
 through attributes that it reads in each step: a request that is left out is not eligible, budget
@@ -19,10 +20,12 @@ from itertools import chain
 from math import inf
 from typing import Any, Final
 
+from scheduler_adapters.engines.bundle_scoring import BundleScoring
 from scheduler_adapters.engines.engine_metrics import observers_from_environment
 from scheduler_adapters.engines.engine_sockets import EngineSocket
 from scheduler_adapters.engines.score_channel import receiver_from_environment
 from scheduler_adapters.engines.vllm_v1.additional_config import (
+    configured_bundle,
     configured_policy,
     configured_think_end,
 )
@@ -40,6 +43,7 @@ from scheduler_adapters.engines.vllm_v1.versions import (
     preempt,
     probe_classes,
     require_layout,
+    tokenizer_of,
 )
 from scheduler_adapters.planner.capabilities import (
     plans_steps,
@@ -146,13 +150,13 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
         return len(self.queue) > 0 if self.offered is None else bool(self.offered)
 
     def __len__(self) -> int:
-        return len(self.queue)
+        return len(self.queue) + len(self.queue.held)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self.queue)
+        return chain(self.queue, self.queue.held.values())
 
     def __getitem__(self, index: int) -> Request:
-        return list(self.queue)[index]
+        return list(self)[index]
 
 
 class RankMixin:
@@ -169,12 +173,15 @@ class RankMixin:
     _lengthwise_receiver: EngineSocket | None = None
     _lengthwise_stalled = False
     _lengthwise_own: Sequence[EngineObserver] = ()
+    _lengthwise_scoring: BundleScoring | None = None
 
     def __init__(self, *args: Any, lengthwise_policy: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         require_layout(self)
         policy = configured_policy(self.vllm_config.additional_config, lengthwise_policy)
         require_capabilities(policy, CAPABILITIES, ENGINE)
+        if (settings := configured_bundle(self.vllm_config.additional_config)) is not None:
+            self._lengthwise_scoring = BundleScoring(settings, tokenizer_of(self.vllm_config))
         thinks = bool(think_end_of(self))
         self._lengthwise_own = observers_from_environment(self, thinks=thinks)
         self.lengthwise_start(policy, observers=self._lengthwise_own)
@@ -187,11 +194,19 @@ class RankMixin:
         """Start to schedule by `policy`, in an engine without requests, reporting to observers."""
         end = think_end_of(self)
         by_priority = self.vllm_config.scheduler_config.policy == "priority"
-        ranker = Ranker(policy, observers=observers, by_priority=by_priority, think_end=end)
+        ranker = Ranker(
+            policy,
+            observers=observers,
+            by_priority=by_priority,
+            think_end=end,
+            scoring=self._lengthwise_scoring,
+        )
         self.lengthwise, waiting = ranker, RankQueue(ranker)
         holders = self._lengthwise_holders = RankQueue(ranker, waiting)
         self.waiting = waiting
-        setattr(self, layout_of(self).second_queue, holders)
+        layout = layout_of(self)
+        setattr(self, layout.second_queue, holders)
+        self._lengthwise_seats = layout.seats
         self._lengthwise_left: dict[str, Request] = {}
         """Requests that left the engine since the last report to the observers."""
         self._lengthwise_planner = None
@@ -208,8 +223,12 @@ class RankMixin:
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         ranker, planner = self.lengthwise, self._lengthwise_planner
+        running: Sequence[Request] = self.running  # type: ignore[attr-defined]
         self._lengthwise_step_start_s = ranker.begin_step(
-            self.waiting.queue, self._lengthwise_holders.queue
+            self.waiting.queue,
+            self._lengthwise_holders.queue,
+            num_free=getattr(self, self._lengthwise_seats) - len(running),
+            is_idle=not running,
         )
         if planner is None and not ranker.observers and ranker.shares is None:
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
@@ -228,7 +247,7 @@ class RankMixin:
         self._lengthwise_admit(output)
         # The engine may schedule nothing for a reason unknown to the plan (a grammar that
         # compiles, a block counted otherwise). Then the next step is its own.
-        self._lengthwise_stalled = plan is not None and not output.total_num_scheduled_tokens
+        self._lengthwise_stalled = limits is not None and not output.total_num_scheduled_tokens
         return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -250,6 +269,8 @@ class RankMixin:
         super().shutdown()  # type: ignore[misc]
         if self._lengthwise_receiver is not None:
             self._lengthwise_receiver.close()
+        if self._lengthwise_scoring is not None:
+            self._lengthwise_scoring.close()
         for observer in dict.fromkeys([*self._lengthwise_own, *self.lengthwise.observers]):
             observer.close()
 
@@ -449,10 +470,22 @@ def _tracked(request: Request, ranker: Ranker) -> RankedRequest:
             prompt_tokens=request.num_prompt_tokens,
             carried=request.sampling_params and request.sampling_params.extra_args,
             priority=request.priority,
-            prompt=request.prompt_token_ids or (),
+            prompt=_text_ids(request),
             limits=limits_of(request.sampling_params),
         )
     return request.lengthwise  # type: ignore[no-any-return]
+
+
+def _text_ids(request: Request) -> Sequence[int]:
+    """Return the token ids of a prompt without those in the place of images and embeddings."""
+    ids, features = request.prompt_token_ids or (), getattr(request, "mm_features", None)
+    is_text = getattr(request, "prompt_is_token_ids", None)
+    if not features and is_text is None:
+        return ids
+    places = [feature.mm_position for feature in features or ()]
+    left_out = {n for each in places for n in range(each.offset, each.offset + each.length)}
+    left_out |= {n for n, is_id in enumerate(is_text or ()) if not is_id}
+    return [token for number, token in enumerate(ids) if number not in left_out]
 
 
 def limits_of(params: Any) -> tuple[float, float]:

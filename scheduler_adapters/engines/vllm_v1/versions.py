@@ -94,6 +94,21 @@ def parsed_think_end(config: Any) -> tuple[int, ...]:
     return tuple(next(filter(None, found), ()))
 
 
+def tokenizer_of(config: Any) -> Any:
+    """Return the tokenizer of the served model.
+
+    Raises UnsupportedByEngine: it is not loaded, and prompts are token ids only.
+    """
+    if config.model_config.skip_tokenizer_init:
+        raise UnsupportedByEngine(
+            "a bundle in the engine reads prompts by the model's tokenizer, which "
+            "--skip-tokenizer-init leaves out; leave that out, or the bundle"
+        )
+    from vllm.tokenizers import cached_tokenizer_from_config
+
+    return cached_tokenizer_from_config(config.model_config)
+
+
 def probe_classes(queue: type) -> None:
     """Refuse vLLM classes that differ from those of `TESTED`; `queue` is our `RequestQueue`."""
     if abstract := getattr(queue, "__abstractmethods__", ()):

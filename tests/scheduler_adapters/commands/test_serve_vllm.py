@@ -1,4 +1,4 @@
-"""`serve-vllm` refuses at the start what would fail later, and tells vLLM the rest."""
+"""`serve-vllm` refuses at the start what would fail later, and passes the rest to vLLM."""
 
 import json
 import os
@@ -99,6 +99,35 @@ def test_the_middleware_gets_the_address_of_the_service(
     start("--scorer", service.target, "--classes", "classes.json")
     assert told().scorer == service.target
     assert told().classes == str(tmp_path / "classes.json")
+
+
+def test_a_bundle_is_scored_in_the_engine_and_needs_no_service(
+    tiny_bundle: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tiny_bundle.path.parent)
+    (tmp_path / "chat.jinja").write_text("{{ messages }}")
+    own = ("--bundle", tiny_bundle.path.name, "--deadline-s=0.2", "--target-model=tiny-llm")
+    command = start(*own, "--", "--chat-template", str(tmp_path / "chat.jinja"))
+    options = dict(option[2:].split("=", 1) for option in command if "=" in option)
+    assert json.loads(options["additional-config"])["lengthwise"] == {
+        "policy": "pars",
+        "shares": {},
+        "bundle": str(tiny_bundle.path),
+        "deadline_s": 0.2,
+        "target_model": "tiny-llm",
+        "unscored_last": True,
+        "chat_template": str(tmp_path / "chat.jinja"),
+    }
+    assert told().scores_in_engine
+
+
+def test_a_wrong_bundle_is_refused_before_vllm_is_loaded(
+    tiny_bundle: Any, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    assert "is not a model bundle" in refusal("--bundle", str(tmp_path))
+    given = ("--bundle", str(tiny_bundle.path))
+    assert "it knows tiny-llm" in refusal(*given, "--target-model=other")
+    assert "give one source of scores" in refusal(*given, "--scorer=127.0.0.1:1")
 
 
 def test_a_target_model_that_the_service_is_not_calibrated_for_is_refused(

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from lengthwise.errors import InvalidDecision
 from scheduler_adapters.planner.late_scores import LateScore
-from scheduler_adapters.planner.ranking import RankedQueue, RankedRequest, Ranker, ends_thinking
+from scheduler_adapters.planner.ranking import (
+    LONE_S,
+    RankedQueue,
+    RankedRequest,
+    Ranker,
+    ends_thinking,
+)
 from scheduler_adapters.planner.request_annotations import REQUEST_KEY, AnnotationCounts
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
@@ -101,7 +107,7 @@ def test_timers_do_not_keep_a_removed_item_alive_and_do_not_pile_up() -> None:
 
 
 class Clock:
-    """Time that stands still until told otherwise, in seconds."""
+    """Time that stands still until it is set, in seconds."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -241,6 +247,96 @@ def test_a_late_score_moves_a_request_that_waits_and_no_other() -> None:
     assert in_order(queue) == [waits, early, after, middle]
 
 
+class Scoring:
+    """A ranker beside the engine: it scores nothing until the engine waits for it."""
+
+    hold_s, typical_s = 5.0, 0.0001
+
+    def __init__(self, scores: dict[str, float | None], most: int = 9) -> None:
+        self.scores, self.most = scores, most
+        self.submitted: list[tuple[str, Any]] = []
+        self.waits_s: list[float] = []
+
+    def submit(self, key, prompt, client, take):
+        self.submitted.append((key, take))
+        return len(self.submitted) <= self.most
+
+    def wait(self, seconds):
+        self.waits_s.append(seconds)
+        for key, take in self.submitted:
+            if key in self.scores:
+                take(LateScore(key, self.scores[key], reason="undecodable"))
+        self.submitted.clear()
+
+
+def burst_of(scoring: Scoring, count: int, clock: Clock) -> tuple[Ranker, RankedQueue[Waiting]]:
+    ranker = Ranker(pars(), clock, scoring=scoring)
+    queue: RankedQueue[Waiting] = RankedQueue()
+    fill(queue, *(track(ranker, None) for _ in range(count)))
+    return ranker, queue
+
+
+def numbers(queue: RankedQueue[Waiting]) -> list[int]:
+    return [number_of(item) for item in queue]
+
+
+def test_an_idle_engine_waits_for_the_scores_of_a_burst_and_starts_the_best_of_them() -> None:
+    scoring = Scoring({"0": 3.0, "1": 1.0, "2": None, "3": 2.0})
+    ranker, queue = burst_of(scoring, 4, Clock())
+    assert (len(queue), len(queue.held)) == (0, 4)
+    assert ranker.load.num_waiting == 4
+    ranker.begin_step(queue, num_free=2, is_idle=True)
+    assert numbers(queue) == [1, 2, 3, 0]  # 2 at the median of the two scores before it
+    assert (scoring.waits_s, queue.held) == ([5.0], {})
+    counts = ranker.annotation_counts
+    assert counts == AnnotationCounts(unscored=4, late=3, undecodable=1)
+
+
+def test_while_others_run_a_request_is_held_until_its_score_or_a_short_deadline() -> None:
+    clock, scoring = Clock(), Scoring({})
+    ranker, queue = burst_of(scoring, 3, clock)
+    ranker.begin_step(queue, num_free=2, is_idle=False)
+    assert (len(queue), len(queue.held), ranker.load.num_waiting) == (0, 3, 3)
+    ranker.late_scores.inbox.append(LateScore("1", 4.0))
+    ranker.begin_step(queue, num_free=2, is_idle=False)
+    assert (numbers(queue), [*queue.held]) == ([1], [0, 2])
+    assert queue.remove(2) is not None  # its client has left
+    clock.now_s += 5.0
+    ranker.begin_step(queue, num_free=1, is_idle=False)
+    assert (numbers(queue), queue.held, scoring.waits_s) == ([0, 1], {}, [])  # 0 at the median, 4
+    ranker.late_scores.inbox.append(LateScore("0", 9.0))
+    ranker.begin_step(queue)
+    assert numbers(queue) == [1, 0]
+
+
+def test_a_request_with_a_free_seat_is_never_held() -> None:
+    scoring = Scoring({"0": 3.0})
+    ranker, queue = burst_of(scoring, 2, Clock())
+    ranker.begin_step(queue, num_free=2, is_idle=True)
+    assert (sorted(numbers(queue)), queue.held) == ([0, 1], {})
+    assert scoring.waits_s == [LONE_S]
+    assert ranker.annotation_counts.late == 1
+    slow = Scoring({"0": 3.0})
+    slow.typical_s = 1.0
+    ranker, queue = burst_of(slow, 1, Clock())
+    ranker.begin_step(queue, num_free=1, is_idle=True)
+    assert (numbers(queue), slow.waits_s) == ([0], [])
+
+
+def test_requests_beyond_the_rankers_queue_are_counted_and_not_held() -> None:
+    ranker, queue = burst_of(Scoring({}, most=1), 2, Clock())
+    assert (numbers(queue), [*queue.held]) == ([1], [0])
+    assert ranker.annotation_counts == AnnotationCounts(unscored=2, full=1)
+
+
+def test_a_request_that_is_scored_elsewhere_is_not_scored_in_the_engine() -> None:
+    scoring = Scoring({})
+    ranker = Ranker(pars(), Clock(), scoring=scoring)
+    for carried in ({"lengthwise_score": 1.0}, {REQUEST_KEY: "0" * 32}):
+        tracked = ranker.track("r", age_s=0, prompt_tokens=3, carried=carried)
+        assert (scoring.submitted, tracked.held_until_s) == ([], -inf)
+
+
 def test_a_score_that_comes_while_its_request_runs_counts_once_that_waits_again() -> None:
     ranker = Ranker(pars(), Clock())
     queue: RankedQueue[Waiting] = RankedQueue()
@@ -292,7 +388,7 @@ def test_a_request_without_a_score_keeps_its_place_when_it_loses_its_blocks() ->
 
 
 class Hearing(EngineObserver):
-    """Notes what it is told."""
+    """A list of the reported events."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, float]] = []

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from lengthwise.errors import ConfigError
+from scheduler_adapters.engines.bundle_scoring import BundleSettings
 from scheduler_adapters.engines.vllm_v1.additional_config import (
+    configured_bundle,
     configured_policy,
     configured_think_end,
 )
@@ -21,6 +23,10 @@ def test_the_settings_name_the_policy_and_what_it_takes() -> None:
     assert configured_policy(thinking, "fcfs").name == "fcfs"
     assert configured_think_end(thinking) == (7, 0)
     assert configured_think_end({}) == ()
+    ranked = {"lengthwise": {"policy": "fcfs", "bundle": "b", "deadline_s": 2}}
+    assert configured_policy(ranked).name == "fcfs"
+    assert configured_bundle(ranked) == BundleSettings(bundle="b", deadline_s=2)
+    assert configured_bundle(thinking) is None
     with pytest.raises(ConfigError, match="names policy 'pars', --scheduler-cls 'fcfs'"):
         configured_policy(config, "fcfs")
 

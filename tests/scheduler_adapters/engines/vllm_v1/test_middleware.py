@@ -269,7 +269,7 @@ def test_a_request_for_an_unknown_model_costs_no_score(
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 HINTED = {"vllm_xargs": HINTS}
-"""As a client that forges writes it."""
+"""Hints forged by a client."""
 
 
 @pytest.mark.parametrize(
@@ -377,6 +377,19 @@ def test_large_lists_of_token_ids_are_not_parsed(
     assert reached == sent | ({"vllm_xargs": {"lengthwise_class": "batch"}} if has_classes else {})
     assert bench.count("unscored", "no_scorer" if scorer is None else "no_text") == 1
     assert bench.post(sent | {"vllm_xargs": HINTS})["vllm_xargs"].keys() <= {"lengthwise_class"}
+
+
+def test_with_a_ranker_in_the_engine_no_plain_body_is_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(None, classes=CLASSES, scores_in_engine=True)
+    monkeypatch.setattr(middleware.client_bodies, "parse", None)
+    sent = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    reached = bench.post(sent, "/v1/chat/completions")
+    assert reached == {**sent, "vllm_xargs": {"lengthwise_class": "batch"}}
+    assert bench.count("engine", "") == 1
+    bench.post({"x": 1}, "/generative_scoring")
+    assert bench.count("engine", "") == 2
 
 
 def test_a_second_header_hides_nothing() -> None:
@@ -512,7 +525,7 @@ def test_forged_scores_cost_honest_clients_nothing(within_s: float) -> None:
 
 
 def held(bench: Bench, number: int, *senders: dict[str, Any]) -> None:
-    """Each sender asks so many times at once, and no score comes before all have asked."""
+    """Each sender sends so many requests at once; no score is there before all are sent."""
 
     async def main() -> None:
         scorer = SlowScorer()
@@ -798,7 +811,7 @@ def test_a_client_that_leaves_amid_its_body_is_not_counted() -> None:
 
 
 class SlowScorer(FakeScorer):
-    """Answers once it is told to."""
+    """Answers once it is let to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -937,7 +950,7 @@ def test_every_body_reaches_the_server_with_all_that_was_in_it(body: dict[str, A
 def test_a_service_that_never_answers_is_soon_left_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, tiny_bundle: Any
 ) -> None:
-    """However long the scores of its requests may come late."""
+    """However late the scores of its requests may be."""
     monkeypatch.setattr(fail_open, "SILENT_S", 0.1)
     model, proceed = RankerModel.load(tiny_bundle), threading.Event()
     real = model.scorer.score

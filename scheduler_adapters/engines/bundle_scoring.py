@@ -1,0 +1,264 @@
+"""A ranker bundle inside an engine: a thread scores each prompt that enters without a score.
+
+A step never scores. It reads the scores that the thread has made since the last step
+(`late_scores.py`); while seats are scarce, it holds a request back until then (`ranking.py`). An
+error at one prompt leaves that request without a score. Imports no engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from lengthwise.bundle import ModelBundle
+from lengthwise.errors import ConfigError, UnsupportedByEngine, require
+from lengthwise.tables.prompt_text import CutText
+from scheduler_adapters.engines.chat_frames import ChatFrames
+from scheduler_adapters.planner.late_scores import MAX_KEPT, LateScore
+
+if TYPE_CHECKING:
+    from scoring_service.ranker.model import RankerModel
+    from scoring_service.tokenizing import TokenizedPrompt
+
+log = logging.getLogger(__name__)
+
+CUT_SPAN: Final = 1e-3
+"""Part of the scores' span, below the highest, for requests that the ranker read in part."""
+_PACKAGES: Final = ("onnxruntime", "tokenizers", "numpy")
+_TOGETHER: Final = 32
+"""Prompts that are taken from the queue at once."""
+_TYPICAL_TOKENS: Final = 64
+_MOST_KNOWN: Final = 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BundleSettings:
+    """A ranker in the engine, as named in the engine's settings."""
+
+    bundle: str
+    """Folder of the model bundle."""
+    deadline_s: float = 0.05
+    """Most seconds that a request is held until its score arrives, while more requests wait than
+    seats are free."""
+    target_model: str | None = None
+    """Model of the bundle's calibration: requests then also get the quantiles of its response
+    lengths. None: scores only."""
+    unscored_last: bool = False
+    """True: a request that the ranker reads in part ranks just before the highest score so far."""
+    chat_template: str | None = None
+    """File or text of a chat template that replaces the model's own (vLLM's --chat-template)."""
+
+    def __post_init__(self) -> None:
+        for name in ("bundle", "target_model", "chat_template"):
+            value = getattr(self, name)
+            is_right = isinstance(value, str) or (value is None and name != "bundle")
+            require(name, repr(value), is_right, "a text")
+        deadline_s = self.deadline_s
+        is_right = type(deadline_s) in (int, float) and 0 < deadline_s < 60
+        require("deadline_s", deadline_s, is_right, "seconds > 0 and below 60")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> BundleSettings | None:
+        """Return the settings among an engine's settings; None if these name no bundle.
+
+        Raises ConfigError: a setting of the ranker without a bundle, or of a wrong form.
+        """
+        own = {name: settings[name] for name in OWN & settings.keys()}
+        if own and own.get("bundle") is None:
+            raise ConfigError(f"{sorted(own)} are settings of a ranker; name its bundle, too")
+        return cls(**own) if own else None
+
+    def verify(self) -> ModelBundle:
+        """Verify the bundle's files and what is needed to run it, without loading it.
+
+        Raises BundleError for a bundle that is absent, damaged or of another format, ConfigError
+        for an unknown target model, UnsupportedByEngine for a missing package.
+        """
+        bundle = ModelBundle.load(self.bundle)
+        if lacking := [name for name in _PACKAGES if find_spec(name) is None]:
+            raise UnsupportedByEngine(
+                f"a bundle in the engine needs {', '.join(lacking)}; pip install {lacking[0]}"
+            )
+        known, _ = bundle.manifest.calibration, self.template
+        if self.target_model is not None and self.target_model not in known:
+            raise ConfigError(
+                f"{self.bundle} is not calibrated for target_model {self.target_model!r}; it knows "
+                f"{', '.join(known) or 'none'}; name one of these, or leave it out"
+            )
+        return bundle
+
+    @property
+    def template(self) -> str | None:
+        """The chat template's text. Raises ConfigError for a file that cannot be read."""
+        given = self.chat_template
+        if given is None or "{" in given:
+            return given
+        try:
+            return Path(given).read_text()
+        except OSError as error:
+            raise ConfigError(
+                f"chat_template {given!r} cannot be read ({error.strerror}); name a file or give "
+                "the template itself"
+            ) from error
+
+
+OWN: Final = frozenset(field.name for field in fields(BundleSettings))
+"""Names of the settings of a ranker in an engine."""
+
+
+class _Waiting(NamedTuple):
+    key: str
+    prompt: Sequence[int]
+    take: Callable[[LateScore], object]
+
+
+class BundleScoring:
+    """Scores prompts in a thread, those of all clients in turn; see `PromptScoring`.
+
+    Raises BundleError, ConfigError or UnsupportedByEngine for a bundle that cannot be used.
+
+    Args:
+        tokenizer: of the served model, as transformers or vLLM loads it.
+    """
+
+    def __init__(self, settings: BundleSettings, tokenizer: Any) -> None:
+        bundle = settings.verify()
+        from scoring_service.ranker.model import RankerModel
+
+        self._model: RankerModel = RankerModel.load(bundle)
+        self._frames = ChatFrames(tokenizer, settings.template)
+        self._settings = settings
+        self.hold_s = settings.deadline_s
+        self.typical_s = self._model.costs.predict_s(1, _TYPICAL_TOKENS)
+        self._changed = threading.Condition()
+        self._clients: dict[str, deque[_Waiting]] = {}
+        """Client -> its waiting prompts; the client that is next is first."""
+        self._num_open = 0
+        """Prompts that wait or are being scored."""
+        self._is_closed = False
+        self._known: dict[str, tuple[float, bool]] = {}
+        """Newest texts -> score, and whether the text was read in part."""
+        self._highest = -inf
+        self._logged: set[str] = set()
+        self._thread = threading.Thread(target=self._run, name="lengthwise-scores", daemon=True)
+        self._thread.start()
+        manifest = bundle.manifest
+        frames = "chat frames are taken off" if self._frames.is_learnt else "no chat frame"
+        log.info("scores in the engine by %s %s; %s", manifest.name, manifest.revision, frames)
+
+    def submit(
+        self, key: str, prompt: Sequence[int], client: str, take: Callable[[LateScore], object]
+    ) -> bool:
+        """Score a prompt later; False where `MAX_KEPT` prompts wait already."""
+        with self._changed:
+            if self._num_open >= MAX_KEPT:
+                return False
+            self._num_open += 1
+            waiting = self._clients.setdefault(client, deque())
+            waiting.append(_Waiting(key, prompt, take))
+            self._changed.notify_all()
+        return True
+
+    def wait(self, seconds: float) -> None:
+        """Wait until no prompt is open, at most so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._num_open, max(0.0, seconds))
+
+    def close(self) -> None:
+        """End the thread; prompts that still wait get no score."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while taken := self._take():
+            for late, one in self._score(taken):
+                one.take(late)
+            with self._changed:
+                self._num_open -= len(taken)
+                self._changed.notify_all()
+
+    def _take(self) -> list[_Waiting]:
+        """Return the next prompts, of the clients in turn; nothing after the end."""
+        taken: list[_Waiting] = []
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or bool(self._clients))
+            while self._clients and len(taken) < _TOGETHER and not self._is_closed:
+                client = next(iter(self._clients))
+                waiting = self._clients.pop(client)
+                taken.append(waiting.popleft())
+                if waiting:
+                    self._clients[client] = waiting
+        return taken
+
+    def _score(self, taken: Sequence[_Waiting]) -> Iterator[tuple[LateScore, _Waiting]]:
+        """Yield a score, or the reason for none, for each prompt."""
+        same: dict[str, list[_Waiting]] = {}
+        read: dict[str, TokenizedPrompt] = {}
+        for one in taken:
+            try:
+                text = self._frames.text_of(one.prompt)
+                if text is None:
+                    yield LateScore(one.key, None, reason="undecodable"), one
+                elif text in self._known:
+                    yield self._late(one.key, *self._known[text]), one
+                else:
+                    if text not in read:
+                        # One by one: several would be tokenized by threads on all cores.
+                        (read[text],) = self._model.tokenizer.tokenize([text])
+                    same.setdefault(text, []).append(one)
+            except Exception as error:  # of a tokenizer: the engine goes on
+                self._log_once("decode", error)
+                yield LateScore(one.key, None, reason="undecodable"), one
+        for group in _groups(self._model, read):
+            try:
+                scores = self._model.score([read[text].ids for text in group])
+            except Exception as error:  # of the ranker: the engine goes on
+                self._log_once("score", error)
+                failed = (one for text in group for one in same[text])
+                yield from ((LateScore(one.key, None, reason="failed"), one) for one in failed)
+                continue
+            for text, score in zip(group, scores, strict=True):
+                self._known[text] = score, read[text].truncated or isinstance(text, CutText)
+                yield from ((self._late(one.key, *self._known[text]), one) for one in same[text])
+        while len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def _late(self, key: str, score: float, is_cut: bool) -> LateScore:
+        self._highest = max(self._highest, score)
+        if is_cut and self._settings.unscored_last:
+            # Anything may be hidden. Requests that hide something keep their order.
+            score = self._highest - (self._highest - score) * CUT_SPAN
+        quantiles: tuple[tuple[float, float], ...] = ()
+        if (target := self._settings.target_model) is not None:
+            quantiles = (*self._model.length_curves[target].at(score).quantiles.items(),)
+        return LateScore(key, score, quantiles)
+
+    def _log_once(self, what: str, error: Exception) -> None:
+        if what not in self._logged:
+            self._logged.add(what)
+            log.warning("cannot %s a prompt (%s); such requests have no score", what, error)
+
+
+def _groups(model: RankerModel, read: Mapping[str, TokenizedPrompt]) -> Iterator[list[str]]:
+    """Yield the texts in groups, of like length, that cost least per prompt."""
+    costs, group, group_s = model.costs, list[str](), 0.0
+    for text in sorted(read, key=lambda each: len(read[each].ids)):
+        size, tokens = len(group) + 1, len(read[text].ids)
+        fits = size <= costs.max_batch and tokens <= costs.max_batched_tokens
+        together_s, alone_s = costs.predict_s(size, tokens), costs.predict_s(1, tokens)
+        if group and not (fits and together_s < group_s + alone_s):
+            yield group
+            group, together_s = [], alone_s
+        group.append(text)
+        group_s = together_s
+    if group:
+        yield group

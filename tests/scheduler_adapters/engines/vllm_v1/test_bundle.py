@@ -1,0 +1,125 @@
+"""A ranker bundle inside the real vLLM: `LLM.generate` and `LLM.chat`, token ids and lists."""
+
+import random
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lengthwise.bundle import ModelBundle
+from lengthwise.errors import BundleError
+from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
+from scheduler_adapters.engines.vllm_v1.in_process import scheduler_of, set_environment
+from scheduler_adapters.planner import ranking
+from tests.scheduler_adapters.engines.chat_templates import CHATML, byte_tokenizer
+from tests.scheduler_adapters.late_burst import SEATS, ByRank
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+WORDS = ("yes", "no", "short", "poem", "long", "essay")
+PROMPT = "Write a long essay about rain."
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: ModelBundle) -> Iterator[Any]:
+    set_environment()
+    from vllm import LLM
+
+    folder = make_tiny_model(tmp_path_factory.mktemp("model"))
+    byte_tokenizer(CHATML, VOCABULARY).save_pretrained(folder)
+    settings = {"bundle": str(tiny_bundle.path), "deadline_s": 30, "guard": "none"}
+    made = LLM(
+        str(folder),
+        scheduler_cls="scheduler_adapters.engines.vllm_v1.pars",
+        additional_config={"lengthwise": settings},
+        dtype="bfloat16",
+        enforce_eager=True,
+        enable_prompt_embeds=True,
+        max_model_len=1024,
+        max_num_seqs=SEATS,
+        max_num_batched_tokens=1024,
+        kv_cache_memory_bytes=64 << 20,
+    )
+    yield made
+    made.llm_engine.engine_core.shutdown()
+
+
+@pytest.fixture
+def watched(llm, monkeypatch):
+    """The engine's ranker, newly started, and the requests that started by it."""
+    monkeypatch.setattr(ranking, "LONE_S", 30.0)  # on a busy machine a thread has to wait
+    scheduler = scheduler_of(llm.llm_engine)
+    by_rank = ByRank(lambda: (each.lengthwise.rank for each in scheduler.waiting.queue))
+    started: list[Any] = []
+    by_rank.admitted, before = (
+        lambda view, at_s: (started.append(view), before(view, at_s)),
+        (by_rank.admitted),
+    )
+    scheduler.lengthwise_start(scheduler.lengthwise.policy, observers=[by_rank])
+    return scheduler.lengthwise, started
+
+
+def few() -> Any:
+    """Answers of one token, whose length is open to the scheduler."""
+    from vllm import SamplingParams
+
+    return SamplingParams(max_tokens=900, stop_token_ids=[*range(VOCABULARY)])
+
+
+def test_a_burst_of_200_is_ranked_before_its_first_step(llm, watched):
+    dice = random.Random(0)
+    prompts = [" ".join(dice.choices(WORDS, k=12)) for _ in range(200)]
+    llm.generate(prompts, few(), use_tqdm=False)
+    ranker, started = watched
+    counts = ranker.annotation_counts
+    assert (counts.unscored, counts.late) == (200, 200)
+    assert all(view.score is not None for view in started)
+    scores = [view.score for view in started]
+    assert max(scores[:SEATS]) <= min(scores[SEATS:])
+
+
+def test_a_prompt_has_one_score_by_every_way_in(llm, watched):
+    ids = llm.get_tokenizer().encode(PROMPT, add_special_tokens=False)
+    llm.generate(PROMPT, few(), use_tqdm=False)
+    llm.generate({"prompt_token_ids": ids}, few(), use_tqdm=False)
+    llm.generate([PROMPT, {"prompt_token_ids": ids}], few(), use_tqdm=False)
+    chat = [{"role": "user", "content": PROMPT}]
+    llm.chat(chat, few(), use_tqdm=False)
+    llm.chat([chat, chat], few(), use_tqdm=False)
+    ranker, started = watched
+    assert ranker.annotation_counts.late == 7
+    assert len({view.score for view in started}) == 1
+
+
+def test_a_prompt_that_cannot_be_decoded_is_unranked_and_counted(llm, watched):
+    import torch
+
+    embeds = torch.zeros((5, llm.model_config.get_hidden_size()), dtype=torch.bfloat16)
+    llm.generate([{"prompt_embeds": embeds}, PROMPT], few(), use_tqdm=False)
+    counts = watched[0].annotation_counts
+    assert (counts.unscored, counts.late, counts.undecodable) == (2, 1, 1)
+
+
+def test_a_request_with_a_score_of_its_own_is_not_scored_again(llm, watched):
+    params = few()
+    params.extra_args = {"lengthwise_score": 7.0}
+    llm.generate(PROMPT, params, use_tqdm=False)
+    counts = watched[0].annotation_counts
+    assert (counts.scored, counts.unscored, counts.late) == (1, 0, 0)
+    assert [view.score for view in watched[1]] == [7.0]
+
+
+def test_a_broken_bundle_is_refused_before_the_model_loads(llm, tiny_bundle, tmp_path):
+    from vllm import EngineArgs
+
+    broken = shutil.copytree(tiny_bundle.path, tmp_path / "broken")
+    (broken / "model.onnx").write_bytes(b"")
+    settings = {"lengthwise": {"policy": "pars", "bundle": str(broken)}}
+    arguments = EngineArgs(
+        model=llm.model_config.model,
+        scheduler_cls="scheduler_adapters.engines.vllm_v1.scheduler",
+        additional_config=settings,
+    )
+    with pytest.raises(BundleError, match=r"model\.onnx is damaged .*; export the bundle again"):
+        arguments.create_engine_config()
