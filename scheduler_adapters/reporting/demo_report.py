@@ -117,8 +117,8 @@ def _predictor_section(manifest: Manifest) -> ReportSection:
         ("this ranker", metrics.get("tau_b")),
         ("TF-IDF + ridge, same training prompts", metrics.get("tau_b_tfidf_ridge")),
     ]
-    if "ceiling" in metrics:
-        rows.append(("copying the model's own second response", metrics["ceiling"]))
+    if "second_answer" in metrics:
+        rows.append(("copying the model's own second response", metrics["second_answer"]))
     if (attainable := manifest.dataset.get("attainable_tau_b")) is not None:
         rows.append(("best possible, by construction of the synthetic set", attainable))
     rows = [(name, "undefined" if value is None else value) for name, value in rows]

@@ -43,9 +43,9 @@ class EvaluateOptions(BundleOptions):
 def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -> None:
     """Measure a model bundle on a table of prompts and observed lengths.
 
-    Rows with the same prompt are repeated samples: the first is ranked, the others give the noise
-    ceiling. Prompts of the bundle's own training are dropped and counted, and baselines fitted on
-    them, if its data set is at hand.
+    Rows with the same prompt are repeated samples: the first is ranked, and the mean of the others
+    is the ceiling. Prompts of the bundle's own training are dropped and counted, and baselines
+    fitted on them, if its data set is at hand.
 
     example:
       python -m training evaluate --bundle mlruns/demo/bundle --data logs.jsonl \\
@@ -79,6 +79,7 @@ def measure(
         "tau_b_ci": tau_b_ci(scores, lengths),
         "n": len(kept),
         "ceiling": ceiling([item.lengths for item in kept]),
+        "second_answer": ceiling([item.lengths for item in kept], most=1),
         "tau_b_within_groups": grouped_tau_b(scores, lengths, [item.group for item in kept]),
         "coverage": None if curve is None else coverage(curve, scores, lengths),
         "revision": manifest.revision,
@@ -118,7 +119,8 @@ def _print(result: Mapping[str, Any]) -> None:
         "tau_b": result["tau_b"],
         "tau_b, 95% interval": result["tau_b_ci"],
         "tau_b within groups": result["tau_b_within_groups"],
-        "noise ceiling": result["ceiling"],
+        "second answer": result["second_answer"],
+        "ceiling, further answers": result["ceiling"],
         "baseline prompt_length": result["baselines"]["prompt_length"],
         **{f"baseline {name}": value for name, value in fitted.items()},
         **{f"coverage of {q}": share for q, share in (result["coverage"] or {}).items()},

@@ -14,17 +14,17 @@ from shlex import quote
 from typing import Any, Final
 
 from lengthwise.agreement import figure_text
-from lengthwise.bundle import MANIFEST
+from lengthwise.bundle import MANIFEST, read_manifest
 from lengthwise.command_line.options import POSITIONAL, common_options
 from lengthwise.command_line.program import run_command
 from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
-from training.config import TrainConfig
+from training.config import TrainConfig, config_from
 from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.labels import texts
 from training.data.unlabelled import unlabelled_prompts
 from training.recipes import RECIPES, TEACHER, recipe
-from training.release.registry import find_bundle
+from training.release.registry import find_bundle, open_store
 
 # In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
 MYPY: Final = False
@@ -122,6 +122,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
 
     Under torchrun every process trains; only the first writes and returns anything.
     """
+    config = _from_bundle(config, options)
     run_id = _interrupted_run(config, options) if options.resume else None
     labelled = load_splits(config, options.data_dir)
     parts = (labelled, *labelled.heads)
@@ -160,6 +161,28 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
             shutil.rmtree(folder)
     heads = dict(zip(config.data.heads, others, strict=True))
     return first | ({"heads": heads} if heads else {})
+
+
+def _from_bundle(config: TrainConfig, options: FitOptions) -> TrainConfig:
+    """Return the settings; a bundle as backbone becomes its run's encoder, at its rate."""
+    place = Path(config.encoder.backbone)
+    if not (place / MANIFEST).is_file():
+        return config
+    manifest = read_manifest(place)
+    theirs = config_from(manifest.training)
+    from training.ranker.encoder import find_backbone
+    from training.release.publish import CHECKPOINT
+
+    with open_store(options.mlruns_dir) as store:
+        folder = store.logged_folder(str(manifest.mlflow_run_id), CHECKPOINT)
+    rate = config.optim.encoder_lr
+    if rate is None:
+        rate = theirs.optim.encoder_lr or find_backbone(theirs.encoder.backbone).lr
+    return replace(
+        config,
+        encoder=replace(config.encoder, backbone=str(folder), pooling=theirs.encoder.pooling),
+        optim=replace(config.optim, encoder_lr=rate),
+    )
 
 
 def _find_teacher(
@@ -252,7 +275,8 @@ def _print_result(result: dict[str, Any]) -> None:
         "test prompts": f"{result['test_prompts']}, ranked by {result['label']}",
         "tau_b": tau_b("tau_b", interval),
         "tau_b, TF-IDF + ridge": tau_b("tau_b_tfidf_ridge", "same training prompts"),
-        "tau_b, second sample": tau_b("ceiling", "the model's own next answer"),
+        "tau_b, second answer": tau_b("second_answer", "the model's own"),
+        "tau_b, ceiling": tau_b("ceiling", "the mean of the model's further answers"),
         "encoder passes": f"{result['encoder_passes']} in {result['train_cpu_s']:.1f} CPU-s",
         "INT8 loses": loss if result["has_int8"] else None,
         "INT8 left out": None if tells_no_loss else f"{excess}  ({chosen_by})",

@@ -2,7 +2,8 @@
 
 A served request holds more than a task: a system text, earlier turns, courtesies, and the task may
 stand in any of these. A framed prompt has the label of the plain prompt. An answer to two tasks is
-at least as long as that to the longer one. No frame speaks of length.
+at least as long as that to the longer one. Only `_CLAIMS` speak of length: such words are cheap to
+add, and a request must not be served earlier for them.
 """
 
 from collections.abc import Sequence
@@ -32,6 +33,15 @@ _BEFORE: Final = (
 _AFTER: Final = (
     *("Thank you.", "Thanks in advance!", "I appreciate it.", "Please and thank you."),
     *("That is all for now.", "I look forward to it.", "Have a nice day.", "Cheers, Alex"),
+)
+_CLAIMS: Final = (
+    *("Answer in a single word.", "One word only.", "Say just yes or no.", "Be very brief."),
+    *("No more than five words, please.", "Keep it to one line.", "Your reply must be one number."),
+    *("A short answer is enough.", "Only the result, nothing else.", "Respond with one letter."),
+)
+_QUESTIONS: Final = (
+    *("Who wrote Hamlet?", "What is 2 + 2?", "Name a colour.", "Is water wet?", "What day is it?"),
+    *("How many legs has a spider?", "What is the largest ocean?", "When did the war end?"),
 )
 
 
@@ -67,5 +77,10 @@ def _framed(prompt: str, shorter: str, random: np.random.Generator) -> str:
         lambda: [f"{shorter} {prompt}"],
         lambda: [f"{prompt} {shorter}"],
         lambda: [prompt, *system, shorter],
+        lambda: [" ".join((*some(_CLAIMS, 1, 1), prompt))],
+        lambda: [" ".join((prompt, *some(_CLAIMS, 1, 1)))],
+        lambda: [" ".join((*some(_QUESTIONS, 1, 1), prompt))],
+        lambda: [" ".join((prompt, *some(_QUESTIONS, 1, 1)))],
+        lambda: [" ".join(prompt)],  # letters with spaces between them
     )
     return "\n\n".join(shapes[random.integers(len(shapes))]())

@@ -30,18 +30,16 @@ def tau_b_difference_ci(
     return _interval(lambda i: tau_b(x[i], y[i]) - tau_b(z[i], y[i]), len(x), 500)
 
 
-def ceiling(samples: Sequence[Sequence[int]]) -> float:
-    """Return the noise ceiling: tau_b between the first sample of each prompt and another one.
+def ceiling(samples: Sequence[Sequence[int]], most: int | None = None) -> float:
+    """Return tau_b between the first answer's length and the geometric mean of further answers'.
 
-    `samples` holds the repeated lengths of each prompt; the result is the mean over the second,
-    third, ... sample. NaN if fewer than two prompts have repeats.
+    `samples` holds the lengths of repeated answers to each prompt. Of the further ones `most` are
+    taken (None: all): the mean of all is the best known guess, and a ceiling of rankers; with 1 it
+    is the model's second answer. NaN if fewer than two prompts have repeats.
     """
-    taus = []
-    for number in range(1, max(map(len, samples), default=0)):
-        pairs = [(lengths[0], lengths[number]) for lengths in samples if len(lengths) > number]
-        first, other = zip(*pairs, strict=True)
-        taus.append(tau_b(other, first))
-    return float(np.mean(taus)) if taus else math.nan
+    repeated = [lengths for lengths in samples if len(lengths) > 1]
+    means = [np.log(lengths[1:][:most]).mean() for lengths in repeated]
+    return tau_b(means, [lengths[0] for lengths in repeated]) if repeated else math.nan
 
 
 def grouped_tau_b(scores: ArrayLike, lengths: ArrayLike, groups: Sequence[str]) -> float:

@@ -39,8 +39,8 @@ def ranker_page(
         ReportSection(
             heading="Order of the lengths",
             text="tau_b is 1 where every pair of prompts is in the right order, 0 by chance. A "
-            "second sample is the model's own next answer to the prompt: what no ranker can beat "
-            "by much.",
+            "second answer is the model's own to the same prompt. The mean of its further answers "
+            "is what a ranker of prompts can reach.",
             table=pd.DataFrame(order, columns=["ordered by", "tau_b", "from", "to"]),
         )
     ]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from scoring_service.tokenizing import middle_cut
 from training.config import TrainConfig
-from training.data.buckets import bucket, pad
+from training.data.buckets import bucket, micro_batches, pad
 from training.data.frames import framed
 from training.data.labels import side_by_side, texts
 from training.data.pairs import sample_pairs
@@ -153,7 +153,8 @@ class PromptBatches:
         blocks = chosen.reshape(-1, 2 if is_pairs else 1)
         chosen = blocks[self.rank :: self.world_size].reshape(-1)
         ids = [self.ids[n] for n in chosen.tolist()]
-        buckets = bucket(ids, self.micro_batch_size)
+        is_whole = self.micro_batch_size >= self.config.batch_size
+        buckets = (bucket if is_whole else micro_batches)(ids, self.micro_batch_size)
         order = np.concatenate(buckets)
         pairs = np.argsort(order).reshape(-1, 2) if is_pairs else np.empty((0, 2), np.int64)
         taught = self.teacher_NK

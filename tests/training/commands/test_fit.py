@@ -249,6 +249,20 @@ def test_a_student_learns_its_teachers_scores_and_is_a_bundle_like_another(taugh
 
 
 @pytest.mark.slow
+def test_a_run_starts_from_the_encoder_of_a_bundle(taught, fit, capsys):
+    root, _ = taught
+    data = ["--data.dataset", str(root / "logs.jsonl"), "--mlruns-dir", str(root / "mlruns")]
+    options = ["--out", str(root / "next"), *data, "--epochs", "1", "--json"]
+    bundle = ["--encoder.backbone", str(root / "teacher" / "bundle")]
+    assert main(["fit", "demo", *options, *bundle, "--optim.encoder-lr", "0"]) == 0
+    result = last_json(capsys)
+    teacher = ModelBundle.load(root / "teacher" / "bundle").manifest
+    assert result["tau_b"] > teacher.metrics["tau_b"] - 0.1
+    assert main(["fit", "demo", *options, *bundle, "--mlruns-dir", str(root / "none")]) == 2
+    assert "holds no" in one_error_line(capsys)
+
+
+@pytest.mark.slow
 def test_a_student_without_a_teacher_trains_one_first(taught, capsys, monkeypatch, tiny_bert):
     root, small = taught
     encoder = EncoderConfig(backbone=str(tiny_bert))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.data.buckets import bucket, pad
+from training.data.buckets import _CALL_TOKENS, bucket, micro_batches, pad
 
 IDS = st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=9), min_size=1, max_size=30)
 
@@ -17,6 +17,21 @@ def test_every_prompt_is_in_one_bucket_and_none_is_longer_than_the_next(ids, siz
     assert all(len(chunk) == size for chunk in buckets[:-1])
     lengths = [len(ids[n]) for n in order]
     assert lengths == sorted(lengths)
+
+
+@given(IDS, st.integers(1, 7))
+def test_micro_batches_hold_the_same_order_and_no_cut_is_cheaper(ids, size):
+    def cost(chunks):
+        return sum(len(c) * max(len(ids[n]) for n in c) + _CALL_TOKENS for c in chunks)
+
+    found = micro_batches(ids, size)
+    order = np.concatenate(found)
+    assert order.tolist() == np.concatenate(bucket(ids, len(ids))).tolist()
+    assert max(map(len, found)) <= size
+    for first in range(1, size + 1):
+        rest = range(first, len(ids), size)
+        others = np.split(order, [n for n in rest if n < len(ids)])
+        assert cost(found) <= cost(others)
 
 
 @given(IDS)

@@ -16,9 +16,9 @@ def test_a_part_is_framed_each_keeps_its_task_and_a_second_task_is_a_shorter_one
     found = framed(PROMPTS, LENGTHS, 0.3, seed=1)
     assert 90 < sum(a != b for a, b in zip(found, PROMPTS, strict=True)) < 150
     for number, text in enumerate(found):
-        assert PROMPTS[number] in text
+        assert PROMPTS[number] in text or text == " ".join(PROMPTS[number])
         others = [LENGTHS[n] for n, prompt in enumerate(PROMPTS) if prompt in text]
-        assert max(others) == LENGTHS[number]
+        assert max(others, default=LENGTHS[number]) == LENGTHS[number]
     assert found == framed(PROMPTS, LENGTHS, 0.3, seed=1) != framed(PROMPTS, LENGTHS, 0.3, seed=2)
     assert framed(PROMPTS, LENGTHS, 0.0, seed=1) == PROMPTS
 

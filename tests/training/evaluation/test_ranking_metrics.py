@@ -1,9 +1,12 @@
 """Ranking metrics against values worked out by hand."""
 
+import math
+
 import numpy as np
+import pytest
 
 from lengthwise.agreement import tau_b
-from training.evaluation.ranking_metrics import tau_b_ci, tau_b_difference_ci
+from training.evaluation.ranking_metrics import ceiling, tau_b_ci, tau_b_difference_ci
 
 
 def test_the_interval_holds_the_estimate_and_shrinks_with_more_prompts() -> None:
@@ -19,3 +22,10 @@ def test_the_interval_holds_the_estimate_and_shrinks_with_more_prompts() -> None
 def test_a_paired_difference_of_equal_rankings_is_nothing() -> None:
     lengths = np.arange(1, 50)
     assert tau_b_difference_ci(lengths, 2 * lengths, lengths) == (0.0, 0.0)
+
+
+def test_the_ceiling_is_by_the_mean_of_further_answers_and_the_second_answer_by_one() -> None:
+    samples = [(10, 30, 4), (20, 20, 20), (30, 25, 90), (7,)]
+    assert ceiling(samples) == pytest.approx(1.0)
+    assert ceiling(samples, most=1) == pytest.approx(-1 / 3)
+    assert math.isnan(ceiling(samples[3:]))
