@@ -33,6 +33,8 @@ class Traits:
     is_static: bool = False
     """The rank depends only on the request's fixed fields and its phase, up to a `then`, and the
     step rule at most on the size of the KV memory. Fast simulators compute such ranks once."""
+    reads_lengths: bool = False
+    """The rank reads predicted lengths (`quantiles`), which simulators then derive from scores."""
     shares: Mapping[str, int] | None = None
     """Weights of user classes if clients share the service (`FairShares`); None: they do not."""
 
@@ -191,6 +193,12 @@ POLICIES: dict[str, str] = {
     "rad-twin": "scheduler_adapters.policies.rad:RADTwin",
     "round-robin": "scheduler_adapters.policies.round_robin:RoundRobin",
     "pascal": "scheduler_adapters.policies.pascal:Pascal",
+    "shortest-prompt": "scheduler_adapters.policies.rivals.shortest_prompt:ShortestPrompt",
+    "residual-prompt": "scheduler_adapters.policies.rivals.shortest_prompt:ResidualPrompt",
+    "uniboost": "scheduler_adapters.policies.rivals.uniboost:UniBoost",
+    "uniboost-learned": "scheduler_adapters.policies.rivals.uniboost:LearnedUniBoost",
+    "srpt": "scheduler_adapters.policies.rivals.srpt:SRPT",
+    "virtual-token-counter": "scheduler_adapters.policies.rivals.token_counter:token_counter",
 }
 """Name -> import path. PARS, its baselines and the oracle differ in scores only."""
 

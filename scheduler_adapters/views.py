@@ -34,6 +34,7 @@ class Capability(Enum):
     EVICT = "take the KV blocks of a running request of the policy's choosing"
     OFFLOAD = "move the KV blocks of a request to host memory and back"
     CHUNK_LIMIT = "cap the prefill tokens of one request while others prefill too"
+    PREFIX_HITS = "know the prompt tokens of an arriving request that the prefix cache holds"
 
 
 @dataclass(slots=True)
@@ -73,6 +74,8 @@ class RequestView:
     """Scores shortly before its own score, ascending."""
     limits: tuple[float, float] = (0, inf)
     """Least and most tokens of output that the request itself allows; its score keeps to them."""
+    cached_tokens: int = 0
+    """Prompt tokens in the prefix cache at its arrival, in an engine with PREFIX_HITS."""
 
     @property
     def context_tokens(self) -> int:

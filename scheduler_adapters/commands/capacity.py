@@ -30,6 +30,7 @@ from scheduler_adapters.timeline.latency_metrics import Statistic, Summary, summ
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import ORDER_STREAM
 from scheduler_adapters.workload.requests import Requests
+from scheduler_adapters.workload.score_sources import with_lengths
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,9 @@ class SearchConfig(setup.Setup, ClusterConfig):
 
     def scored_for(self, policy: str, requests: Requests) -> Requests:
         """Return the requests with the scores for a policy; those of the oracle are lengths."""
-        return self.scored(requests, by_oracle=policy_of(policy, self.settings) == "oracle")
+        by_oracle = policy_of(policy, self.settings) == "oracle"
+        scored = self.scored(requests, by_oracle=by_oracle)
+        return with_lengths(scored, load_named(policy, self.settings))
 
     def conditions(self, arrivals: str, num_requests: int) -> str:
         cluster = f"{self.cluster_text}; " if self.cluster_text else ""

@@ -30,6 +30,7 @@ from scheduler_adapters.timeline.first_answer_tail import reading_figures
 from scheduler_adapters.timeline.latency_metrics import Summary, statistic, summarize
 from scheduler_adapters.timeline.qoe import LEAST_QOE
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
+from scheduler_adapters.workload.score_sources import with_lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,8 @@ class SimulateConfig(Setup, ClusterConfig):
 
     policy: str = "pars"
     """Import path package.module:callable, or a name: fcfs, pars, pointwise, listwise, oracle,
-    sarathi, vllm-prefill-first, orca, request-level, slai, rad, rad-twin, round-robin, pascal."""
+    sarathi, vllm-prefill-first, orca, request-level, slai, rad, rad-twin, round-robin, pascal,
+    shortest-prompt, residual-prompt, uniboost, uniboost-learned, srpt, virtual-token-counter."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the policy, e.g. {"starve_after_s": null}. With {"offload": true} and
     --host-gb-per-s, fcfs, round-robin and pascal keep evicted KV in host memory."""
@@ -85,18 +87,19 @@ def run(config: SimulateConfig) -> None:
       python -m scheduler_adapters simulate --placement least-kv --instances 8 --rate-per-s 40
 
     A trace needs a column of prompt tokens and one of output tokens. The columns arrival_s, in
-    seconds, and score (higher = longer) are used if they exist. Scores of a bundle or a service
-    need a column prompt, of which missing prompt tokens are counted.
+    seconds, score (higher = longer) and cached_tokens, of the prompt, are used if they exist.
+    Scores of a bundle or a service need a column prompt, of which missing prompt tokens are
+    counted.
 
     Ctrl-C ends the run; the finished part is written and shown, with exit code 130.
     """
     make_policy = partial(load_policy, config.policy, **config.settings)
-    make_policy()  # refuses wrong settings before anything is read
+    policy = make_policy()  # refuses wrong settings before anything is read
     config.loaded_placement()
     config, requests = config.loaded()
     if config.policy == "oracle":
         config = replace(config, scores="oracle")
-    requests = config.scored(requests)
+    requests = with_lengths(config.scored(requests), policy)
     stopped: Interrupted | None = None
     orders = [ScoreOrder() for _ in range(config.instances)]
     cluster: ClusterRun | None = None

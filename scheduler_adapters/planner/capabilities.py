@@ -48,4 +48,5 @@ def shape_of_first_step(policy: Policy) -> StepRule:
 
 def plans_steps(policy: Policy) -> bool:
     """Return whether the policy, and not the engine, decides which residents run."""
-    return bool(policy.traits.requires) or shape_of_first_step(policy) != UNLIMITED
+    required = policy.traits.requires - {Capability.PREFIX_HITS}  # which changes no step
+    return bool(required) or shape_of_first_step(policy) != UNLIMITED

@@ -109,6 +109,7 @@ class Ranker:
         prompt: Sequence[int] = (),
         key: str | None = None,
         limits: tuple[float, float] = (0, inf),
+        cached_tokens: int = 0,
     ) -> RankedRequest:
         """Make the state of a request that arrived `age_s` seconds ago, and rank it.
 
@@ -118,6 +119,7 @@ class Ranker:
                 `ends_prompt_thinking` reads.
             key: of a score that may arrive later; None: the one among the annotations, if any.
             limits: least and most output tokens, unless the annotations have these.
+            cached_tokens: prompt tokens in the prefix cache.
         """
         scored_elsewhere = request_key(carried)
         key = key or scored_elsewhere
@@ -128,6 +130,7 @@ class Ranker:
                 number=next(self._numbers),
                 arrival_s=now_s - max(0.0, age_s),
                 prompt_tokens=prompt_tokens,
+                cached_tokens=cached_tokens,
                 **{"limits": limits} | self.annotation_counts.read(carried),
             ),
             priority=priority if self._by_priority else None,

@@ -57,6 +57,8 @@ def annotations_of(requests: Requests, row: int) -> dict[str, Any]:
     for name, value in ((SCORE, requests.score[row]), (TBT_S, requests.tbt_s[row])):
         if not isnan(value):
             found[name] = float(value)
+    if pairs := requests.quantiles[row]:
+        found[QUANTILES] = [number for pair in pairs for number in pair]
     if client := str(requests.client[row]):
         found[CLIENT] = client
     if requests.score_delay_s[row] > 0 and found.pop(SCORE, None) is not None:

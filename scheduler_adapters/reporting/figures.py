@@ -30,6 +30,12 @@ COLOURS: Final = {
     "rad-twin": "#b48bd0",
     "round-robin": "#5b6f2a",
     "pascal": "#a0304e",
+    "shortest-prompt": "#1a9850",
+    "residual-prompt": "#66bd63",
+    "uniboost": "#d6a419",
+    "uniboost-learned": "#f46d43",
+    "srpt": "#5e3c99",
+    "virtual-token-counter": "#35978f",
 }
 """Colours of policies in all figures; other policies take the next of `_CYCLE`."""
 

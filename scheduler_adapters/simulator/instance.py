@@ -18,7 +18,7 @@ from scheduler_adapters.views import Capability
 from scheduler_adapters.workload.requests import Ints
 
 Tokens = TypeVar("Tokens", int, Ints)
-_CAPABILITIES = frozenset({Capability.DEFER_RUNNING, Capability.EVICT, Capability.CHUNK_LIMIT})
+_CAPABILITIES = frozenset(Capability) - {Capability.OFFLOAD}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -206,6 +206,9 @@ def as_table(timeline: Timeline, *, token_times: bool = False) -> pd.DataFrame:
     columns = {field.name: getattr(requests, field.name) for field in fields(requests)}
     if (delay_s := columns.pop("score_delay_s")).any():
         columns["score_s"] = requests.arrival_s + delay_s
+    del columns["quantiles"]
+    if not requests.cached_tokens.any():
+        del columns["cached_tokens"]
     if not requests.has_limits:
         del columns["min_tokens"], columns["max_tokens"]
     columns |= {name: getattr(timeline, name) for name in _PER_REQUEST}
@@ -247,7 +250,7 @@ _GIVEN = (
     *("request_id", "arrival_s", "prompt_tokens", "output_tokens", "reasoning_tokens"),
     *("user_class", "tbt_s"),
 )
-_LIMITS = ("min_tokens", "max_tokens")
+_LIMITS = ("min_tokens", "max_tokens", "cached_tokens")
 _WRITTEN = (*_GIVEN, "score", "scheduled_s", "preemptions", "rejected", "instance")
 """Columns that `read_timeline` needs; others follow from the token times."""
 _NEWER = ("migrations", "answer_scheduled_s")

@@ -49,6 +49,10 @@ class Requests:
     """Least and most output tokens that the request itself allows; inf: no limit."""
     client: NDArray[np.str_]
     """Name of the sender, for shares between clients."""
+    cached_tokens: Ints
+    """Prompt tokens that the prefix cache of any instance holds, whenever the request starts."""
+    quantiles: NDArray[np.object_]
+    """Predicted length of each, as `RequestView.quantiles`."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -81,6 +85,7 @@ def make_requests(
     min_tokens: ArrayLike = 0.0,
     max_tokens: ArrayLike = np.inf,
     client: ArrayLike = "",
+    cached_tokens: ArrayLike = 0,
     path: str | PathLike[str] | None = None,
 ) -> Requests:
     """Return checked columns in order of arrival (stable; sorting is logged).
@@ -90,6 +95,7 @@ def make_requests(
         score_s: time of each score. A time before the arrival counts as the arrival; NaN and
             infinity mean never.
         min_tokens, max_tokens: limits of the output in the request; NaN: none.
+        cached_tokens: at most the prompt; its last token is computed in any case.
         path: file of the columns, for errors.
 
     Raises:
@@ -113,20 +119,36 @@ def make_requests(
             check.numbers("max_tokens", max_tokens), nan=np.inf, posinf=np.inf
         ),
         client=check.names("client", client),
+        cached_tokens=check.numbers("cached_tokens", cached_tokens).astype(np.int64),
+        quantiles=no_quantiles(count),
     )
     delay_s = np.maximum(requests.score_delay_s - requests.arrival_s, 0.0)
     requests.score_delay_s[:] = np.nan_to_num(delay_s, nan=np.inf, posinf=np.inf)
     reasoning = requests.reasoning_tokens
     is_more = reasoning > requests.output_tokens
     check.refuse(is_more, "reasoning_tokens", reasoning, "no more than output_tokens")
-    least, most, output = requests.min_tokens, requests.max_tokens, requests.output_tokens
-    if num_beyond := int(((output < least) | (output > most)).sum()):
-        log.warning("limits of %d requests are left out: their output keeps to none", num_beyond)
-    least[output < least], most[output > most] = 0.0, np.inf
+    cached, prompt = requests.cached_tokens, requests.prompt_tokens
+    check.refuse(cached > prompt, "cached_tokens", cached, "no more than prompt_tokens")
+    np.minimum(cached, prompt - 1, out=cached)
+    _drop_broken_limits(requests)
     if (np.diff(requests.arrival_s) < 0).any():
         log.warning("requests are not in order of arrival: sorted by arrival_s")
         requests = requests.take(np.argsort(requests.arrival_s, kind="stable"))
     return requests
+
+
+def _drop_broken_limits(requests: Requests) -> None:
+    least, most, output = requests.min_tokens, requests.max_tokens, requests.output_tokens
+    if num_beyond := int(((output < least) | (output > most)).sum()):
+        log.warning("limits of %d requests are left out: their output keeps to none", num_beyond)
+    least[output < least], most[output > most] = 0.0, np.inf
+
+
+def no_quantiles(count: int) -> NDArray[np.object_]:
+    """Return (count,) empty predictions."""
+    empty = np.empty(count, dtype=object)
+    empty[:] = [()] * count
+    return empty
 
 
 def _are_tokens(least: int) -> tuple[Callable[[Floats], Any], str]:
@@ -139,6 +161,7 @@ _RULES: Final[Mapping[str, tuple[Callable[[Floats], Any], str]]] = {
     "prompt_tokens": _are_tokens(1),
     "output_tokens": _are_tokens(1),
     "reasoning_tokens": _are_tokens(0),
+    "cached_tokens": _are_tokens(0),
     "score": (lambda c: ~np.isinf(c), "a finite number, or NaN for none"),
     "tbt_s": (lambda c: np.isnan(c) | (c > 0) & np.isfinite(c), "seconds above 0, or NaN for none"),
     "min_tokens": (lambda c: ~(c < 0), "tokens >= 0, or NaN for no limit"),

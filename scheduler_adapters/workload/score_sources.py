@@ -9,19 +9,21 @@ the others.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite, pi, sin, sqrt
 from os import PathLike
 from statistics import NormalDist
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from lengthwise import agreement
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import ConfigError, ScoringError, require
+from scheduler_adapters.policy import Policy
 from scheduler_adapters.workload.arrivals import SCORE_STREAM
-from scheduler_adapters.workload.requests import Floats, Ints
+from scheduler_adapters.workload.requests import Floats, Ints, Requests, no_quantiles
 from scoring_service.client import Score, ScoringClient
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,34 @@ def synthetic_scores(lengths: Ints, *, tau_b: float, seed: int = 0) -> Floats:
             best, best_error = values, abs(error)
         asked = min(1.0, max(-1.0, asked - error))
     return best
+
+
+_FRACTIONS: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
+"""Quantiles of a bundle's calibration."""
+_LEAST_NEIGHBOURS, _MOST_NEIGHBOURS = 33, 201
+
+
+def with_lengths(requests: Requests, policy: Policy) -> Requests:
+    """Return the requests with quantiles of the length, for a policy that reads them.
+
+    They are calibrated on the same requests: the lengths of a twentieth of them (33 to 201), with
+    the nearest scores. True lengths as scores predict themselves. Without a score at its arrival a
+    request has no prediction.
+    """
+    known = np.flatnonzero(np.isfinite(requests.score) & (requests.score_delay_s == 0))
+    order = known[np.argsort(requests.score[known], kind="stable")]
+    lengths, quantiles = requests.output_tokens[order], no_quantiles(len(requests))
+    if not len(order) or not policy.traits.reads_lengths:
+        return requests
+    if np.array_equal(requests.score[order], lengths):
+        tokens = np.repeat(lengths[:, None], len(_FRACTIONS), axis=1)
+    else:
+        near = min(len(order), max(_LEAST_NEIGHBOURS, min(len(order) // 20, _MOST_NEIGHBOURS)))
+        first = np.clip(np.arange(len(order)) - near // 2, 0, len(order) - near)
+        tokens = np.quantile(sliding_window_view(lengths, near)[first], _FRACTIONS, axis=1).T
+    for row, of_one in zip(order.tolist(), tokens.tolist(), strict=True):
+        quantiles[row] = tuple(zip(_FRACTIONS, of_one, strict=True))
+    return replace(requests, quantiles=quantiles)
 
 
 def achieved_tau_b(scores: Floats, lengths: Ints) -> float:

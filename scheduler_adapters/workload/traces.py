@@ -27,6 +27,7 @@ _EXTRAS = {
         name: (name,)
         for name in ("user_class", "tbt_s", "score_s", "min_tokens", "max_tokens", "client")
     },
+    "cached_tokens": ("cached_tokens",),
 }
 """Further columns of a plain table."""
 

@@ -18,9 +18,11 @@ from lengthwise.tables.options import TraceOptions
 from scheduler_adapters.commands.advise import page, scored_log
 from scheduler_adapters.commands.advise.endpoint import Endpoint, measure_steps
 from scheduler_adapters.commands.advise.replay import (
+    LEARNED,
     SCORED,
     Replay,
     carried_load,
+    cheapest,
     fewest_instances,
     gains,
     policies_for,
@@ -42,6 +44,7 @@ from scheduler_adapters.timeline.latency_metrics import summarize
 
 log = logging.getLogger(__name__)
 
+_SERVE = "python -m scheduler_adapters serve-vllm MODEL"
 _LEAST_DRAWS = 10
 _TEST_FRACTION = 0.4
 """Fraction of the prompts that is kept from the training, to judge the ranker."""
@@ -127,9 +130,11 @@ def run(config: AdviseConfig) -> None:
       python -m scheduler_adapters advise --log trace.csv --tau-b 0.5 --instances 8 --json
 
     A ranker is trained on a part of the log's prompts. The simulator then replays the log, at .7 to
-    1.3 times its load, under FCFS, PARS, SLAI, PASCAL (with known reasoning tokens) and with
-    true lengths. Prompts of the training set get drawn scores, with the ranker's errors on the
-    other prompts. The intervals cover these errors, not the differences between days.
+    1.3 times its load, under FCFS, rules without learning (shortest prompt, UniBoost, SLAI, and
+    PASCAL with known reasoning tokens), learned orders (PARS, UniBoost, SRPT) and true lengths. The
+    cheapest policy within 2% of the best is named. Prompts of the training set get drawn scores,
+    with the ranker's errors on the other prompts. The intervals cover these errors, not the
+    differences between days.
     """
     advice = advise(config)
     text = to_json(as_json(advice))
@@ -140,7 +145,7 @@ def run(config: AdviseConfig) -> None:
     print_banner(advice.banner)
     print(text_of(page.latency_table(advice)))
     print(advice.capacity, advice.quality, *advice.notes, "", sep="\n")
-    print(advice.headline, *advice.without_ranker, sep="\n")
+    print(advice.headline, advice.cheapest, sep="\n")
     print(f"report: {config.out / 'report.html'}")
     print_next(*advice.commands)
 
@@ -181,7 +186,7 @@ def advise(config: AdviseConfig) -> page.Advice:
         tau_b=tau_b,
         ranker=found.ranker,
         notes=[*_notes(config, found, replay), steps],
-        commands=_commands(config, found, answer),
+        commands=_commands(config, found, answer, cheapest(figures)[0]),
         banner=found.banner,
     )
     page.write_advice(advice, config.out)
@@ -273,16 +278,18 @@ def _notes(config: AdviseConfig, found: Evidence, replay: Replay) -> list[str]:
     return notes
 
 
-def _commands(config: AdviseConfig, found: Evidence, answer: str) -> list[str]:
-    """Return the next commands; none after the answer no."""
+def _commands(config: AdviseConfig, found: Evidence, answer: str, cheapest: str) -> list[str]:
+    """Return the next commands; after the answer no that of a rule without learning, if any."""
+    rule = [] if cheapest in ("fcfs", *LEARNED) else [f"{_SERVE} --policy {cheapest}"]
     if answer == "no":
-        return []
+        return rule
     if found.bundle is None:
         at = f" --endpoint {config.endpoint}" if config.endpoint else ""
-        return [f"python -m scheduler_adapters advise --log {' '.join(config.log)}{at}"]
+        return [*rule, f"python -m scheduler_adapters advise --log {' '.join(config.log)}{at}"]
     return [
+        *rule,
         f"python -m scoring_service serve --bundle {found.bundle} --address 127.0.0.1:50051",
-        "python -m scheduler_adapters serve-vllm MODEL --policy pars --scorer 127.0.0.1:50051",
+        f"{_SERVE} --policy pars --scorer 127.0.0.1:50051",
     ]
 
 
@@ -291,6 +298,7 @@ def as_json(advice: page.Advice) -> dict[str, Any]:
     return {
         "answer": advice.answer,
         "reason": advice.reason,
+        "cheapest": cheapest(advice.figures)[0],
         "gain_fraction": {name: gain._asdict() for name, gain in advice.gains.items()},
         "latencies": page.spread_rows(advice).to_dict("records"),
         "slower": {"fraction": advice.slower[0], "worst_percent_s": advice.slower[1]},

@@ -12,8 +12,16 @@ from lengthwise.report_page import (
     save_table,
     write_report,
 )
-from scheduler_adapters.commands.advise.replay import STATISTICS, Figures, Spread, spread_of
-from scheduler_adapters.commands.advise.verdict import WORTHWHILE, Answer
+from scheduler_adapters.commands.advise.replay import (
+    LEARNED,
+    STATISTICS,
+    WITHIN,
+    Figures,
+    Spread,
+    cheapest,
+    spread_of,
+)
+from scheduler_adapters.commands.advise.verdict import Answer
 from scheduler_adapters.reporting.figures import band_figure
 
 _PANELS: Final = {"e2e_s.mean": "E2E, mean", "e2e_s.p99": "E2E, p99", "ttft_s.mean": "TTFT, mean"}
@@ -56,16 +64,16 @@ class Advice:
         )
 
     @property
-    def without_ranker(self) -> list[str]:
-        """A sentence for each policy without scores that saves more than PARS."""
-        least = max(WORTHWHILE, self.gains["pars"].value)
-        return [
-            f"{name.upper()} needs no scores, and would save {gain.value:+.1%} of the mean E2E "
-            f"latency, with a mean TTFT of {spread_of(self.figures, name, 'ttft_s.mean')} s where "
-            f"FCFS has {spread_of(self.figures, 'fcfs', 'ttft_s.mean')} s."
-            for name, gain in self.gains.items()
-            if name not in ("pars", "oracle") and gain.value > least
-        ]
+    def cheapest(self) -> str:
+        """The cheapest policy within 2% of the best, in a sentence."""
+        name, best = cheapest(self.figures)
+        mean_s = {one: spread_of(self.figures, one, "e2e_s.mean") for one in (name, best)}
+        needs = {"fcfs": "no change", **dict.fromkeys(LEARNED, "scores")}.get(name, "no scores")
+        others = f", where {best} has {mean_s[best]} s" if best != name else "; it is the best"
+        return (
+            f"Cheapest policy within {WITHIN:.0%} of the best: {name}, which needs {needs}, with a "
+            f"mean E2E of {mean_s[name]} s{others}."
+        )
 
     @property
     def capacity(self) -> str:
@@ -149,7 +157,7 @@ def _latencies(advice: Advice, table: pd.DataFrame) -> ReportSection:
         text="Latency at the load of the log, with 95% intervals over the ranker's errors. "
         "FCFS is first come, first served, as engines do by default; PARS puts requests first "
         "whose answers are predicted to be short; the oracle knows every length, which is the "
-        "best that a ranker could do.\n\n" + " ".join(advice.without_ranker),
+        "best that a ranker could do.\n\n" + advice.cheapest,
         table=latency_table(advice),
         figure=band_figure(drawn, "times the load of the log"),
         caption="Points: simulated loads; bands: 95% intervals. " + " ".join(advice.notes),

@@ -24,19 +24,27 @@ from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Floats, Requests
-from scheduler_adapters.workload.score_sources import achieved_tau_b, synthetic_scores
+from scheduler_adapters.workload.score_sources import (
+    achieved_tau_b,
+    synthetic_scores,
+    with_lengths,
+)
 
 LOADS: Final = (0.7, 1.0, 1.3)
 """Multiples of the load of the log."""
 STATISTICS: Final = ("mean", "p50", "p99")
 SCORED: Final = "pars"
-"""The only policy here that reads scores."""
+LEARNED: Final = (SCORED, "uniboost-learned", "srpt")
+"""Policies here that read scores."""
+WITHIN: Final = 0.02
+"""Fraction of the best mean E2E by which a cheaper policy may be behind."""
 _NEIGHBOURS: Final = 5
 """Requests of about the same length, to either side, that may lend their score."""
 _LATE_FRACTION: Final = 0.05
 _MOST_INSTANCES: Final = 512
 _MOST_LOAD: Final = 16.0
 _SEARCHES: Final = 5
+_SLOW_DRAWS: Final = 5
 Figures = dict[tuple[str, float], list[dict[str, float]]]
 """(Policy, load) -> the figures of each draw."""
 
@@ -84,6 +92,7 @@ class Replay:
         requests = self.drawn(draw)
         if policy == "oracle":
             requests, policy = requests.with_scores(requests.output_tokens), SCORED
+        requests = with_lengths(requests, load_serving_policy(policy))
         return simulate_replicas(
             replace(requests, arrival_s=requests.arrival_s / load),
             lambda: load_serving_policy(policy),
@@ -94,7 +103,9 @@ class Replay:
 
     def num_draws(self, policy: str, draws: int) -> int:
         """Return the number of draws that differ under a policy."""
-        return draws if policy == SCORED or self.rate_per_s is not None else 1
+        if policy == "srpt":  # fifteen times as slow as the compiled loops
+            return min(draws, _SLOW_DRAWS)
+        return draws if policy in LEARNED or self.rate_per_s is not None else 1
 
 
 def lent_scores(requests: Requests, random: np.random.Generator) -> Floats:
@@ -118,7 +129,9 @@ def lent_scores(requests: Requests, random: np.random.Generator) -> Floats:
 
 def policies_for(requests: Requests) -> list[str]:
     """Return the policies of the replays; PASCAL needs reasoning tokens."""
-    return ["fcfs", SCORED, "slai", *["pascal"] * bool(requests.reasoning_tokens.any()), "oracle"]
+    by_prompt = "residual-prompt" if requests.cached_tokens.any() else "shortest-prompt"
+    pascal = ["pascal"] * bool(requests.reasoning_tokens.any())
+    return ["fcfs", by_prompt, "uniboost", "slai", *pascal, *LEARNED, "oracle"]
 
 
 def fewest_instances(replay: Replay) -> int:
@@ -188,6 +201,18 @@ def gains(found: Figures, load: float = 1.0) -> dict[str, Spread]:
         for (policy, at), rows in found.items()
         if at == load
     }
+
+
+def cheapest(found: Figures, load: float = 1.0) -> tuple[str, str]:
+    """Return the cheapest policy with a mean E2E within 2% of the best, and the best one.
+
+    FCFS is cheaper than a rule without learning, and that than a learned order; the oracle is none.
+    """
+    policies = [policy for policy, at in found if at == load and policy != "oracle"]
+    mean_s = {policy: spread_of(found, policy, "e2e_s.mean", load).value for policy in policies}
+    best = min(policies, key=mean_s.__getitem__)
+    near = [policy for policy in policies if mean_s[policy] <= (1 + WITHIN) * mean_s[best]]
+    return min(near, key=lambda one: (one in LEARNED, one != "fcfs", mean_s[one])), best
 
 
 def tau_b_spread(replay: Replay, draws: int) -> Spread:

@@ -107,6 +107,11 @@ class VllmMemory(EngineView[Request]):
                 read = max(0, item.num_computed_tokens - item.num_in_flight_tokens)
                 self._coordinator.remove_skipped_blocks(item.request_id, read)
 
+    def cached_tokens(self, item: Request) -> int:
+        """Return the tokens of an arriving request in the prefix cache, for a view of its own."""
+        self._hits.clear()
+        return max(0, self._hit(item)[1] - self._replay)
+
     def _hit(self, item: Request) -> tuple[Any, int]:
         """Return the cached prefix of a waiting request: (blocks per group, tokens)."""
         if not self._manager.enable_caching or item.skip_reading_prefix_cache:

@@ -60,7 +60,7 @@ from scheduler_adapters.views import Capability, Phase
 
 ENGINE: Final = "vLLM"
 CAPABILITIES: Final = frozenset(
-    {Capability.DEFER_RUNNING, Capability.EVICT, Capability.CHUNK_LIMIT}
+    {Capability.DEFER_RUNNING, Capability.EVICT, Capability.CHUNK_LIMIT, Capability.PREFIX_HITS}
 )
 """Capabilities beyond ordering the queue. OFFLOAD would need a KV connector."""
 _RUNNING: Final = RequestStatus.RUNNING
@@ -91,12 +91,14 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
         self.offered: list[Request] | None = None
         """While a planned step is scheduled: the only requests shown to the engine, in reverse."""
         self._popped: list[Request] = []
+        self.memory: VllmMemory | None = None
+        """For a policy that reads the prefix cache."""
 
     def add_request(self, request: Request) -> None:
         if self._waiting is not None and not holds_blocks(request):
             self._waiting.add_request(request)
             return
-        tracked = _tracked(request, self._ranker)
+        tracked = _tracked(request, self._ranker, self.memory)
         if self._shares is not None:
             self._shares.returns(tracked.view)
         if tracked.view.phase is not Phase.WAITING:  # a session between two turns
@@ -212,6 +214,8 @@ class RankMixin:
         self._lengthwise_planner = None
         self._lengthwise_stalled = False
         require_features(self.vllm_config, policy)
+        if Capability.PREFIX_HITS in policy.traits.requires:
+            waiting.memory = VllmView(self)
         if plans_steps(policy):
             require_think_end(
                 policy,
@@ -461,7 +465,7 @@ def scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> RankScheduler | As
     return made(*args, vllm_config=vllm_config, **kwargs)
 
 
-def _tracked(request: Request, ranker: Ranker) -> RankedRequest:
+def _tracked(request: Request, ranker: Ranker, memory: VllmMemory | None = None) -> RankedRequest:
     if not hasattr(request, "lengthwise"):
         request.lengthwise = ranker.track(
             request.request_id,
@@ -472,6 +476,7 @@ def _tracked(request: Request, ranker: Ranker) -> RankedRequest:
             priority=request.priority,
             prompt=_text_ids(request),
             limits=limits_of(request.sampling_params),
+            cached_tokens=0 if memory is None else memory.cached_tokens(request),
         )
     return request.lengthwise  # type: ignore[no-any-return]
 

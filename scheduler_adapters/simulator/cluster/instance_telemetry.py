@@ -80,7 +80,8 @@ class PrefillQueue(EngineObserver):
     def submitted(self, state: RequestState) -> None:
         """Add a request that was submitted to the engine."""
         # With KV kept outside, a request needs at most the rest of its prefill.
-        left = state.prefill_left if state.stored_blocks else state.context
+        whole = state.context - state.view.cached_tokens
+        left = state.prefill_left if state.stored_blocks else whole
         if left and not state.is_gone:
             tokens, squares = self.waiting[state.row] = to_prefill(state, left)
             self.tokens += tokens

@@ -29,7 +29,8 @@ from scheduler_adapters.workload.requests import Requests
 def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Timeline | None:
     """Return the timeline, or None if this run needs the engine in plain Python."""
     latency = instance.latency.compiled()
-    if latency is None or not len(requests) or requests.has_limits:
+    is_plain = not requests.has_limits and not requests.cached_tokens.any()
+    if latency is None or not len(requests) or not is_plain:
         return None
     part = slai_policy(requests, policy) or quanta_policy(requests, policy)
     part = part or overtaking_policy(requests, policy, instance)

@@ -81,9 +81,10 @@ class KvMemory:
             self.num_returning += 1
             self.stored.reload(request)
         else:
-            request.prefill_left = request.context
+            kept = request.view.cached_tokens
             if self.prefixes is not None:
-                self.prefixes.keep(request, load, self.instance.block_tokens)
+                kept = max(kept, self.prefixes.kept(request, load, self.instance.block_tokens))
+            request.kept_tokens, request.prefill_left = kept, request.context - kept
             load.used_blocks += blocks
             self.ranked.count_waiting(request, -1)
             self.num_prefilling += 1
@@ -278,8 +279,8 @@ class FreedPrefixes:
         self.evictions[request.row] = blocks, computed_tokens, self.freed_blocks
         self.freed_blocks += blocks
 
-    def keep(self, request: RequestState, load: LoadView, block_tokens: int) -> None:
-        """Shorten the prefill of an admitted request by whole blocks that still exist.
+    def kept(self, request: RequestState, load: LoadView, block_tokens: int) -> int:
+        """Return the tokens of an admitted request in whole blocks that still exist.
 
         The last token is computed again.
         """
@@ -287,6 +288,4 @@ class FreedPrefixes:
         # Blocks handed out since the eviction beyond those that were free then.
         taken = load.used_blocks + self.freed_blocks - load.total_blocks - freed_before
         whole_blocks = min(computed_tokens, request.context - 1) // block_tokens
-        kept_blocks = max(0, min(blocks - max(0, taken), whole_blocks))
-        request.kept_tokens = kept_blocks * block_tokens
-        request.prefill_left -= request.kept_tokens
+        return max(0, min(blocks - max(0, taken), whole_blocks)) * block_tokens

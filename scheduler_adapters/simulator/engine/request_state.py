@@ -52,7 +52,7 @@ class RequestState:
     """True once the request was rejected, has finished or was withdrawn."""
     prefill_left: int = 0
     kept_tokens: int = 0
-    """Tokens with KV from before an eviction when the prefill began; needs a prefix cache."""
+    """Tokens in the prefix cache when the prefill began."""
     in_prefills: bool = False
     stored_blocks: int = 0
     """KV blocks kept outside the device, to be copied back without computing them again."""

@@ -28,12 +28,16 @@ class SimulatedRequest(NamedTuple):
     limits: tuple[float, float] = (0, inf)
     """Least and most output tokens that the request itself allows."""
     client: str = ""
+    cached_tokens: int = 0
+    quantiles: tuple[tuple[float, float], ...] = ()
 
     def view(self, number: int) -> RequestView:
         """Return the request as a policy sees it; `number` is its receive number."""
-        name, arrival_s, prompt_tokens, _, _, score, user_class, tbt_s, _, limits, client = self
-        fields = score, user_class, tbt_s, client
-        return RequestView(name, number, arrival_s, prompt_tokens, *fields, limits=limits)
+        own = {name: value for name, value in self._asdict().items() if name not in _HIDDEN}
+        return RequestView(number=number, **own)
+
+
+_HIDDEN = frozenset({"output_tokens", "reasoning_tokens", "score_delay_s"})
 
 
 def simulated_request(requests: Requests, row: int) -> SimulatedRequest:
@@ -51,6 +55,8 @@ def simulated_request(requests: Requests, row: int) -> SimulatedRequest:
         requests.score_delay_s.item(row),
         (requests.min_tokens.item(row), requests.max_tokens.item(row)),
         requests.client.item(row),
+        requests.cached_tokens.item(row),
+        requests.quantiles[row],
     )
 
 
@@ -71,11 +77,19 @@ def request_views(requests: Requests, first_number: int = 0) -> Iterator[Request
         requests.user_class.tolist(),
         none_for_nan(requests.tbt_s),
         requests.client.tolist(),
+        requests.quantiles.tolist(),
     )
+    if requests.cached_tokens.any():
+        views = map(_cached, views, requests.cached_tokens.tolist())
     if requests.has_limits:
         limits = zip(requests.min_tokens.tolist(), requests.max_tokens.tolist(), strict=True)
         return map(_limited, views, limits)
     return views
+
+
+def _cached(view: RequestView, tokens: int) -> RequestView:
+    view.cached_tokens = tokens
+    return view
 
 
 def _limited(view: RequestView, limits: tuple[float, float]) -> RequestView:

@@ -175,7 +175,8 @@ class StepScheduler:
 
     def _fits(self, request: RequestState) -> bool:
         budget, memory = self.step.budget, self.memory
-        if not request.stored_blocks and not budget.chunk(request.context):
+        tokens = request.context - request.view.cached_tokens
+        if not request.stored_blocks and not budget.chunk(tokens):
             return False
         if not budget.admits(len(memory.residents)):
             return False

@@ -1,9 +1,9 @@
-"""What the tests of an engine's decisions share: requests, a clock, the simulator's steps, dice."""
+"""Shared by the tests of an engine's decisions: requests, a clock, the simulator's steps, dice."""
 
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from scheduler_adapters.policies.fair_shares import ClassPriority, FairShares
@@ -13,7 +13,7 @@ from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
-from scheduler_adapters.policy import Policy, PolicyWrapper, Traits
+from scheduler_adapters.policy import Policy, PolicyWrapper, Traits, load_policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
@@ -51,7 +51,7 @@ def steps_of_simulator(
     watermark_fraction: float = 0.0,
     shared: Shared | None = None,
 ) -> Steps:
-    """What each step of the reference engine runs, in an instance as large as the real one."""
+    """Steps of the reference engine, in an instance as large as the real one."""
     instance = Instance(
         latency=LATENCY,
         kv_blocks=blocks,
@@ -99,6 +99,16 @@ def workload(seed: int, *, count: int, longest: int) -> Requests:
     )
 
 
+def predicted(seed: int, requests: Requests) -> Requests:
+    """Requests of which two of three have a predicted length, as a bundle's calibration gives."""
+    dice, quantiles = random.Random(seed), requests.quantiles.copy()
+    for row, tokens in enumerate(requests.output_tokens.tolist()):
+        if dice.random() < 0.7:
+            parts = sorted(tokens * dice.choice([0.25, 0.5, 1.0, 2.0]) for _ in range(5))
+            quantiles[row] = tuple(zip((0.1, 0.25, 0.5, 0.75, 0.9), parts, strict=True))
+    return replace(requests, quantiles=quantiles)
+
+
 def beginnings(seed: int, requests: Requests, *, tokens: int) -> Shared:
     """One of two beginnings of that many tokens for two prompts of three, none for the others."""
     dice = random.Random(seed)
@@ -117,7 +127,7 @@ def prompt_of(requests: Requests, row: int, thought: tuple[int, ...] = ()) -> li
 
 
 def more_than_seats(seats: int, *, ends_thinking: bool = True) -> Requests:
-    """Three times as many short requests as seats, which come while others decode."""
+    """Three times as many short requests as seats, which arrive while others decode."""
     return make_requests(
         prompt_tokens=[8] * 3 * seats,
         output_tokens=[40] * 3 * seats,
@@ -127,7 +137,7 @@ def more_than_seats(seats: int, *, ends_thinking: bool = True) -> Requests:
 
 
 def computed_once(steps: Steps, requests: Requests) -> bool:
-    """Whether no token was computed twice: nobody has lost KV blocks."""
+    """Return True if no token was computed twice: no request has lost KV blocks."""
     least = sum(requests.prompt_tokens + requests.output_tokens - 1)
     return sum(sum(step.values()) for step in steps) == least
 
@@ -141,7 +151,7 @@ def thoughts_in(outputs: Sequence[list[int]]) -> tuple[int, list[int]]:
 
 
 class ByPriority(PolicyWrapper):
-    """A lane of its own for each pair of priority (1 for the class "free", else 0) and lane."""
+    """A `Rank.lane` for each pair of priority (1 for the class "free", else 0) and `Rank.lane`."""
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return self._after(int(request.user_class == "free"), self.policy.rank(request, load))
@@ -218,6 +228,21 @@ class Dice(Policy):
             chunk=dice.choice([None, 10, 40]) if cuts else None,
             mixed=dice.random() < 0.8,
         )
+
+
+def rivals() -> dict[str, Callable[[], Policy]]:
+    """The orders that others propose, to be run on requests with predicted lengths."""
+    return {
+        "shortest prompt": lambda: load_policy("shortest-prompt", ageing_tokens_per_s=32),
+        "residual prompt": lambda: load_policy("residual-prompt", ageing_tokens_per_s=32),
+        "uniboost": lambda: load_policy("uniboost", gamma_per_s=1.0),
+        "learned uniboost": lambda: load_policy("uniboost-learned", gamma_per_s=1.0),
+        "srpt": lambda: load_policy("srpt", every_tokens=3, unknown_tokens=40),
+        "token counter": lambda: load_policy("virtual-token-counter"),
+        "token counter around": lambda: load_policy(
+            "virtual-token-counter", inside="pars", guard="none"
+        ),
+    }
 
 
 def small_policies(budget: int) -> dict[str, Callable[[], Policy]]:

@@ -33,7 +33,7 @@ class FakeEngine(EngineView[FakeRequest]):
     """One engine under a policy, and the view of it for its planner."""
 
     shares = False
-    """Whether requests share blocks."""
+    """True if requests share blocks."""
 
     def __init__(
         self,
@@ -91,6 +91,10 @@ class FakeEngine(EngineView[FakeRequest]):
         self.queue.add(item)
         return True
 
+    def hits(self, row: int, context: int) -> int:
+        """Prompt tokens that are cached."""
+        return 0
+
     def start(self, item: FakeRequest, budget: int) -> bool:
         """Return whether an admission can start with the rest of a step."""
         return True
@@ -125,6 +129,7 @@ class FakeEngine(EngineView[FakeRequest]):
             carried=annotations_of(requests, row),
             priority=self.priorities[row] if self.priorities else 0,
             prompt=() if thinks else (3, *THINK_END, 3),
+            cached_tokens=self.hits(row, int(requests.prompt_tokens[row])),
         )
         size = tracked.view.prompt_tokens
         self.queue.add(FakeRequest(row=row, prompt_tokens=size, answer=answer, lengthwise=tracked))
@@ -181,6 +186,9 @@ class CachingEngine(FakeEngine):
     def __init__(self, policy: Policy, *, shared: Shared, **limits: Any) -> None:
         self.cache = PrefixCache(limits["blocks"], limits["block_tokens"], shared)
         super().__init__(policy, **limits)
+
+    def hits(self, row: int, context: int) -> int:
+        return context - self.cache.need(row, context)[0]
 
     def need(self, item: FakeRequest, more: int = 0) -> tuple[int, int]:
         return self.cache.need(item.row, self.context(item), more)

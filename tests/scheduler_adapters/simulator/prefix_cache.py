@@ -121,6 +121,9 @@ class CachingReference(ReferenceEngine):
     def _need(self, live: Any, more: int = 0) -> tuple[int, int]:
         return self.cache.need(live.row, live.context, more)
 
+    def _hits(self, live: Any) -> int:
+        return live.context - self._need(live)[0]
+
     def _take_blocks(self, live: Any, blocks: int) -> None:
         self.promised[live.row] += blocks
 

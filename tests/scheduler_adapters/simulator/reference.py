@@ -279,6 +279,7 @@ class ReferenceEngine:
             self.live += fresh
             self._count()
             for live in fresh:
+                live.view.cached_tokens = self._hits(live)
                 live.view.score = known.get(live.row, live.view.score)
                 if live.view.score is None:
                     live.view.median_score = median_of(self.scores)
@@ -484,14 +485,19 @@ class ReferenceEngine:
         live.view.admission_number = self.load.num_started
         step.budget.num_admissions += 1
 
-    # The next five count the blocks; `prefix_cache.py` has them for blocks that requests share.
+    # The next six count the blocks; `prefix_cache.py` has them for blocks that requests share.
 
     def _free_blocks(self) -> int:
         return self.instance.kv_blocks - self.load.used_blocks
 
     def _need(self, live: _Live, more: int = 0) -> tuple[int, int]:
         """Tokens that a waiting request computes and blocks it takes, for `more` tokens beyond."""
-        return live.context, self.instance.blocks(live.context + more)
+        tokens = live.context - live.view.cached_tokens
+        return tokens, self.instance.blocks(live.context + more)
+
+    def _hits(self, live: _Live) -> int:
+        """Prompt tokens of an arriving request that are cached."""
+        return live.view.cached_tokens
 
     def _take_blocks(self, live: _Live, blocks: int) -> None:
         self.load.used_blocks += blocks

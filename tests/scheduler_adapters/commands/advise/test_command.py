@@ -14,7 +14,7 @@ COUNT = 240
 
 
 def write_log(path: Path, rate_per_s: float = 8.0, **columns: Any) -> Path:
-    """Chats at a rate; long answers to prompts that say so."""
+    """Chats at a rate; long answers to essays."""
     random = np.random.default_rng(0)
     is_long = random.random(COUNT) < 0.2
     table = pd.DataFrame(
@@ -41,14 +41,16 @@ def test_an_assumed_ranker_needs_no_training_and_all_figures_are_on_the_page(tmp
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "out" / "advise.json").read_text())
     assert found["answer"] == "yes"
+    assert found["cheapest"] in ("pars", "uniboost-learned", "srpt")  # no rule knows the answers
     assert found["gain_fraction"]["oracle"]["value"] > found["gain_fraction"]["pars"]["value"] > 0.1
     assert {row["policy"] for row in found["latencies"]} == {
-        "fcfs", "pars", "slai", "pascal", "oracle",
+        "fcfs", "shortest-prompt", "uniboost", "slai", "pascal", "pars", "uniboost-learned",
+        "srpt", "oracle",
     }  # fmt: skip
     assert {row["load"] for row in found["latencies"]} == {0.7, 1.0, 1.3}
     assert found["carried"]["pars"]["load"]["value"] > found["carried"]["fcfs"]["load"]["value"]
     page = (tmp_path / "out" / "report.html").read_text()
-    for said in ("Yes: ", "Who waits longer", "longest 1%", "PARS carries", "tau_b"):
+    for said in ("Yes: ", "Who waits longer", "longest 1%", "PARS carries", "tau_b", "Cheapest"):
         assert said in page
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "advise.json", "latencies.csv", "latency_by_load.csv", "latency_by_load.svg", "report.html",

@@ -1,5 +1,6 @@
-"""The page of an advice: its sentences and tables say what was found."""
+"""The page of an advice: its sentences and tables hold what was found."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,15 +50,15 @@ def test_a_figure_has_an_interval_where_draws_differ():
     assert len(page.spread_rows(advice())) == 4 * (len(NAMES) + 1)
 
 
-def test_what_saves_more_without_scores_is_said_and_an_answer_of_no_has_no_command(tmp_path):
-    known = advice()
-    figures = dict(known.figures) | {(name, 1.0): drawn(3.0) for name in ("slai", "pascal")}
-    values = {"fcfs": 0.0, "pars": 0.1, "slai": 0.25, "pascal": 0.05, "oracle": 0.3}
-    gains = {name: Spread(gain, gain, gain) for name, gain in values.items()}
-    known = advice(figures=figures, gains=gains, commands=[])
-    (line,) = known.without_ranker
-    assert line.startswith("SLAI needs no scores, and would save +25.0% of the mean E2E latency")
-    assert line.endswith("with a mean TTFT of 3 s where FCFS has 4 s.")
+def test_the_cheapest_policy_is_a_sentence_and_an_answer_of_no_has_no_command(tmp_path):
+    known = advice(commands=[])
+    assert known.cheapest == (
+        "Cheapest policy within 2% of the best: pars, which needs scores, with a mean E2E of "
+        "2 [-20, 24] s; it is the best."
+    )
+    known = replace(known, figures=dict(known.figures) | {("slai", 1.0): drawn(2.03)})
+    line = known.cheapest
+    assert "slai, which needs no scores, with a mean E2E of 2.03 s, where pars has 2 [" in line
     page.write_advice(known, tmp_path)
     text = (tmp_path / "report.html").read_text()
     assert line in text

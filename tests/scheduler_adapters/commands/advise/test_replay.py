@@ -13,6 +13,7 @@ from scheduler_adapters.commands.advise.replay import (
     Replay,
     Spread,
     carried_load,
+    cheapest,
     fewest_instances,
     figures_of,
     gains,
@@ -182,3 +183,16 @@ def test_intervals_hold_what_all_scores_would_give(trace: str, data_folder: Path
         held += low_s <= truth_s <= high_s
     print(f"{trace}: {replay.instances} instances, {held} of {RUNS} intervals hold the truth")
     assert held >= 0.9 * RUNS - (RUNS < 40)
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "found"),
+    [
+        ({"fcfs": 10.1, "slai": 10.0, "pars": 10.0, "oracle": 5.0}, ("fcfs", "slai")),
+        ({"fcfs": 11.0, "slai": 10.15, "uniboost": 10.1, "pars": 10.0}, ("uniboost", "pars")),
+        ({"fcfs": 11.0, "slai": 10.3, "srpt": 10.1, "pars": 10.0}, ("pars", "pars")),
+    ],
+)
+def test_the_cheapest_policy_within_two_percent_of_the_best_is_named(mean_s, found):
+    figures = {(name, 1.0): [{"e2e_s.mean": value}] for name, value in mean_s.items()}
+    assert cheapest(figures) == found

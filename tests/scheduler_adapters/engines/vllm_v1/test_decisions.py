@@ -1,4 +1,4 @@
-"""The same policy decides the same in vLLM and in the reference simulator, step by step."""
+"""Decisions of a policy are equal in vLLM and in the reference simulator, step by step."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -79,7 +79,7 @@ def engine(caching_engine, request):
 
 
 def beginnings_in(engine: Any, requests: Requests) -> Shared | None:
-    """What prompts share in an engine that caches prefixes: two blocks, most of them."""
+    """Beginnings of prompts in an engine that caches prefixes: two blocks, for most of them."""
     caches = scheduler_of(engine).cache_config.enable_prefix_caching
     return beginnings(0, requests, tokens=64) if caches else None
 
@@ -102,7 +102,7 @@ def steps_of_engine(
     shared: Shared | None = None,
     thought: tuple[int, ...] = (),
 ) -> tuple[Steps, list[list[int]]]:
-    """What each step ran and each request got; priorities as under that scheduling policy."""
+    """Return steps and answers; with priorities, under the scheduling policy of that name."""
     from vllm import SamplingParams
     from vllm.v1.core.sched.request_queue import SchedulingPolicy
 
@@ -200,7 +200,7 @@ def assert_steps(
     shared: Shared | None = None,
     **told: Any,
 ) -> tuple[Steps, list[list[int]]]:
-    """What `steps_of_engine` gives under `ours`, if these are the simulator's steps."""
+    """Return `steps_of_engine` under `ours`, if these are the simulator's steps."""
     expected = steps_of_simulator(
         theirs,
         requests,
@@ -234,6 +234,18 @@ POLICIES_IN_SMALL = decisions.small_policies(BUDGET)
 @pytest.mark.parametrize("name", POLICIES_IN_SMALL)
 def test_a_policy_gives_the_steps_of_the_simulator(engine, name, seed):
     assert_same(engine, POLICIES_IN_SMALL[name], workload(seed, longest=80))
+
+
+RIVALS = decisions.rivals()
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", RIVALS)
+def test_a_rival_gives_the_steps_of_the_simulator(engine, name, seed):
+    requests = workload(seed, longest=80)
+    if "counter" not in name:  # the written-out shares expect usual lengths
+        requests = decisions.predicted(seed, requests)
+    assert_same(engine, RIVALS[name], requests)
 
 
 PRIORITISED: dict[str, Callable[[], Policy]] = {

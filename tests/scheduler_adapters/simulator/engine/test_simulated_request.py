@@ -74,7 +74,7 @@ class Two:
         return True
 
     def tokens(self, request_id: str) -> list[float]:
-        """When each token of a finished request came out, in whichever instance."""
+        """Times of the tokens of a finished request, in all instances."""
         return self.engines[self.place[request_id]].token_s(self.states[request_id])
 
     def assert_empty(self) -> None:
@@ -202,8 +202,10 @@ def test_a_row_of_requests_is_what_was_made():
         tbt_s=[0.1],
         score_s=[2.0],
         client="me",
+        cached_tokens=3,
     )
     (request,) = simulated_requests(requests)
-    assert request[1:] == (1.5, 3, 4, 2, None, "", 0.1, 0.5, (0, inf), "me")
+    assert request[1:] == (1.5, 3, 4, 2, None, "", 0.1, 0.5, (0, inf), "me", 2, ())
     view = request.view(5)
     assert (view.number, view.arrival_s, view.prompt_tokens, view.tbt_s) == (5, 1.5, 3, 0.1)
+    assert view.cached_tokens == 2  # the last token of a prompt is computed
