@@ -124,20 +124,20 @@ def make_requests(
     )
     delay_s = np.maximum(requests.score_delay_s - requests.arrival_s, 0.0)
     requests.score_delay_s[:] = np.nan_to_num(delay_s, nan=np.inf, posinf=np.inf)
-    reasoning = requests.reasoning_tokens
-    is_more = reasoning > requests.output_tokens
-    check.refuse(is_more, "reasoning_tokens", reasoning, "no more than output_tokens")
-    cached, prompt = requests.cached_tokens, requests.prompt_tokens
-    check.refuse(cached > prompt, "cached_tokens", cached, "no more than prompt_tokens")
-    np.minimum(cached, prompt - 1, out=cached)
-    _drop_broken_limits(requests)
+    _keep_to_bounds(requests, check)
     if (np.diff(requests.arrival_s) < 0).any():
         log.warning("requests are not in order of arrival: sorted by arrival_s")
         requests = requests.take(np.argsort(requests.arrival_s, kind="stable"))
     return requests
 
 
-def _drop_broken_limits(requests: Requests) -> None:
+def _keep_to_bounds(requests: Requests, check: _Columns) -> None:
+    """Drop limits that the output breaks, and cut the cached tokens before a prompt's last one."""
+    for name, whole in (("reasoning_tokens", "output_tokens"), ("cached_tokens", "prompt_tokens")):
+        part, most = getattr(requests, name), getattr(requests, whole)
+        check.refuse(part > most, name, part, f"no more than {whole}")
+    cached = requests.cached_tokens
+    np.minimum(cached, requests.prompt_tokens - 1, out=cached)
     least, most, output = requests.min_tokens, requests.max_tokens, requests.output_tokens
     if num_beyond := int(((output < least) | (output > most)).sum()):
         log.warning("limits of %d requests are left out: their output keeps to none", num_beyond)
