@@ -1,6 +1,6 @@
 """The floor plan: rooms in one order, imports downward, a dozen files per room, one class per name.
 
-`docs/architecture.md` says what each room is for.
+Purposes of the rooms: `docs/architecture.md`.
 """
 
 import ast
@@ -37,6 +37,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "workload",
         "timeline",
         "policies placements",
+        "policies.rivals",
         "planner",
         "simulator.latency",
         "simulator.links",

@@ -40,7 +40,7 @@ class SimulateConfig(Setup, ClusterConfig):
     policy: str = "pars"
     """Import path package.module:callable, or a name: fcfs, pars, pointwise, listwise, oracle,
     sarathi, vllm-prefill-first, orca, request-level, slai, rad, rad-twin, round-robin, pascal,
-    shortest-prompt, residual-prompt, uniboost, uniboost-learned, srpt, virtual-token-counter."""
+    srpt, uniboost, uniboost-learned, shortest-prompt, residual-prompt, virtual-token-counter."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the policy, e.g. {"starve_after_s": null}. With {"offload": true} and
     --host-gb-per-s, fcfs, round-robin and pascal keep evicted KV in host memory."""
