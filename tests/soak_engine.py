@@ -146,6 +146,9 @@ class StepLoop:
             connector=None, kv_cache_manager=SimpleNamespace(usage=0.5),
         )  # fmt: skip
         self.observers = observers_from_environment(self.scheduler, thinks=False)
+        now = self.scheduler.lengthwise.clock
+        self.scheduler.lengthwise = Ranker(FCFS(), now, self.observers)
+        self.outputs = [(7,)] * residents
         for _ in range(residents):
             self.admit()
 
@@ -160,17 +163,18 @@ class StepLoop:
 
     def step(self) -> None:
         self.now_s += 0.02
-        for request in list(self.scheduler.running):
+        running = self.scheduler.running
+        self.scheduler.lengthwise.emitted(running, self.outputs, [1] * len(running), self.now_s)
+        for request in running:
             request.left -= 1
-            for observer in self.observers:
-                observer.emitted(request.view, 1, self.now_s)
-                if not request.left:
-                    observer.finished(request.view, self.now_s)
-            if not request.left:
-                self.scheduler.running.remove(request)
-                self.admit()
+        ended = [request for request in running if not request.left]
+        self.scheduler.running = [request for request in running if request.left]
         for observer in self.observers:
+            for request in ended:
+                observer.finished(request.view, self.now_s)
             observer.stepped(self.now_s)
+        for _ in ended:
+            self.admit()
 
 
 def outage(rounds: int = 3) -> None:

@@ -8,6 +8,7 @@ this variable nothing is exported. `LENGTHWISE_TIMELINE` names the timeline file
 import logging
 import os
 import time
+from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,13 +24,16 @@ from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policy import Policy, PolicyWrapper
 from scheduler_adapters.timeline.live_log import VARIABLE, TimelineLog
 from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.timeline.token_clock import PHASES, TBT_BUCKETS_S, TokenClock
+from scheduler_adapters.timeline.token_clock import TBT_BUCKETS_S, TokenClock
 from scheduler_adapters.views import Phase
 
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.25
-"""Least seconds between two exports; each reads all residents."""
+"""Least seconds between two exports while the report is read; each reads all residents."""
+UNREAD_S: Final = 2.0
+"""Least seconds between two exports while the report is not read."""
+_EXPORTS_PER_READ: Final = 8
 _ANSWERS: Final = {"buckets": (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)}
 _LATENCIES: Final = {"buckets": (0.01, 0.025, *_ANSWERS["buckets"])}
 _GAPS: Final = {"buckets": TBT_BUCKETS_S}
@@ -114,15 +118,19 @@ class EngineMetrics(EngineObserver):
             for name, (kind, about, labels, more) in _METRICS.items()
         }
         self._exported_s = 0.0
+        self._exports_due = 0
+        """Exports that follow each other soon, as the report was read."""
         self._load: dict[str, Any] | None = None
         self._exported: Tally[str] = Tally()
         self._shown: set[tuple[str, str]] = set()
 
     def stepped(self, now_s: float) -> None:
         # After its last request an engine takes no more steps: this export remains.
-        if now_s < self._exported_s + EVERY_S and self.scheduler.running:
+        least_s = EVERY_S if self._exports_due > 0 else UNREAD_S
+        if now_s < self._exported_s + least_s and self.scheduler.running:
             return
         self._exported_s = now_s
+        self._exports_due -= 1
         self.export()
         self._load = load_report(self.scheduler, self.tokens, engine=self.number)
 
@@ -132,6 +140,7 @@ class EngineMetrics(EngineObserver):
 
     def report(self) -> dict[str, Any]:
         """Return the newest load, if any, and the metrics in Prometheus' format."""
+        self._exports_due = _EXPORTS_PER_READ
         return {"load": self._load, "metrics": generate_latest(self.registry).decode()}
 
     def export(self) -> None:
@@ -148,6 +157,7 @@ class EngineMetrics(EngineObserver):
             counters[name].inc(total - self._exported[name])
             self._exported[name] = total
         metrics["kv_usage_fraction"].labels(str(self.number)).set(scheduler.kv_cache_manager.usage)
+        self.tokens.take_all()
         self._export_residents()
         self._export_gaps()
         num_ahead, num_empty, num_paced = self.tokens.pacers(ranker.clock())
@@ -157,10 +167,21 @@ class EngineMetrics(EngineObserver):
         self._export_finished()
 
     def _export_finished(self) -> None:
+        # Values of one kind together: one by one they would hold up the step that exports.
+        found: dict[tuple[str, str], list[float]] = {}
         for name, user_class, value in self.tokens.latencies:
-            metric = self._metrics[name].labels(user_class)
-            (metric.inc if name == "preemptions" else metric.observe)(value)
+            found.setdefault((name, user_class), []).append(value)
         self.tokens.latencies.clear()
+        for (name, user_class), each in found.items():
+            metric = self._metrics[name].labels(user_class)
+            if name == "preemptions":
+                metric.inc(sum(each))
+                continue
+            metric._sum.inc(sum(each))
+            for bucket, count in Tally(
+                bisect_left(metric._upper_bounds, one) for one in each
+            ).items():
+                metric._buckets[bucket].inc(count)
 
     def _export_residents(self) -> None:
         requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
@@ -175,20 +196,14 @@ class EngineMetrics(EngineObserver):
             self._metrics["resident_tokens"].labels(*place).set(tokens[place])
 
     def _export_gaps(self) -> None:
+        # Not one by one: the gaps of a step of 256 requests would cost as much as its schedule.
         clock, gaps_s = self.tokens, self._metrics["tbt_seconds"]
-        for user_class, by_phase, sums_s in zip(
-            clock.classes, clock.tbt_counts.tolist(), clock.tbt_sums_s.tolist(), strict=True
-        ):
-            for phase, counts, sum_s in zip(PHASES, by_phase, sums_s, strict=True):
-                if any(counts):
-                    # One by one, the gaps of a step of 256 requests would cost as much as its
-                    # schedule.
-                    histogram = gaps_s.labels(phase.name.lower(), user_class)
-                    for bucket, count in zip(histogram._buckets, counts, strict=True):
-                        bucket.inc(count)
-                    histogram._sum.inc(sum_s)
-        clock.tbt_counts[:] = 0
-        clock.tbt_sums_s[:] = 0
+        for (user_class, phase, bucket), count in clock.tbt_counts.items():
+            gaps_s.labels(phase.name.lower(), user_class)._buckets[bucket].inc(count)
+        for (user_class, phase), sum_s in clock.tbt_sums_s.items():
+            gaps_s.labels(phase.name.lower(), user_class)._sum.inc(sum_s)
+        clock.tbt_counts.clear()
+        clock.tbt_sums_s.clear()
 
 
 def load_report(scheduler: Any, clock: TokenClock, *, engine: int) -> dict[str, Any]:

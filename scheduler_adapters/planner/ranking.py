@@ -21,7 +21,7 @@ from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.planner.request_annotations import AnnotationCounts, request_key
 from scheduler_adapters.policies.fair_shares import ServiceShares, Share
 from scheduler_adapters.policy import Policy, ask_rank, describe
-from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.timeline.observer import EngineObserver, reads_tokens
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 
 _UNRANKED = Rank()
@@ -90,6 +90,7 @@ class Ranker:
         self.scoring = scoring
         self.load = LoadView()
         self.observers = tuple(observers)
+        self._observers_of_tokens = [one for one in observers if reads_tokens(one)]
         self.annotation_counts = AnnotationCounts()
         self._median = RecentMedian()
         self.late_scores: LateScores[RankedRequest] = LateScores()
@@ -241,15 +242,20 @@ class Ranker:
                 observer.thinking_ended(tracked.view, started_s)
 
     def emitted(
-        self, tracked: RankedRequest, output: Sequence[int], count: int, now_s: float
+        self,
+        tracked: Sequence[RankedRequest],
+        outputs: Sequence[Sequence[int]],
+        counts: Sequence[int],
+        now_s: float,
     ) -> None:
-        """Report the newest `count` tokens of an output, and an end of thinking among them."""
-        end = self.think_end
-        ends = bool(end) and end[-1] in output[-count:] and ends_thinking(output, count, end)
-        for observer in self.observers:
-            observer.emitted(tracked.view, count, now_s)
-            if ends:
-                observer.thinking_ended(tracked.view, now_s)
+        """Report a step's tokens, the newest `counts` of the outputs, and ends of thinking."""
+        views, end = [one.view for one in tracked], self.think_end
+        for observer in self._observers_of_tokens:
+            observer.emitted_each(views, counts, now_s)
+        for view, output, count in zip(views, outputs, counts, strict=True) if end else ():
+            if end[-1] in output[-count:] and ends_thinking(output, count, end):
+                for observer in self.observers:
+                    observer.thinking_ended(view, now_s)
 
     def _use_late(self, tracked: RankedRequest, late: LateScore) -> None:
         tracked.view.score, tracked.view.quantiles = late.score, late.quantiles

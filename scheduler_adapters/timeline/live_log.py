@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lengthwise.errors import ConfigError
 from scheduler_adapters.timeline.background import BackgroundWriter
-from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.timeline.observer import RunObserver
 from scheduler_adapters.views import RequestView
 
 VARIABLE: Final = "LENGTHWISE_TIMELINE"
@@ -31,7 +31,7 @@ class _Open:
     answer_scheduled_s: float = nan
 
 
-class TimelineLog(EngineObserver):
+class TimelineLog(RunObserver):
     """Appends the timeline of engine number `instance` to the .jsonl file at `path`.
 
     Times are in seconds after `start_s` on the engine's clock, which may be set anew until the
@@ -39,6 +39,7 @@ class TimelineLog(EngineObserver):
     """
 
     def __init__(self, path: str, *, start_s: float, instance: int = 0) -> None:
+        super().__init__()
         self.start_s = start_s
         self._instance = instance
         self._step_end_s = nan
@@ -59,18 +60,23 @@ class TimelineLog(EngineObserver):
     def admitted(self, request: RequestView, now_s: float) -> None:
         self._open.setdefault(request.request_id, _Open(now_s))
 
-    def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
-        if (served := self._open.get(request.request_id)) is not None:
-            if served.reasoning_tokens == len(served.token_s) > 0:  # the first answering token
-                served.answer_scheduled_s = self._step_end_s
-            served.token_s.extend([now_s] * num_tokens)
+    def began(self, request_id: str) -> None:
+        served = self._open.get(request_id)
+        if served is not None and served.reasoning_tokens == len(served.token_s) > 0:
+            served.answer_scheduled_s = self._step_end_s
+
+    def took(self, request_id: str, step_s: list[float], each: int) -> None:
+        if (served := self._open.get(request_id)) is not None:
+            served.token_s += step_s * each
 
     def thinking_ended(self, request: RequestView, now_s: float) -> None:
+        self.take(request.request_id, ends=True)
         served = self._open.get(request.request_id)
         if served is not None and served.reasoning_tokens is None:
             served.reasoning_tokens = len(served.token_s)
 
     def finished(self, request: RequestView, now_s: float) -> None:
+        self.take(request.request_id, ends=True)
         done = self._open.pop(request.request_id, None)
         if done is None or not done.token_s:
             return
@@ -97,6 +103,7 @@ class TimelineLog(EngineObserver):
         self._writer.put(row)
 
     def withdrawn(self, request: RequestView, now_s: float) -> None:
+        self.take(request.request_id, ends=True)
         self._open.pop(request.request_id, None)
 
     def stepped(self, now_s: float) -> None:

@@ -1,13 +1,16 @@
-"""Events of one engine, simulated or real, and the base class of its observers.
+"""Events of one engine, simulated or real, and the base classes of its observers.
 
 Progress lines, load curves, closed loops of clients, step records, the live log, telemetry and
 recordings are observers. Events that an observer does not override cost no time.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.views import LoadView, RequestView
+
+_MAX_STEPS: Final = 4096
 
 
 class EngineObserver:
@@ -55,6 +58,13 @@ class EngineObserver:
 
     # Events of real engines only.
 
+    def emitted_each(
+        self, requests: Sequence[RequestView], num_tokens: Sequence[int], now_s: float
+    ) -> None:
+        """The step that ends now emitted so many tokens of these requests: all `emitted` events."""
+        for request, number in zip(requests, num_tokens, strict=True):
+            self.emitted(request, number, now_s)
+
     def stepped(self, now_s: float) -> None:
         """A step ended, and all events of its requests are reported."""
 
@@ -65,7 +75,79 @@ class EngineObserver:
         """The engine stops; no event follows."""
 
 
+class RunObserver(EngineObserver):
+    """Observer of a real engine that reads tokens in runs: a request has one in each step.
+
+    While equal steps follow each other, a step costs one comparison. `took` has the tokens of one
+    request once they are needed, after `take`, and at the latest after `_MAX_STEPS` steps.
+    """
+
+    def __init__(self) -> None:
+        self._step_s: list[float] = []
+        self._newest: Sequence[RequestView] = ()
+        """Requests of the newest step, if each had one token."""
+        self._begun: dict[str, int] = {}
+        """Request -> the first step of its run that was not taken."""
+
+    def began(self, request_id: str) -> None:
+        """The step that ends now begins a run of the request."""
+
+    def took(self, request_id: str, step_s: list[float], each: int) -> None:
+        """The request has `each` tokens in the steps that ended then."""
+
+    def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
+        self.emitted_each([request], [num_tokens], now_s)
+
+    def emitted_each(
+        self, requests: Sequence[RequestView], num_tokens: Sequence[int], now_s: float
+    ) -> None:
+        if len(self._step_s) >= _MAX_STEPS:
+            self.take_all()
+        if requests != self._newest or num_tokens.count(1) < len(num_tokens):
+            self._turn(requests, num_tokens, now_s)
+        self._step_s.append(now_s)
+
+    def take(self, request_id: str, *, ends: bool = False) -> None:
+        """Take the tokens of a request so far; with `ends`, its run is over."""
+        begun, count = self._begun.get(request_id), len(self._step_s)
+        if begun is not None and begun < count:
+            self._begun[request_id] = count
+            self.took(request_id, self._step_s[begun:], 1)
+        if ends and begun is not None:
+            del self._begun[request_id]
+            self._newest = ()
+
+    def take_all(self) -> None:
+        """Take the tokens of all requests so far."""
+        for request_id in self._begun:
+            self.take(request_id)
+        self._begun = dict.fromkeys(self._begun, 0)
+        self._step_s.clear()
+
+    def _turn(
+        self, requests: Sequence[RequestView], num_tokens: Sequence[int], now_s: float
+    ) -> None:
+        """End the runs that this step does not continue, and begin those of its other requests."""
+        names = [one.request_id for one in requests]
+        others = {name: n for name, n in zip(names, num_tokens, strict=True) if n != 1}
+        for name in self._begun.keys() - (set(names) - others.keys()):
+            self.take(name, ends=True)
+        for name in [name for name in names if name not in self._begun]:
+            self.began(name)
+            if name in others:
+                self.took(name, [now_s], others[name])
+            else:
+                self._begun[name] = len(self._step_s)
+        self._newest = () if others else requests
+
+
 def measuring(observers: Sequence[EngineObserver]) -> list[EngineObserver]:
     """Return the observers that override `measured`."""
     # The size of a step costs an engine time.
     return [one for one in observers if type(one).measured is not EngineObserver.measured]
+
+
+def reads_tokens(observer: EngineObserver) -> bool:
+    """Return whether an observer overrides the events of tokens."""
+    own, plain = type(observer), EngineObserver
+    return own.emitted is not plain.emitted or own.emitted_each is not plain.emitted_each

@@ -316,8 +316,9 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             step = self._measured(now_s - began_s)
             for observer in self._measuring:
                 observer.measured(step)
-        for state in fresh if ranker.observers else ():
-            ranker.emitted(state.lengthwise, output_of(state), 1, now_s)
+        if ranker.observers and fresh:
+            tracked = [state.lengthwise for state in fresh]
+            ranker.emitted(tracked, list(map(output_of, fresh)), [1] * len(fresh), now_s)
         for observer in ranker.observers:
             for state in self._left.values():
                 observer.finished(state.lengthwise.view, now_s)

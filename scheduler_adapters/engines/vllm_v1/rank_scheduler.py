@@ -312,17 +312,17 @@ class RankMixin:
         engine: Any = self
         ranker, left = self.lengthwise, self._lengthwise_left
         now_s = ranker.clock()
-        for answer in chain.from_iterable(each.outputs for each in outputs.values()):
-            name, count = answer.request_id, len(answer.new_token_ids)
-            request = left.get(name) or engine.requests[name]
-            if count:
-                ranker.emitted(request.lengthwise, request._output_token_ids, count, now_s)
-            if left.pop(name, None) is not None:
-                for observer in ranker.observers:
-                    observer.finished(request.lengthwise.view, now_s)
+        answers = [one for each in outputs.values() for one in each.outputs]
+        if counts := [len(one.new_token_ids) for one in answers if one.new_token_ids]:
+            names = [one.request_id for one in answers if one.new_token_ids]
+            fresh = [left.get(name) or engine.requests[name] for name in names]
+            tracked = [request.lengthwise for request in fresh]
+            ranker.emitted(tracked, [one._output_token_ids for one in fresh], counts, now_s)
+        ended = {one.request_id for one in answers} if left else ()
         for observer in ranker.observers:
-            for request in left.values():
-                observer.withdrawn(request.lengthwise.view, now_s)
+            for name, request in left.items():
+                tell = observer.finished if name in ended else observer.withdrawn
+                tell(request.lengthwise.view, now_s)
             observer.stepped(now_s)
         left.clear()
 

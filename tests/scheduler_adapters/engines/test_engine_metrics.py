@@ -5,12 +5,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from prometheus_client import values
 
 from scheduler_adapters.engines import engine_metrics
 from scheduler_adapters.engines.engine_metrics import (
     EVERY_S,
+    UNREAD_S,
     EngineMetrics,
     exposition,
     load_report,
@@ -261,3 +263,9 @@ def test_metrics_are_exported_now_and_then_and_when_the_engine_falls_idle(
     assert reported(10.0 + EVERY_S) == 9
     idle_scheduler.running = []
     assert reported(10.0 + 1.1 * EVERY_S) == 0
+    idle_scheduler.running, exported_s = [request], []
+    monkeypatch.setattr(export, "export", lambda: exported_s.append(now_s))
+    for now_s in np.arange(20.0, 30.0, EVERY_S / 2):
+        export.stepped(now_s)  # which is no longer read
+    assert set(np.diff(exported_s)) == {EVERY_S, UNREAD_S}
+    assert exported_s[-1] - exported_s[-2] == UNREAD_S

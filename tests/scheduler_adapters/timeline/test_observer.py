@@ -2,8 +2,15 @@
 
 import inspect
 
-from scheduler_adapters.timeline.observer import EngineObserver, measuring
+from scheduler_adapters.timeline import observer
+from scheduler_adapters.timeline.observer import (
+    EngineObserver,
+    RunObserver,
+    measuring,
+    reads_tokens,
+)
 from scheduler_adapters.timeline.steps import StepRecord
+from scheduler_adapters.views import RequestView
 
 
 class Measures(EngineObserver):
@@ -20,10 +27,42 @@ class MeasuresToo(Measures):
 def test_an_observer_may_ignore_every_event():
     observer = EngineObserver()
     for name, event in inspect.getmembers(observer, inspect.ismethod):
-        assert event(*[None] * len(inspect.signature(event).parameters)) is None, name
+        assert event(*[()] * len(inspect.signature(event).parameters)) is None, name
 
 
 def test_steps_are_measured_only_for_those_that_override_it():
     plain, measures, inherits = EngineObserver(), Measures(), MeasuresToo()
     assert measuring([plain, measures, inherits]) == [measures, inherits]
     assert measuring([plain]) == []
+
+
+class Runs(RunObserver):
+    """Keeps what it is given of each request."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def took(self, request_id, step_s, each):
+        self.calls.append((request_id, step_s, each))
+
+
+def test_tokens_are_read_in_runs_and_kept_for_a_bounded_number_of_steps(monkeypatch):
+    monkeypatch.setattr(observer, "_MAX_STEPS", 4)
+    runs, (a, b) = Runs(), [RequestView(name, 0, 0.0, 1) for name in "ab"]
+    for now_s in range(3):
+        runs.emitted_each([a, b], [1, 1], now_s)
+    assert runs.calls == []
+    runs.emitted_each([a, b], [1, 2], 3)
+    assert runs.calls == [("b", [0, 1, 2], 1), ("b", [3], 2)]
+    runs.calls.clear()
+    runs.emitted_each([a], [1], 4)
+    assert runs.calls == [("a", [0, 1, 2, 3], 1)]
+    runs.emitted_each([a], [1], 5)
+    runs.take("a", ends=True)
+    assert runs.calls[1:] == [("a", [4, 5], 1)]
+    assert not runs._begun
+
+
+def test_only_observers_of_tokens_are_told_of_them():
+    assert [reads_tokens(one) for one in (EngineObserver(), Measures(), Runs())] == [0, 0, 1]
