@@ -1,4 +1,4 @@
-"""The exported figures follow what a scheduler counts; the environment asks for observers."""
+"""The exported figures follow the counts of a scheduler; the environment names the observers."""
 
 import asyncio
 from pathlib import Path

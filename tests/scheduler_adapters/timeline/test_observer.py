@@ -1,4 +1,4 @@
-"""Observers: every event may be ignored, and costly ones are asked for only where wanted."""
+"""Observers: every event may be ignored, and costly ones are reported only to their observers."""
 
 import inspect
 
@@ -14,14 +14,14 @@ from scheduler_adapters.views import RequestView
 
 
 class Measures(EngineObserver):
-    """Wants the size of each step."""
+    """Reads the size of each step."""
 
     def measured(self, step: StepRecord) -> None:
         pass
 
 
 class MeasuresToo(Measures):
-    """Inherits that wish."""
+    """Inherits that event."""
 
 
 def test_an_observer_may_ignore_every_event():
