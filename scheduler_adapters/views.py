@@ -169,6 +169,8 @@ class InstanceView:
     watch's pace. Requests of the newest step are left out, so compare it with the present time."""
     num_migrating: int = 0
     """Requests in a live migration from or to this instance."""
+    prefilled_blocks: int = 0
+    """Blocks held here by prefilled requests that have no decode instance yet."""
     prefill_tokens: int = 0
     """Tokens still to be prefilled here, including the step under way. This field and the next need
     `watches_prefills`."""

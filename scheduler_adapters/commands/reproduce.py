@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lengthwise.strict_json import to_json
-from scheduler_adapters.papers.page import write_page
-from scheduler_adapters.papers.rows import read_paper
+from scheduler_adapters.papers.page import in_words, write_page
+from scheduler_adapters.papers.rows import counts, read_paper
 from scheduler_adapters.papers.runs import PAPERS, ReproduceConfig
 
 
@@ -18,25 +18,25 @@ def run(config: ReproduceConfig) -> None:
       python -m scheduler_adapters reproduce pars --scored run/test.parquet \\
           --scores bundle:run/bundle
 
-    Hardware differs, so a row counts as reproduced by a criterion of its own, such as an order of
-    systems or a band. Each row shows whether its criterion was set before our figures were seen.
+    Hardware differs, so a row has a criterion of its own for the direction, such as an order of
+    systems, and mostly a band around the paper's number. The commit of the criteria is named.
     """
     module = importlib.import_module(f"scheduler_adapters.papers.{config.paper}")
     kind = getattr(module, PAPERS[config.paper])
     paper = read_paper(Path(module.__file__ or "").with_suffix(".toml"), kind)
     experiment = kind(config)
     rows = [row.figure(experiment) for row in paper.rows if row.is_wanted(config)]
-    page = write_page(config, paper.conditions, rows)
-    num_reproduced = sum(row.reproduced for row in rows)
+    page = write_page(config, paper, rows)
     if config.json:
-        counts = {"reproduced": num_reproduced, "total": len(rows), "report": str(page)}
-        print(to_json({"paper": config.paper, "rows": [asdict(row) for row in rows], **counts}))
+        found = {"counts": counts(rows), "criteria": paper.criteria, "report": str(page)}
+        print(to_json({"paper": config.paper, "rows": [asdict(row) for row in rows], **found}))
         return
     for row in rows:
-        verdict = "yes" if row.reproduced else "NO "
-        print(f"{verdict} {row.metric} | {row.workload} | {row.baseline}")
+        kind = "" if row.kind == "paper" else f"({row.kind}) "
+        print(f"{row.verdict:9} {kind}{row.metric} | {row.workload} | {row.baseline}")
         print(f"      paper: {row.paper}; ours: {row.ours}")
-        print(f"      counts if: {row.criterion} ({row.settled})")
+        direction, band = row.criterion and f"direction if {row.criterion}", row.band
+        print(f"      {'; '.join(filter(None, (direction, band and f'figure if {band}')))}")
         if row.note:
             print(f"      {row.note}")
-    print(f"{num_reproduced} of {len(rows)} reproduced; report {page}")
+    print(f"{in_words(paper, rows)} Report: {page}")

@@ -7,20 +7,27 @@ from pathlib import Path
 import pandas as pd
 
 from lengthwise.report_page import ReportSection, write_report
-from scheduler_adapters.papers.rows import PaperFigure
+from scheduler_adapters.papers.rows import KINDS, VERDICTS, Paper, PaperFigure, counts
 from scheduler_adapters.papers.runs import ReproduceConfig
 
 
-def write_page(config: ReproduceConfig, conditions: str, rows: Sequence[PaperFigure]) -> Path:
+def in_words(paper: Paper, rows: Sequence[PaperFigure]) -> str:
+    """Return the three numbers of each kind of row, and the commit of the criteria."""
+    found = counts(rows)
+    each = {kind: ", ".join(f"{found[kind][one]} {one}" for one in VERDICTS) for kind in KINDS}
+    texts = [f"{kind} {text}" for kind, text in each.items() if any(found[kind].values())]
+    return f"Rows: {'; '.join(texts)}. Criteria: {paper.criteria}."
+
+
+def write_page(config: ReproduceConfig, paper: Paper, rows: Sequence[PaperFigure]) -> Path:
     """Write the rows as a page that stands alone; returns its path."""
     folder = config.out or Path("mlruns") / "reproduce" / config.paper
-    columns = {f.name: f.name for f in fields(PaperFigure)}
-    columns |= {"criterion": "counts if", "pre_set": "criterion"}
-    cells = [asdict(r) | {"reproduced": str(r.reproduced), "pre_set": r.settled} for r in rows]
-    table = pd.DataFrame(cells, columns=list(columns)).rename(columns=columns)
+    columns = [f.name for f in fields(PaperFigure)]
+    names = {"criterion": "direction if", "band": "figure if also", "kind": "row"}
+    table = pd.DataFrame(map(asdict, rows), columns=columns).rename(columns=names)
     return write_report(
         folder,
         title=f"{config.paper.upper()} reproduced in virtual time",
-        lead=f"{sum(row.reproduced for row in rows)} of {len(rows)} rows reproduced.",
-        sections=[ReportSection(heading="Figures", text=conditions, table=table)],
+        lead=in_words(paper, rows),
+        sections=[ReportSection(heading="Figures", text=paper.conditions, table=table)],
     )[0]

@@ -67,7 +67,7 @@ def instance_of(seats: int = 256, num_gpus: int = 1) -> Instance:
     return Instance.preset(f"{_MODEL}@{_GPU}", **limits)
 
 
-_MEAN, _P90 = "normalized_latency_s.mean", "normalized_latency_s.p90"
+_MEAN: Final = "normalized_latency_s.mean"
 UNGUARDED: Final = " without the guard"
 
 
@@ -152,47 +152,31 @@ class ParsExperiment(Experiment):
         return found
 
     def burst(
-        self, lengths: str, figures: Sequence[str], seats: Sequence[int], system: str = "PARS"
+        self, lengths: str, figures: Sequence[str], system: str = "PARS", **setting: Any
     ) -> dict[str, Any]:
-        """Return how many times lower figures are than under FCFS, the best of numbers of seats.
+        """Return how many times lower figures are than under FCFS, by figure and seed (`times`).
 
-        Returns:
-            `best` by figure, its least as `value`, and `each` number of seats as text.
+        `value` is that of the first figure.
         """
-        pairs = [
-            [self.pair(figure, "FCFS", system, lengths=lengths, seats=n) for figure in figures]
-            for n in seats
-        ]
-        times = np.array([[pair["times"] for pair in own] for own in pairs])
-        best = times.max(axis=0)
-        each = ", ".join(" / ".join(f"{value:.1f}x" for value in own) for own in times)
-        return {"value": best.min(), "best": best, "each": each}
-
-    def prototype(self, lengths: str, system: str, mean: float, p90: float) -> dict[str, Any]:
-        """Return how many times lower mean and P90 are, and the larger deviation from others."""
-        pairs = (self.pair(f, "FCFS", system, lengths=lengths, num_gpus=2) for f in (_MEAN, _P90))
-        times = [pair["times"] for pair in pairs]
-        return {"times": times, "value": np.abs(np.divide(times, (mean, p90)) - 1).max()}
+        pairs = (self.pair(one, "FCFS", system, lengths=lengths, **setting) for one in figures)
+        times = [1 / pair["ratio"] for pair in pairs]
+        return {"system": system, "value": times[0], "times": times}
 
     def order(
         self, lengths: str, load: float | None = None, others: Sequence[str] = ()
     ) -> dict[str, Any]:
         """Return the latencies from the oracle and PARS to FCFS; the order of `others` is free.
 
-        All requests arrive at once, or at a share of the rate at which FCFS saturates. The case is
-        "calm" where FCFS has no queue.
+        All requests arrive at once, or at a share of the rate at which FCFS saturates. `wait_ms` is
+        the longest wait for a first step under FCFS, `step_ms` the time of the longest step.
         """
         setting: dict[str, Any] = {"lengths": lengths, "load": load}
         systems = ("Oracle", "PARS", *others, "FCFS")
         ms = {system: 1e3 * self.mean(_MEAN, system, **setting) for system in systems}
         oracle, own, *between, fcfs = ms.values()
         each = ", ".join(f"{system} {value:.1f}" for system, value in ms.items())
-        longest_wait_s = self.values("longest_wait_s", "FCFS", **setting).max()
-        # A longer wait for a first step than any step takes is a wait in the queue.
-        if longest_wait_s <= self.longest_step_s:
-            found = {"wait_ms": 1e3 * longest_wait_s, "step_ms": 1e3 * self.longest_step_s}
-            value = max(ms.values()) / min(ms.values()) - 1
-            return {"case": "calm", "value": value, "each": each, **found}
         gap = (own - oracle) / max(fcfs - oracle, 1e-9)
         holds = oracle < own < min([*between, fcfs]) and max([own, *between]) < fcfs
-        return {"holds": holds, "value": gap, "each": each}
+        wait_s = self.values("longest_wait_s", "FCFS", **setting).max()
+        waits = {"wait_ms": 1e3 * wait_s, "step_ms": 1e3 * self.longest_step_s}
+        return {"holds": holds, "value": gap, "each": each, **waits}

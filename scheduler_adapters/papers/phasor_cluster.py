@@ -1,14 +1,16 @@
 """Phasor's test bed: workloads, systems, eight GPUs, and the meters that read them."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, get_type_hints
 
 import numpy as np
 import pandas as pd
 
 from scheduler_adapters.papers.runs import paper_file
+from scheduler_adapters.papers.slai import trace_lengths
 from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole, load_placement
 from scheduler_adapters.placements.freeness import PrefillCost
 from scheduler_adapters.policies.prefill_first import PrefillFirst
@@ -26,22 +28,24 @@ from scheduler_adapters.workload.arrivals import (
     gamma_arrivals_s,
     poisson_arrivals_s,
 )
-from scheduler_adapters.workload.requests import Floats, Requests, make_requests
+from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_requests
 
 NUM_INSTANCES: Final = 8
 GPU: Final = "v100-32g"
 STEP_TOKENS: Final = 2048
 CALIBRATED_TOKENS: Final = (128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192)
-LONGEST_PROMPT: Final = 8192
 REQUESTS_PER_CLIENT: Final = 3
 LEAST_MEASURED: Final = 200
-SHOCK: Final = ((5.0, 0.0, 90.0), (25.0, 90.0, 120.0), (5.0, 120.0, 180.0))
-"""Requests per second from a start to an end in seconds."""
+Pieces = Sequence[tuple[float, float, float]]
+"""Requests per second, from a start to an end in seconds."""
+SHOCK: Final[Pieces] = ((5.0, 0.0, 90.0), (25.0, 90.0, 120.0), (5.0, 120.0, 180.0))
+PLATEAU: Final[Pieces] = ((5.0, 0.0, 300.0), (25.0, 300.0, 420.0), (5.0, 420.0, 500.0))
+BURST_CV: Final = 3.0
 
 
 @dataclass(frozen=True)
 class PaperWorkload:
-    """Lengths of Table 1 and targets of Table 3."""
+    """Mean lengths of Table 1, of ShareGPT's distribution, and targets of Table 3."""
 
     name: str
     prompt_tokens: int
@@ -50,42 +54,39 @@ class PaperWorkload:
     tpot_slo_s: float
     is_bursty: bool = False
     """Gamma arrivals with CV 3; False: Poisson arrivals."""
-    length_cv: float = 0.0
-    """0: all lengths are these; else they are means of log-normal ones with this CV."""
 
     def requests(self, count: int, rate_per_s: float, seed: int) -> Requests:
         """Return requests that arrive at a rate."""
-        draw = partial(gamma_arrivals_s, cv=3.0) if self.is_bursty else poisson_arrivals_s
+        draw = partial(gamma_arrivals_s, cv=BURST_CV) if self.is_bursty else poisson_arrivals_s
         arrival_s = draw(count, rate_per_s=rate_per_s, seed=seed)
         return replace(self.all_at_once(count, seed), arrival_s=arrival_s)
 
     def all_at_once(self, count: int, seed: int) -> Requests:
         """Return requests that arrive at 0 s."""
-        lengths = np.repeat([[self.prompt_tokens], [self.output_tokens]], count, axis=1)
-        if self.length_cv:
-            spread = np.sqrt(np.log(1 + self.length_cv**2))
-            random = np.random.default_rng((seed, LENGTH_STREAM))
-            factors = random.lognormal(-(spread**2) / 2, spread, (2, count))
-            lengths = np.clip(lengths * factors, 1, LONGEST_PROMPT).astype(int)
-        return make_requests(prompt_tokens=lengths[0], output_tokens=lengths[1])
+        random = np.random.default_rng((seed, LENGTH_STREAM))
+        return make_requests(
+            prompt_tokens=random.choice(bucket("prompt_tokens", self.prompt_tokens), count),
+            output_tokens=random.choice(bucket("output_tokens", self.output_tokens), count),
+        )
 
     def closed_loop(self, count: int, clients: int, seed: int) -> Requests:
         """Return requests for a closed loop; the first ones of the clients are partly answered."""
-        # Clients with equal lengths would otherwise finish together, and send together, for ever.
+        # Clients would otherwise send together again and again.
         requests = self.all_at_once(count, seed)
         left = np.random.default_rng((seed, ARRIVAL_STREAM)).random(count)
         left[clients:] = 1.0
         output_tokens = np.ceil(requests.output_tokens * left).astype(int)
         return replace(requests, output_tokens=np.maximum(1, output_tokens))
 
-    def shock(self, seed: int) -> Requests:
-        """Return requests with Poisson arrivals at the rates of `SHOCK`."""
-        random = np.random.default_rng((seed, ARRIVAL_STREAM))
-        pieces = []
-        for rate_per_s, start_s, end_s in SHOCK:
-            count = random.poisson(rate_per_s * (end_s - start_s))
-            pieces.append(np.sort(random.uniform(start_s, end_s, count)))
-        arrival_s = np.concatenate(pieces)
+    def shock(self, pieces: Pieces, seed: int) -> Requests:
+        """Return requests with gamma arrivals at the rates of the pieces."""
+        drawn = []
+        for number, (rate_per_s, start_s, end_s) in enumerate(pieces):
+            count = int(4 * rate_per_s * (end_s - start_s))
+            draw = partial(gamma_arrivals_s, rate_per_s=rate_per_s, cv=BURST_CV)
+            at_s = start_s + draw(count, seed=10 * seed + number)
+            drawn.append(at_s[at_s < end_s])
+        arrival_s = np.concatenate(drawn)
         return replace(self.all_at_once(len(arrival_s), seed), arrival_s=arrival_s)
 
     def slo_is_met(self, timeline: Timeline) -> bool:
@@ -100,12 +101,26 @@ class PaperWorkload:
         )
 
 
+@cache
+def bucket(column: str, mean: int) -> Ints:
+    """Return ShareGPT's lengths within a factor of two of a mean, scaled to that mean.
+
+    Answers of 2,048 tokens are not in the trace, whose longest has 1,024; its upper half is scaled.
+    """
+    tokens: Ints = getattr(trace_lengths(), column)
+    centre = min(mean, int(tokens.max()) // 2)
+    near = tokens[(tokens >= centre / 2) & (tokens <= 2 * centre)]
+    scaled: Ints = np.maximum(1, np.rint(near * (mean / near.mean()))).astype(np.int64)
+    return scaled
+
+
 SMALL: Final = PaperWorkload("S-S", 128, 128, 0.3, 0.15)
 SUMMARIES: Final = PaperWorkload("L-S", 2048, 128, 2.25, 0.13)
 CODE: Final = PaperWorkload("S-L", 128, 2048, 0.125, 0.2)
 PRODUCTION: Final = PaperWorkload("BurstGPT", 1024, 256, 0.4, 0.2, is_bursty=True)
-SPREAD: Final = replace(PRODUCTION, name="BurstGPT with spread lengths", length_cv=1.0)
-WORKLOADS: Final = {one.name: one for one in (SMALL, SUMMARIES, CODE, PRODUCTION, SPREAD)}
+MEDIUM: Final = PaperWorkload("M-M", 1024, 1024, 0.4, 0.2)
+LARGE: Final = PaperWorkload("L-L", 2048, 512, 3.0, 0.18)
+WORKLOADS: Final = {one.name: one for one in (SMALL, MEDIUM, LARGE, SUMMARIES, CODE, PRODUCTION)}
 
 
 @dataclass(frozen=True)
@@ -130,7 +145,7 @@ SPLITS: Final = {
     f"{num_prefill}P/{NUM_INSTANCES - num_prefill}D": System(
         "distserve", (num_prefill, NUM_INSTANCES - num_prefill, 0)
     )
-    for num_prefill in (2, 3, 4, 5, 6)
+    for num_prefill in range(1, NUM_INSTANCES)
 }
 """DistServe by its static split."""
 SYSTEMS: Final = SPLITS | {
@@ -154,11 +169,12 @@ class GpuCluster:
     def placement(self, system: System, workload: PaperWorkload) -> Placement:
         """Return a fresh placement, which expects outputs of the workload's mean."""
         settings: dict[str, Any] = dict(system.settings)
-        if system.placement in ("splitwise", "phasor"):
-            settings["output_tokens"] = workload.output_tokens
         if system.placement == "phasor":
+            settings["output_tokens"] = workload.output_tokens
             settings["cost"] = replace(self.cost, alpha=system.alpha * self.cost.alpha)
             settings["ttft_slo_s"] = workload.ttft_slo_s
+        if system.placement == "splitwise":
+            settings["max_pending_tokens"] = sys.maxsize  # chosen by one figure, see phasor.toml
         return load_placement(system.placement, **settings)
 
     def run(
@@ -211,10 +227,12 @@ class Sampled(Placement):
             setattr(self, trait, getattr(placement, trait))
         self.rows: list[tuple[Any, ...]] = []
         self.next_s = 0.0
+        self.head_tokens = 0
+        """Context of the first request without a decode instance; 0 if there is none."""
 
     def samples(self) -> pd.DataFrame:
         """Return one row per sample and instance; `queued` requests have no first token."""
-        columns = ["at_s", "instance", "role", "free", "decoding", "queued"]
+        columns = ["at_s", "instance", "role", "free", "decoding", "queued", "head"]
         return pd.DataFrame(self.rows, columns=columns)
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
@@ -223,7 +241,9 @@ class Sampled(Placement):
     def at_prefill_end(
         self, request: RequestView, instance: InstanceId, instances: Sequence[InstanceView]
     ) -> InstanceId | None:
-        return self.placement.at_prefill_end(request, instance, instances)
+        chosen = self.placement.at_prefill_end(request, instance, instances)
+        self.head_tokens = request.context_tokens if chosen is None else 0
+        return chosen
 
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> Sequence[Move | SetRole]:
         if now_s >= self.next_s:
@@ -231,19 +251,20 @@ class Sampled(Placement):
             for view in instances:
                 counts = view.num_answering, view.num_waiting + view.num_prefilling
                 place = now_s, view.instance_id, view.role
-                self.rows.append((*place, view.unclaimed_blocks, *counts))
+                head = view.blocks_of(self.head_tokens)
+                self.rows.append((*place, view.unclaimed_blocks, *counts, head))
         return self.placement.tick(now_s, instances)
 
 
-def fragmentation(samples: pd.DataFrame, large_blocks: int, total_blocks: int) -> Floats:
+def fragmentation(samples: pd.DataFrame, total_blocks: int) -> Floats:
     """Return at each time the share of the decode instances' KV memory that is unusable (H_frag).
 
-    Unusable is the rest of the free blocks after as many bursts of `large_blocks` as fit.
+    Free blocks are unusable while no instance has enough for the request at the head.
     """
-    decoding = samples[samples["role"] != "prefill"]
-    unusable = np.maximum(0, decoding["free"].to_numpy()) % large_blocks
-    _, index = np.unique(decoding["at_s"], return_inverse=True)
-    return np.bincount(index, unusable) / (np.bincount(index) * total_blocks)
+    each = samples[samples["role"] != "prefill"].assign(free=samples["free"].clip(lower=0))
+    found = each.groupby("at_s").agg({"free": ["sum", "max", "size"], "head": "max"}).to_numpy()
+    free, most_free, count, head = found.T
+    return np.where(head > most_free, free / (count * total_blocks), 0.0)
 
 
 IDLE_W, PREFILL_W = 55.0, 250.0

@@ -1,8 +1,7 @@
 """RAD: the capacity bound of Theorem 1, and the systems that keep it (`rad.toml`)."""
 
 from dataclasses import dataclass, replace
-from math import ceil, exp, inf
-from typing import Any
+from math import ceil, exp
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_re
 PROFILE = "llama-3-8b@a100-80g:staircase"
 NUM_REQUESTS = 4000
 LOAD = 0.8
-MOST_BACKLOG = 2000
 _SPREAD = 0.8
 """Standard deviation of the logarithm of lengths."""
 
@@ -103,11 +101,6 @@ class TileSetting:
         )
         return simulate(requests, policy, self.instance)
 
-    def decode_waste_s(self) -> float:
-        """Return a tighter bound: the longest response in full steps, after the last start."""
-        step_s = self.latency.step_s(self.tile, self.tile * self.longest, ())
-        return self.mix.longest_output * step_s
-
     def empty_at_most(self) -> float:
         """Return the largest share of the time at load .8 that any scheduler can be empty."""
         _, output = self._draw(NUM_REQUESTS, 0)
@@ -126,55 +119,14 @@ def idle_spans(arrival_s: Floats, left_s: Floats) -> tuple[Floats, Floats]:
 
 
 class RadExperiment(Experiment):
-    """Runs of chats at load .8, and runs that start with a backlog."""
+    """Runs of chats at load .8."""
 
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config)
         self.chats = TileSetting(CHATS, cycle=8192)
-        self.small_tiles = TileSetting(SHORT_CHATS, tile=8)
-        self.short_answers = TileSetting(SHORT_ANSWERS)
 
     def measure(self, system: str, *, seed: int) -> dict[str, float]:
         """Return mean TTFT in seconds and P99 of the time between tokens in ms, of chats."""
         requests = self.chats.requests(LOAD, int(NUM_REQUESTS * self.config.scale), seed=seed)
         summary = summarize(self.chats.run(system, requests))
         return {"ttft_mean_s": summary.ttft_s.mean, "tbt_p99_ms": 1e3 * summary.tbt_s.p99}
-
-    def emptying(self, device: str, system: str, left: str = "finished_s") -> dict[str, Any]:
-        """Return the first time after a backlog at which all requests so far had `left`.
-
-        Returns:
-            `size` of the backlog; `horizon_s`, twice the time in which cycles as long as the bound
-            serve it; `fluid_s`, the time in which it is served if no work is wasted; `limits` of
-            the device; `first` time of each seed; the share of the time without a request
-            (`empty`), and the largest share under any scheduler (`most_empty`).
-        """
-        tiles: TileSetting = getattr(self, device)
-        size = int(min(tiles.cycle, MOST_BACKLOG) * self.config.scale)
-        waste_s = tiles.decode_waste_s() if device == "chats" else tiles.longest_waste_s
-        cycle_s = tiles.cycle * tiles.mean_work_s + waste_s
-        horizon_s = 2 * size / (tiles.cycle / cycle_s - LOAD / tiles.mean_work_s)
-        count = ceil(horizon_s * LOAD / tiles.mean_work_s)
-        timelines = [
-            tiles.run(system, tiles.requests(LOAD, count, seed=seed, backlog=size))
-            for seed in range(2 * self.config.num_seeds)
-        ]
-        moments = [idle_spans(one.requests.arrival_s, getattr(one, left))[0] for one in timelines]
-        first_s = [float(at_s[0]) if len(at_s) else inf for at_s in moments]
-        return {
-            "holds": max(first_s) <= horizon_s,
-            "size": size,
-            "horizon_s": horizon_s,
-            "fluid_s": size * tiles.mean_work_s / (1 - LOAD),
-            "limits": f"tiles of {tiles.tile}, n = {tiles.cycle} (theorem: {tiles.least_cycle})",
-            "first": " / ".join(f"{at_s:.0f}" for at_s in first_s),
-            "empty": float(np.mean([_empty_share(one) for one in timelines])),
-            "most_empty": tiles.empty_at_most(),
-        }
-
-
-def _empty_share(timeline: Timeline) -> float:
-    """Share of the time without a request, from the first such moment to the last arrival."""
-    arrival_s = timeline.requests.arrival_s
-    at_s, idle_s = idle_spans(arrival_s, timeline.finished_s)
-    return float(idle_s.sum() / (arrival_s[-1] - at_s[0])) if len(at_s) else 0.0

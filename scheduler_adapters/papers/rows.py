@@ -1,7 +1,9 @@
 """Rows: figures of a paper and ours, with their criteria, from one TOML file for each paper."""
 
+import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from inspect import signature
 from operator import ge, gt, le, lt
@@ -11,8 +13,11 @@ from typing import Any, Final
 import numpy as np
 
 from lengthwise.errors import DataError
+from scheduler_adapters.reporting.latency_tables import interval
 
 _COMPARE: Final = {"at_least": ge, "at_most": le, "above": gt, "below": lt}
+VERDICTS: Final = ("figure", "direction", "no")
+KINDS: Final = ("paper", "fitted", "own")
 
 
 @dataclass(frozen=True)
@@ -25,26 +30,30 @@ class PaperFigure:
     """The system it is measured against."""
     paper: str
     ours: str
-    reproduced: bool
+    verdict: str
+    """figure: the criterion holds, and our 95% interval holds the paper's number, or our mean is
+    within the band; direction: the criterion holds; no: it does not."""
     criterion: str
-    """The condition under which it counts as reproduced."""
-    pre_set: bool
-    """False: the criterion was settled with our figure at hand."""
+    band: str
+    """The paper's numbers and the band around them, in words; empty for a direction alone."""
+    kind: str
+    """paper; fitted: a criterion or a choice was settled with our figure at hand; own: a comparison
+    that is not the paper's."""
     note: str
-    """Further conditions; the reason, where the figure is not reproduced."""
 
-    @property
-    def settled(self) -> str:
-        """Time at which the criterion was settled, in words."""
-        return "set beforehand" if self.pre_set else "settled with figures at hand"
+
+def counts(figures: Iterable[PaperFigure]) -> dict[str, dict[str, int]]:
+    """Return the number of rows by kind and verdict."""
+    found = Counter((one.kind, one.verdict) for one in figures)
+    return {kind: {one: found[kind, one] for one in VERDICTS} for kind in KINDS}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """A row of a paper; its texts are templates of what is measured.
 
-    The bounds, numbers or templates, apply to the measured figure that `judged` names. A measured
-    `holds` is the rest of the verdict.
+    The bounds, numbers or templates, apply to the whole 95% interval of the measured figure that
+    `judged` names. A measured `holds` is the rest of the criterion.
     """
 
     measure: str
@@ -54,8 +63,14 @@ class Row:
     baseline: str
     paper: str
     ours: str
-    criterion: str
-    pre_set: bool = True
+    criterion: str = ""
+    kind: str = "paper"
+    numbers: Sequence[float] = ()
+    """The paper's numbers; a row without a criterion is `figure` or `no`."""
+    band: float = 0.0
+    """Half width of the band around each number, as a share of the number."""
+    matched: str = ""
+    """Measured values beside `numbers`; empty: those of `judged`."""
     note: str = ""
     judged: str = "value"
     at_least: float | str | None = None
@@ -90,7 +105,8 @@ class Row:
             name: getattr(experiment, measure)(**arguments)
             for name, (measure, arguments) in self.calls().items()
         }
-        return {**self.arguments, **experiment.words(**self.arguments), **found.pop(""), **found}
+        words = {"numbers": self.numbers, **experiment.words(**self.arguments)}
+        return {**self.arguments, **words, **found.pop(""), **found}
 
     def figure(self, experiment: object) -> PaperFigure:
         """Measure and judge the row."""
@@ -100,17 +116,32 @@ class Row:
             name: str(getattr(row, name)).format_map(found)
             for name in ("metric", "workload", "baseline", "paper", "ours", "criterion", "note")
         }
-        return PaperFigure(**texts, reproduced=row.is_met(found), pre_set=row.pre_set)
+        numbers = ", ".join(f"{number:g}" for number in row.numbers)
+        band = f"within {row.band:.0%} of {numbers}" if numbers else ""
+        return PaperFigure(**texts, verdict=row.verdict(found), band=band, kind=row.kind)
 
-    def is_met(self, found: Mapping[str, Any]) -> bool:
-        """Return whether the figure (a mean over seeds) is within the bounds, and `holds`."""
+    def verdict(self, found: Mapping[str, Any]) -> str:
+        """Return the verdict on what is measured."""
         bounds = [(_COMPARE[n], b) for n in _COMPARE if (b := getattr(self, n)) is not None]
-        verdicts = [
-            compare(np.mean(found[self.judged]), float(str(bound).format_map(found)))
+        checks = [
+            compare(end, float(str(bound).format_map(found)))
             for compare, bound in bounds
+            for end in interval(np.atleast_1d(found[self.judged]).tolist())
         ]
-        verdicts += [found["holds"]] if "holds" in found or not bounds else []
-        return all(map(bool, verdicts))
+        checks += [found["holds"]] if "holds" in found else []
+        if not all(checks) or not (checks or self._is_near(found)):
+            return "no"
+        return "figure" if self.numbers and self._is_near(found) else "direction"
+
+    def _is_near(self, found: Mapping[str, Any]) -> bool:
+        """Return whether our interval holds the paper's number, or our mean is in its band."""
+        values = found[self.matched or self.judged]
+        near = []
+        each = values if len(self.numbers) > 1 else [values]
+        for paper, own in zip(self.numbers, each, strict=True):
+            low, high = interval(np.atleast_1d(own).tolist())
+            near.append(low <= paper <= high or abs(np.mean(own) - paper) <= self.band * abs(paper))
+        return all(near)
 
 
 @dataclass(frozen=True)
@@ -119,6 +150,8 @@ class Paper:
 
     conditions: str
     rows: tuple[Row, ...]
+    criteria: str
+    """The commit that last changed the file of the rows, or why there is none."""
 
 
 def read_paper(path: Path, experiment: type) -> Paper:
@@ -131,7 +164,8 @@ def read_paper(path: Path, experiment: type) -> Paper:
     if unknown := table.keys() - {"conditions", "systems", "lengths", "rows"}:
         raise DataError(f"unknown keys: {', '.join(sorted(unknown))}", path=path)
     try:
-        return Paper(table["conditions"], tuple(_rows(table["rows"], experiment)))
+        rows = tuple(_rows(table["rows"], experiment))
+        return Paper(table["conditions"], rows, last_commit(path))
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"wrong entry: {error}", path=path) from error
 
@@ -147,4 +181,22 @@ def _rows(tables: list[dict[str, Any]], experiment: type) -> Iterator[Row]:
                 signature(getattr(experiment, measure)).bind(None, **given)
             for case in row.cases.values():
                 replace(row, **case)
+            if row.kind not in KINDS:
+                raise KeyError(row.kind)
             yield row
+
+
+def last_commit(path: Path) -> str:
+    """Return the commit that last changed a file, with its date, or why there is none."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(path.parent), *words, "--", path.name]
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        return found.stdout.strip()
+
+    try:
+        if git("status", "--porcelain"):
+            return "uncommitted"
+        return git("log", "-1", "--format=commit %h of %cs") or "uncommitted"
+    except (OSError, subprocess.SubprocessError):
+        return "unknown: no git checkout"

@@ -1,6 +1,7 @@
 """SLAI: median TTFT at high load, capacity, and time between tokens per class (`slai.toml`)."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -103,7 +104,7 @@ class SlaiExperiment(Experiment):
     def gains(self) -> dict[str, Any]:
         """Return the gains in capacity by share of paying users."""
         pairs = [self.pair("capacity", SARATHI, "SLAI", paying=share) for share in PAYING]
-        gains = [pair["value"] for pair in pairs]
+        gains = [pair["value"].average for pair in pairs]
         text = ", ".join(f"{gain:+.0%}" for gain in gains)
         return {"holds": gains == sorted(gains, reverse=True), "gains": text}
 
@@ -127,6 +128,7 @@ class SlaiExperiment(Experiment):
         return {"holds": rises == [True, False], "curves": text}
 
 
+@cache
 def trace_lengths() -> Requests:
     """Return the authors' lengths, or log-normal ones with the same medians and 90% quantiles."""
     if (trace := recorded(TRACE, read_trace)) is not None:

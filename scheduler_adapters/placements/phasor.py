@@ -130,11 +130,9 @@ class Phasor(Placement):
         prefills, decodes = self._pool("prefill", instances), self._pool("decode", instances)
         if not (prefills and decodes):
             return
-        phi_p = fmean(map(self.freeness.prefill, prefills))
-        phi_d = fmean(map(self.freeness.decode, decodes))
+        short = self._short(prefills, decodes, instances)
         # Half a tick less, as sums of ticks are rounded.
         cool_down_s = (self.settings.cool_down_ticks - 0.5) * self.tick_s
-        short = self._short(phi_p, phi_d)
         if short and now_s - self.last_promotion_s >= cool_down_s:
             back = [v for v in instances if v.instance_id in self.leaving and v.role == short]
             idle = [v for v in instances if v.role == "both"]
@@ -145,26 +143,34 @@ class Phasor(Placement):
                     yield SetRole(instance=view.instance_id, role=short)
         for view in prefills + decodes:
             since_s = self.promoted.get(view.instance_id, inf)
-            if now_s - since_s >= cool_down_s and self._is_unneeded(view, prefills, decodes):
+            if now_s - since_s < cool_down_s:
+                continue
+            # It is recalled if its pool would not get it now.
+            rest_p, rest_d = ([v for v in pool if v is not view] for pool in (prefills, decodes))
+            if rest_p and rest_d and self._short(rest_p, rest_d, instances) != view.role:
                 self.leaving.add(view.instance_id)
                 break
 
-    def _short(self, phi_p: float, phi_d: float) -> Serving | None:
-        """Return the pool that is to get an instance, by the paper's rule also below 0."""
+    def _short(
+        self,
+        prefills: Sequence[InstanceView],
+        decodes: Sequence[InstanceView],
+        instances: Sequence[InstanceView],
+    ) -> Serving | None:
+        """Return the pool that is to get an instance, by the paper's rule also below 0.
+
+        The decode pool is short while a prefilled request finds no place: all prompts behind it
+        wait for decodes. The paper does not name this case. Phi of a full decode pool is about 0,
+        and Phi of a prefill queue has no limit, so a full decode pool would never get an instance.
+        """
+        if any(view.prefilled_blocks for view in instances):
+            return "decode"
         theta = self.settings.theta_flow
+        phi_p = fmean(map(self.freeness.prefill, prefills))
+        phi_d = fmean(map(self.freeness.decode, decodes))
         if phi_p < theta * phi_d:
             return "prefill"
         return "decode" if phi_d < theta * phi_p else None
-
-    def _is_unneeded(
-        self, view: InstanceView, prefills: list[InstanceView], decodes: list[InstanceView]
-    ) -> bool:
-        """Return whether the pool of a promoted instance would not get it now."""
-        rest_p, rest_d = ([v for v in pool if v is not view] for pool in (prefills, decodes))
-        if not (rest_p and rest_d):
-            return False
-        phi_p = fmean(map(self.freeness.prefill, rest_p))
-        return self._short(phi_p, fmean(map(self.freeness.decode, rest_d))) != view.role
 
     def _end_roles(
         self, instances: Sequence[InstanceView], busy: set[InstanceId]

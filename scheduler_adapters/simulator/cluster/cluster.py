@@ -237,7 +237,7 @@ class Cluster:
         """Hand over a request whose prefill ended, if its instance hands requests over."""
         role = self.clock.engines[instance].own_view.role
         if not state.is_gone and role == "prefill":
-            self.migrations.prefilled.append(self.migrations.take_out(instance, state))
+            self.migrations.keep_prefilled(self.migrations.take_out(instance, state))
         elif not state.is_gone and role in self.placement.hands_over_from:
             chosen = self.calls.ask("at_prefill_end", state.sync_view(), instance)
             if chosen is not None:

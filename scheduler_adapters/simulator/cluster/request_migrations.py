@@ -265,10 +265,20 @@ class RequestMigrations:
                     self._abort(migration)
         for migration in [one for one in self.prefilled if one.source == instance]:
             self.prefilled.remove(migration)
+            self._count_prefilled(migration, -1)
             self.clock.release(instance, migration.carried.held_blocks)
             lost.append(migration)
         self._expect_landing()
         return [(one.row, one.state.view, one.carried) for one in lost]
+
+    def keep_prefilled(self, migration: OngoingMigration) -> None:
+        """Add a request that is handed over once a destination is named."""
+        self.prefilled.append(migration)
+        self._count_prefilled(migration, 1)
+
+    def _count_prefilled(self, migration: OngoingMigration, sign: int) -> None:
+        view = self.clock.engines[migration.source].own_view
+        view.prefilled_blocks += sign * migration.blocks
 
     def hand_over_prefilled(self) -> None:
         """Send prefilled requests on, in order, as long as there is a place for the first."""
@@ -278,5 +288,5 @@ class RequestMigrations:
             if (chosen := self.calls.ask("at_prefill_end", view, migration.source)) is None:
                 return
             self.calls.check(chosen, view)
-            self.prefilled.popleft()
+            self._count_prefilled(self.prefilled.popleft(), -1)
             self.send(migration, chosen)

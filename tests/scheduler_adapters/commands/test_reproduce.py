@@ -16,10 +16,14 @@ def test_a_small_run_gives_every_row_and_a_page(paper, tmp_path, capsys):
     assert main(["reproduce", paper, *options]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["paper"] == paper
-    assert result["total"] == len(result["rows"]) > 5
-    assert result["reproduced"] == sum(row["reproduced"] for row in result["rows"])
-    assert result["reproduced"] > 0
-    assert all(row["paper"] and row["ours"] and row["criterion"] for row in result["rows"])
+    verdicts = [row["verdict"] for row in result["rows"] if row["kind"] == "paper"]
+    assert verdicts
+    assert result["counts"]["paper"] == {
+        one: verdicts.count(one) for one in ("figure", "direction", "no")
+    }
+    assert result["criteria"]
+    assert all(row["paper"] and row["ours"] for row in result["rows"])
+    assert all(row["criterion"] or row["band"] for row in result["rows"])
     assert (tmp_path / "report.html").exists()
 
 

@@ -10,7 +10,6 @@ from scheduler_adapters.papers.pascal import (
     ANSWERING,
     CHATS,
     FCFS,
-    FIRST_SEED,
     LOADS,
     PASCAL,
     REASONING,
@@ -19,7 +18,7 @@ from scheduler_adapters.papers.pascal import (
     PascalExperiment,
     blocked_fraction,
 )
-from scheduler_adapters.papers.runs import ReproduceConfig
+from scheduler_adapters.papers.runs import FIRST_SEED, ReproduceConfig
 from scheduler_adapters.simulator.observers import LoadRecorder
 from scheduler_adapters.views import LoadView
 
@@ -60,20 +59,21 @@ def test_changes_are_by_bin_and_a_bin_that_few_seeds_have_is_left_out():
     made = made_up(3, **{PASCAL: ours})
     for pick in ("min", "max"):
         found = made.best_bin(CHATS[0], FCFS, pick)
-        assert (found["value"], found["tokens"]) == (pytest.approx(-0.5), 0)
+        assert (found["value"].average, found["tokens"]) == (pytest.approx(-0.5), 0)
         assert found["words"] == "-50% [-112%, +12%] (-20.0 s) from 0 reasoning tokens"
 
 
 @pytest.mark.parametrize(
     ("best_s", "other_s", "gains", "loses"),
-    [(21.9, 57.0, True, False), (23.0, 57.0, False, False), (20.0, 58.0, True, True)],
+    [(27.7, 57.0, True, False), (27.9, 57.0, False, False), (20.0, 58.0, True, True)],
 )
-def test_the_best_bin_has_to_gain_45_percent_and_the_worst_may_lose_15(
+def test_the_best_bin_has_to_gain_half_of_the_papers_and_the_worst_may_lose_15(
     best_s, other_s, gains, loses, rows_of
 ):
     made = made_up(**{PASCAL: [tail(t0=best_s, t256=other_s)] * 2})
     worst = rows_of(made, "extreme")[0]
-    assert (rows_of(made, "best_bin")[0].reproduced, worst.reproduced) == (gains, not loses)
+    best = rows_of(made, "best_bin")[0]
+    assert (best.verdict != "no", worst.verdict != "no") == (gains, not loses)
     assert "from 256 reasoning tokens" in worst.ours
 
 
@@ -82,27 +82,27 @@ def test_the_best_bin_has_to_gain_45_percent_and_the_worst_may_lose_15(
     [
         ("violations", {"qoe_violations": 0.01}, True),
         ("violations", {"qoe_violations": 0.011}, False),
-        ("throughput", {"output_tokens_per_s": 955.0}, True),
-        ("throughput", {"output_tokens_per_s": 1060.0}, False),
-        ("level", {"migration_p99_s": 0.1}, True),
-        ("level", {"migration_p99_s": 0.01}, False),
+        ("throughput", {"output_tokens_per_s": 975.0}, True),
+        ("throughput", {"output_tokens_per_s": 1040.0}, False),
+        ("level", {"migration_p99_s": 0.12}, True),
+        ("level", {"migration_p99_s": 0.1}, False),
     ],
 )
 def test_a_criterion_ends_where_the_table_says(measure, changes, holds, rows_of):
     row, *_ = rows_of(made_up(**{PASCAL: [RUN | changes] * 2}), measure)
-    assert row.reproduced is holds
+    assert (row.verdict != "no") is holds
     if "qoe_violations" in changes:
         assert all(load in row.ours for load in LOADS)
 
 
 @pytest.mark.parametrize(
-    ("slower", "holds"), [((1.0, 0.03, 21.0), True), ((0.9, 0.029, 20.9), False)]
+    ("slower", "holds"), [((1.0, 0.03, 22.0), True), ((0.9, 0.029, 21.9), False)]
 )
 def test_the_variants_are_held_to_their_factors(slower, holds, rows_of):
     names = ("blocking_s.p99", "qoe_violations", "e2e_s.p50")
     runs = [RUN | dict(zip(names, slower, strict=True))] * 2
     rows = rows_of(made_up(**{STAYS: runs, FOLLOWS: runs}), "pair")
-    assert [row.reproduced for row in rows] == [holds] * 3
+    assert [row.verdict != "no" for row in rows] == [holds] * 3
 
 
 def recorder(steps: list[tuple[float, float, int]]) -> LoadRecorder:

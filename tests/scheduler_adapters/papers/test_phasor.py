@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 
 from scheduler_adapters.papers import phasor
-from scheduler_adapters.papers.phasor import MOST_CLIENTS, ONE_SPLIT, PhasorExperiment, starvation
+from scheduler_adapters.papers.phasor import MOST_CLIENTS, PhasorExperiment, starvation
 from scheduler_adapters.papers.phasor_cluster import SPLITS, SYSTEMS
 from scheduler_adapters.papers.runs import ReproduceConfig
 
 CONFIG = ReproduceConfig(paper="phasor", seeds=2)
+FITTED = "tokens per second, by which the variant of Splitwise was chosen"
 FACTORS = {"Phasor": 1.0, "DistServe": 1.3, "Splitwise": 2.0}
 
 
@@ -48,14 +49,10 @@ def test_a_capacity_is_found_from_either_side(experiment):
     assert experiment.capacity("Phasor", "BurstGPT", 0) == MOST_CLIENTS / 8
 
 
-def test_the_best_split_has_the_highest_capacity(experiment):
-    assert experiment.resolved("DistServe", "BurstGPT") == "6P/2D"
-    assert experiment.resolved(ONE_SPLIT, "BurstGPT") == "6P/2D"
+def test_a_capacity_of_code_is_searched_with_one_seed(experiment):
     ratio = experiment.pair("capacity", "DistServe", "Phasor", load="BurstGPT")["ratio"]
-    assert ratio.tolist() == pytest.approx([500 / 480] * 2, rel=0.08)
+    assert ratio.tolist() == pytest.approx([500 / 320] * 2, rel=0.08)
     assert len(experiment.values("capacity", "Phasor", load="S-L")) == 1
-    assert experiment.words(load="S-L", base="Splitwise")["against"] == "Splitwise"
-    assert experiment.words(load="S-L", base="DistServe")["against"] == "DistServe (6P/2D)"
 
 
 def test_starvation_is_waiting_small_batches_and_one_long_queue():
@@ -73,35 +70,43 @@ def test_starvation_is_waiting_small_batches_and_one_long_queue():
 
 def test_energy_is_of_a_whole_run():
     experiment = PhasorExperiment(ReproduceConfig(paper="phasor", seeds=1, scale=0.005))
-    run = experiment.run("Phasor", load="S-L", rate=40, metered=True, seed=0)
-    assert run["tokens_per_s"] > 0
+    run = experiment.run("Phasor", load="S-S", rate=400, seed=0)
+    assert run["watts"] == pytest.approx(run["joules"] * run["tokens_per_s"])
     # Eight GPUs draw at least their idle power.
-    assert run["joules"] * run["tokens_per_s"] >= 8 * 55
+    assert run["watts"] >= 8 * 55
 
 
 def test_rows_judge_orders_sizes_and_losses(experiment, monkeypatch, rows_of):
     """Phasor is ahead by the same factors everywhere."""
 
-    def run(system, *, load, rate, metered=False, seed):
-        factor = {**FACTORS, "5P/3D": FACTORS["DistServe"]}.get(system, 1.1) + 0.01 * seed
-        names = ("ttft_p99_s", "tpot_mean_s", "tpot_p99_s", "e2e_p99_s", "joules", "tokens_per_s")
-        return dict.fromkeys(names, factor)
+    def run(system, *, load, rate, seed):
+        factor = FACTORS.get(system, 1.1) + 0.001 * seed
+        names = ("ttft_p99_s", "tpot_mean_s", "tpot_p99_s", "e2e_p99_s", "joules")
+        return dict.fromkeys(names, factor) | dict.fromkeys(("watts", "tokens_per_s"), 1 / factor)
 
     def capacity(system, load, seed):
         gains = {"S-L": 1.5, "L-S": 1.6, "BurstGPT": 1.8}
         losses = {"w/o Phi": 0.95, "w/o mixed pool": 0.9, "w/o defragmentation": 0.85}
-        if system in (*SPLITS, "Splitwise"):
-            return 1.001 if system == "5P/3D" else 1.0
+        if system in (*SPLITS, "DistServe", "Splitwise"):
+            return 0.9 if system == "Splitwise" else 1.0
         return gains[load] * losses.get(system, 1.0)
 
     experiment.run, experiment.capacity = run, capacity
-    experiment.fragments = lambda name, burst, seed: np.array([FACTORS[name]])
+    experiment.fragments = lambda system: {"peak": 0.4965, "mean": 0.0}
     experiment.shock = lambda name, seed: ((), ())
     monkeypatch.setattr(phasor, "starvation", lambda *run: [100, 1000, 48.0, 16.0, 2.5])
     rows = rows_of(experiment)
-    missed = {row.metric.partition(" (")[0].partition(":")[0] for row in rows if not row.reproduced}
-    # In these runs fragments of the baselines are no three times Phasor's, an ablation loses no
-    # more in TTFT than another, and code loses less than others without a mixed pool.
-    assert missed == {"fragmentation", "w/o Phi", "w/o mixed pool", "sensitivity"}
-    assert sum(not row.pre_set for row in rows) == 4
-    assert len(rows) == 25
+    missed = {
+        row.metric.partition(" (")[0].partition(":")[0] for row in rows if row.verdict == "no"
+    }
+    # In these runs an ablation loses no more in TTFT than another; decode batches fall to a third
+    # exactly, and a fragmentation of 0 is not the paper's.
+    assert missed == {
+        "fragmentation",
+        "w/o Phi",
+        "sensitivity",
+        FITTED,
+        "starvation with memory-aware routing",
+    }
+    assert {row.kind for row in rows} == {"paper", "fitted", "own"}
+    assert sum(row.kind == "paper" for row in rows) == 43

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from scheduler_adapters.papers.rad import CHATS, LOAD, SHORT_CHATS, TileSetting, idle_spans
+from scheduler_adapters.papers.rad import (
+    CHATS,
+    LOAD,
+    SHORT_ANSWERS,
+    SHORT_CHATS,
+    TileSetting,
+    idle_spans,
+)
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
 from scheduler_adapters.policies.sarathi import Sarathi
@@ -60,6 +67,22 @@ def test_rad_empties_below_the_bound_if_a_cycle_starts_enough_requests():
     assert times_empty(enough, start=200, count=2000, load=1.05) == 0
     too_few = TileSetting(SHORT_CHATS, tile=8, cycle=8)
     assert times_empty(too_few, start=200, count=2000) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["RAD", "RAD's twin"])
+@pytest.mark.parametrize(
+    "tiles",
+    [TileSetting(SHORT_CHATS, tile=8), TileSetting(SHORT_ANSWERS)],
+    ids=["tiles of 8 tokens", "short answers"],
+)
+def test_a_backlog_of_one_cycle_ends_within_twice_the_time_of_cycles_at_the_bound(tiles, system):
+    size = min(tiles.cycle, 200)
+    cycle_s = tiles.cycle * tiles.mean_work_s + tiles.longest_waste_s
+    horizon_s = 2 * size / (tiles.cycle / cycle_s - LOAD / tiles.mean_work_s)
+    requests = tiles.requests(LOAD, int(horizon_s * LOAD / tiles.mean_work_s), backlog=size)
+    empty_s, _ = idle_spans(requests.arrival_s, tiles.run(system, requests).finished_s)
+    assert empty_s[0] <= horizon_s
 
 
 def test_the_system_is_empty_between_the_last_departure_and_the_next_arrival():

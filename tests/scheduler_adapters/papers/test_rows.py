@@ -1,14 +1,15 @@
 """Rows of a paper: read from its file, measured, and judged by the bounds that stand there."""
 
 import importlib
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lengthwise.errors import DataError
-from scheduler_adapters.papers.rows import Row, read_paper
-from scheduler_adapters.papers.runs import PAPERS
+from scheduler_adapters.papers.rows import Row, counts, last_commit, read_paper
+from scheduler_adapters.papers.runs import PAPERS, seed_values
 
 
 class Doubled:
@@ -31,7 +32,7 @@ baseline = "FCFS"
 ours = "{value:.1f}x"
 criterion = "2x or more"
 at_least = 2
-each = [{ number = 1, paper = "2x" }, { number = 0.5, paper = "3x", pre_set = false }]
+each = [{ number = 1, paper = "2x" }, { number = 0.5, paper = "3x", kind = "fitted" }]
 [rows.cases.large]
 note = "large"
 """
@@ -51,13 +52,16 @@ def read(tmp_path: Path, text: str):
     return read_paper(path, Doubled)
 
 
-def test_a_row_stands_for_each_entry_and_says_when_its_criterion_was_settled(tmp_path):
+def test_a_row_stands_for_each_entry_and_fitted_rows_are_counted_apart(tmp_path):
     paper = read(tmp_path, TEXT.replace("0.5", "11"))
     made, late = (row.figure(Doubled()) for row in paper.rows)
     assert (made.metric, made.workload, made.baseline) == ("m", "1, 2", "FCFS")
-    assert (made.paper, made.ours, made.reproduced) == ("2x", "2.0x", True)
-    assert (made.settled, made.note) == ("set beforehand", "")
-    assert (late.paper, late.settled, late.note) == ("3x", "settled with figures at hand", "large")
+    assert (made.paper, made.ours, made.verdict, made.note) == ("2x", "2.0x", "direction", "")
+    assert (late.paper, late.kind, late.note) == ("3x", "fitted", "large")
+    found = counts([made, late])
+    assert found["paper"] == {"figure": 0, "direction": 1, "no": 0}
+    assert sum(found["fitted"].values()) == 1
+    assert paper.criteria == "unknown: no git checkout"
 
 
 @pytest.mark.parametrize(
@@ -74,9 +78,49 @@ def test_a_row_stands_for_each_entry_and_says_when_its_criterion_was_settled(tmp
 def test_a_bound_holds_up_to_its_edge(bounds, met):
     texts = dict.fromkeys(("metric", "workload", "baseline", "paper", "ours", "criterion"), "")
     row = Row(measure="twice", **texts, **bounds)
-    assert [row.is_met({"value": value, "other": {"value": 2}}) for value in (1, 2, 3)] == met
-    assert not row.is_met({"value": 2, "other": {"value": 2}, "holds": False})
-    assert not row.is_met({"value": float("nan"), "other": {"value": 2}})
+    verdicts = [row.verdict({"value": value, "other": {"value": 2}}) for value in (1, 2, 3)]
+    assert verdicts == ["direction" if one else "no" for one in met]
+    assert row.verdict({"value": 2, "other": {"value": 2}, "holds": False}) == "no"
+    assert row.verdict({"value": float("nan"), "other": {"value": 2}}) == "no"
+
+
+@pytest.mark.parametrize(
+    ("values", "changes", "verdict"),
+    [
+        ([2.0, 2.2], {"above": 1}, "no"),  # the interval is [.8, 3.4]
+        ([2.1, 2.1], {"above": 1}, "figure"),  # 5% above the paper's 2
+        ([2.3, 2.3], {"above": 1}, "direction"),
+        ([2.2, 2.3], {"above": 1}, "figure"),  # [1.6, 2.9] holds the paper's 2
+        ([2.1, 2.1], {}, "figure"),
+        ([2.3, 2.3], {}, "no"),
+        ([2.1, 2.1], {"numbers": (2, 3), "matched": "both"}, "figure"),
+        ([2.1, 2.1], {"numbers": (2, 4), "matched": "both"}, "no"),
+    ],
+)
+def test_a_figure_is_near_the_papers_and_a_direction_holds_for_the_whole_interval(
+    values, changes, verdict
+):
+    texts = dict.fromkeys(("metric", "workload", "baseline", "paper", "ours"), "")
+    row = Row(measure="twice", **texts, **{"numbers": (2,), "band": 0.1} | changes)
+    value = seed_values(values)
+    assert row.verdict({"value": value, "both": [value, value + 1]}) == verdict
+
+
+def test_criteria_name_the_last_commit_of_their_file(tmp_path):
+    def git(*words: str) -> str:
+        own = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e", *words]
+        return subprocess.run(own, check=True, capture_output=True, text=True).stdout.strip()
+
+    path = tmp_path / "paper.toml"
+    path.write_text(TEXT)
+    git("init", "--quiet")
+    assert last_commit(path) == "uncommitted"
+    git("add", ".")
+    git("commit", "--quiet", "-m", "criteria")
+    git("commit", "--quiet", "--allow-empty", "-m", "results")
+    assert last_commit(path).startswith(f"commit {git('rev-parse', '--short', 'HEAD~1')} of 20")
+    path.write_text(TEXT + "\n")
+    assert last_commit(path) == "uncommitted"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +134,7 @@ def test_a_bound_holds_up_to_its_edge(bounds, met):
         ('note = "large"', 'nota = "large"'),
         ('conditions = "One seed."', ""),
         ("[[rows]]", "figure = []\n[[rows]]"),
+        ('kind = "fitted"', 'kind = "best"'),
     ],
 )
 def test_a_wrong_key_of_a_paper_is_an_error(before, after, tmp_path):
@@ -101,5 +146,5 @@ def test_a_wrong_key_of_a_paper_is_an_error(before, after, tmp_path):
 def test_the_files_of_the_papers_fit_their_experiments(paper):
     module = importlib.import_module(f"scheduler_adapters.papers.{paper}")
     found = read_paper(Path(module.__file__).with_suffix(".toml"), getattr(module, PAPERS[paper]))
-    assert len(found.rows) > 5
+    assert found.rows
     assert found.conditions

@@ -1,4 +1,4 @@
-"""Phasor: where prompts and decodes go, who is defragmented, promoted and recalled."""
+"""Phasor: where prompts and decodes go, which instance is defragmented, promoted and recalled."""
 
 from math import inf
 
@@ -101,6 +101,12 @@ def pools(prefill_tokens: int, used_blocks: int, *elastic: InstanceView) -> list
 def test_the_pool_that_is_much_less_free_gets_an_instance(tokens, used, role):
     changes = phasor().tick(0.0, pools(tokens, used))
     assert changes == ([SetRole(instance=4, role=role)] if role else [])
+
+
+def test_a_prefilled_request_without_a_place_makes_the_decode_pool_short():
+    views = pools(200, 40)
+    views[0].prefilled_blocks = 1
+    assert phasor().tick(0.0, views) == [SetRole(instance=4, role="decode")]
 
 
 def test_promotions_keep_a_cool_down_apart_and_a_role_lasts_as_long():

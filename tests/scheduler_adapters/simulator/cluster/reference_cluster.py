@@ -67,16 +67,16 @@ class ReferenceCluster:
         self.transfers = Transfers(fabric or Fabric(kv_bytes_per_token=1))
         self.flights: dict[int, OngoingMigration] = {}
         self.at: dict[int, tuple[int, RequestState]] = {}
-        """Where each request is or was last."""
+        """Present or last instance of each request."""
         self.ended: list[tuple[float, int, int, int, int, RequestState]] = []
-        """(time, instance, row of its engine, order, row, request) of what is to be told."""
+        """(time, instance, row of its engine, order, row, request) of ends to report."""
         self.starting: list[tuple[float, int, OngoingMigration]] = []
         """(time, number, flight) of transfers that wait for the end of a step."""
         self.parked: list[OngoingMigration] = []
         self.left: list[OngoingMigration] = []
-        """All that are in no instance, the parked included."""
+        """Requests in no instance, prefilled ones included."""
         self.copied_live: list[OngoingMigration] = []
-        """Those that decode where they come from."""
+        """Live migrations whose requests decode in their source."""
         self.num_aborted = 0
         self.num_flights = 0
         self.num_ticks = 0
@@ -484,6 +484,7 @@ class ReferenceCluster:
             brought_blocks=sum(live.stored_blocks for live in lives if live.is_brought),
             mean_step_s=engine.load.mean_step_s,
             booked_blocks=sum(flight.blocks - flight.reserved_blocks for flight in coming),
+            prefilled_blocks=sum(one.blocks for one in self.parked if one.source == instance),
         )
         if self.placement.watches_prefills:
             for live in lives:
