@@ -17,6 +17,10 @@ COMMANDS: Final = {
         "reproduce:run",
         "a paper's figures and ours: pars, slai, rad, pascal, phasor",
     ),
+    "rivals": (
+        "scheduler_adapters.studies.rivals:run",
+        "rules without learning beside learned orders, on four workloads",
+    ),
     "bench": (
         "scheduler_adapters.benchmarks.simulator:run",
         "requests per CPU second, and memory",

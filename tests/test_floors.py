@@ -54,7 +54,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "papers",
         "commands",
         "commands.advise",
-        "benchmarks",
+        "benchmarks studies",
         "__main__",
     ),
     "training": (
