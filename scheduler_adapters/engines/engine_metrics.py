@@ -8,7 +8,6 @@ this variable nothing is exported. `LENGTHWISE_TIMELINE` names the timeline file
 import logging
 import os
 import time
-from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -29,10 +28,9 @@ from scheduler_adapters.views import Phase
 
 log = logging.getLogger(__name__)
 
-EVERY_S: Final = 0.25
-"""Least seconds between two exports while the report is read; each reads all residents."""
-UNREAD_S: Final = 2.0
-"""Least seconds between two exports while the report is not read."""
+EVERY_S, UNREAD_S = 0.25, 1.0
+"""Least seconds between two exports while the report is read, and while it is not; each reads all
+residents."""
 _EXPORTS_PER_READ: Final = 8
 _ANSWERS: Final = {"buckets": (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)}
 _LATENCIES: Final = {"buckets": (0.01, 0.025, *_ANSWERS["buckets"])}
@@ -118,8 +116,7 @@ class EngineMetrics(EngineObserver):
             for name, (kind, about, labels, more) in _METRICS.items()
         }
         self._exported_s = 0.0
-        self._exports_due = 0
-        """Exports that follow each other soon, as the report was read."""
+        self._exports_due = 0  # soon after each other, as the report was read
         self._load: dict[str, Any] | None = None
         self._exported: Tally[str] = Tally()
         self._shown: set[tuple[str, str]] = set()
@@ -167,21 +164,10 @@ class EngineMetrics(EngineObserver):
         self._export_finished()
 
     def _export_finished(self) -> None:
-        # Values of one kind together: one by one they would hold up the step that exports.
-        found: dict[tuple[str, str], list[float]] = {}
         for name, user_class, value in self.tokens.latencies:
-            found.setdefault((name, user_class), []).append(value)
-        self.tokens.latencies.clear()
-        for (name, user_class), each in found.items():
             metric = self._metrics[name].labels(user_class)
-            if name == "preemptions":
-                metric.inc(sum(each))
-                continue
-            metric._sum.inc(sum(each))
-            for bucket, count in Tally(
-                bisect_left(metric._upper_bounds, one) for one in each
-            ).items():
-                metric._buckets[bucket].inc(count)
+            (metric.inc if name == "preemptions" else metric.observe)(value)
+        self.tokens.latencies.clear()
 
     def _export_residents(self) -> None:
         requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()

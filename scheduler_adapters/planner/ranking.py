@@ -21,7 +21,7 @@ from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.planner.request_annotations import AnnotationCounts, request_key
 from scheduler_adapters.policies.fair_shares import ServiceShares, Share
 from scheduler_adapters.policy import Policy, ask_rank, describe
-from scheduler_adapters.timeline.observer import EngineObserver, reads_tokens
+from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 
 _UNRANKED = Rank()
@@ -90,7 +90,8 @@ class Ranker:
         self.scoring = scoring
         self.load = LoadView()
         self.observers = tuple(observers)
-        self._observers_of_tokens = [one for one in observers if reads_tokens(one)]
+        plain = EngineObserver.emitted
+        self._observers_of_tokens = [one for one in observers if type(one).emitted is not plain]
         self.annotation_counts = AnnotationCounts()
         self._median = RecentMedian()
         self.late_scores: LateScores[RankedRequest] = LateScores()

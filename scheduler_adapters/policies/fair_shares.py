@@ -23,8 +23,6 @@ from scheduler_adapters.views import LoadView, Rank, RequestView, require_at_lea
 _OUTPUT = 2
 """Weight of a generated token; a computed prompt token has 1."""
 _MANY_IDLE = 256
-_MANY_FINISHED = 16
-"""Finished requests beyond which older ones count by half."""
 
 
 class FairShares(PolicyWrapper):
@@ -88,7 +86,7 @@ class Share:
     waiting: int = 0
     """Waiting requests of a client; clients of a class with waiting requests."""
     finished: int = 0
-    """Finished requests of a client, and their generated tokens; both are halved now and then."""
+    """Finished requests of a client, and their generated tokens; older ones count less."""
     generated: int = 0
     members: "dict[str, Share]" = field(default_factory=dict)
     newest: "Share | None" = None
@@ -171,8 +169,8 @@ class ServiceShares:
         if (charge := self._charges.get(view.number)) is None:
             group = self._member(self._all, view.user_class)
             share = self._member(group, view.client)
-            # Not at each end of a request: engines differ in the order of those that end together.
-            if share.finished > _MANY_FINISHED:
+            # Not at the end of a request: engines differ in the order of those that end together.
+            if share.finished > 16:
                 share.finished, share.generated = share.finished // 2, share.generated // 2
             charge = self._charges[view.number] = _Charge(share, view)
         elif self._running.pop(view.number, None) is not None:

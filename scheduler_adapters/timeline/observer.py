@@ -145,9 +145,3 @@ def measuring(observers: Sequence[EngineObserver]) -> list[EngineObserver]:
     """Return the observers that override `measured`."""
     # The size of a step costs an engine time.
     return [one for one in observers if type(one).measured is not EngineObserver.measured]
-
-
-def reads_tokens(observer: EngineObserver) -> bool:
-    """Return whether an observer overrides the events of tokens."""
-    own, plain = type(observer), EngineObserver
-    return own.emitted is not plain.emitted or own.emitted_each is not plain.emitted_each

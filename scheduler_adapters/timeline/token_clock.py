@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 from math import ceil, inf
 from operator import sub
 from typing import Final
@@ -97,9 +97,8 @@ class TokenClock(RunObserver):
     def finished(self, request: RequestView, now_s: float) -> None:
         self.take(request.request_id)
         if (one := self._open.get(request.request_id)) and one.num_tokens:
-            for metric, value in _latencies(one).items():
-                self.latencies.append((metric, one.user_class, value))
-            self.latencies.append(("preemptions", one.user_class, request.preemptions))
+            values = _latencies(one) | {"preemptions": request.preemptions}
+            self.latencies += [(metric, one.user_class, each) for metric, each in values.items()]
         self.withdrawn(request, now_s)
 
     def withdrawn(self, request: RequestView, now_s: float) -> None:
@@ -125,22 +124,18 @@ class TokenClock(RunObserver):
     def _answer(self, one: _Served, step_s: list[float], each: int) -> None:
         if not one.num_answering:
             one.first_shown_s = step_s[0]
-            first_s = one.first_shown_s - one.arrival_s
-            self.latencies.append(("first_answer_seconds", one.user_class, first_s))
-            if one.thought_s is not None:
-                ttfat_s = one.first_shown_s - one.thought_s
-                self.latencies.append(("ttfat_seconds", one.user_class, ttfat_s))
+            since = {"first_answer_seconds": one.arrival_s, "ttfat_seconds": one.thought_s}
+            self.latencies += [
+                (metric, one.user_class, step_s[0] - from_s)
+                for metric, from_s in since.items()
+                if from_s is not None
+            ]
         pace_s = one.pace_s
         # The reader takes the tokens of one step in turn.
         token_s = step_s if each == 1 else [now_s for now_s in step_s for _ in range(each)]
-        shown_s = accumulate(
-            token_s,
-            lambda shown_s, now_s: now_s if now_s > shown_s + pace_s else shown_s + pace_s,
-            initial=one.shown_s,
-        )
-        next(shown_s)
-        read_s = list(shown_s)
-        one.shown_s = read_s[-1]
+        shown_s = one.shown_s
+        read_s = [shown_s := max(now_s, shown_s + pace_s) for now_s in token_s]
+        one.shown_s = shown_s
         one.sum_shown_s += sum(read_s)
         one.num_answering += len(read_s)
 

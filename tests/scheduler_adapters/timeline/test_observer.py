@@ -3,12 +3,7 @@
 import inspect
 
 from scheduler_adapters.timeline import observer
-from scheduler_adapters.timeline.observer import (
-    EngineObserver,
-    RunObserver,
-    measuring,
-    reads_tokens,
-)
+from scheduler_adapters.timeline.observer import EngineObserver, RunObserver, measuring
 from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.views import RequestView
 
@@ -62,7 +57,3 @@ def test_tokens_are_read_in_runs_and_kept_for_a_bounded_number_of_steps(monkeypa
     runs.take("a", ends=True)
     assert runs.calls[1:] == [("a", [4, 5], 1)]
     assert not runs._begun
-
-
-def test_only_observers_of_tokens_are_told_of_them():
-    assert [reads_tokens(one) for one in (EngineObserver(), Measures(), Runs())] == [0, 0, 1]
