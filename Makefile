@@ -7,7 +7,8 @@
 # make lint    ruff and mypy; versions of packages as pinned
 # make docs    the site of docs/ into site/; every link is checked
 # make soak    ten minutes of hostile clients against the scoring service (see tests/soak.py), then
-#              serve-vllm with full disks, an absent scorer and stops (see tests/soak_engine.py; root)
+#              serve-vllm with full disks, an absent scorer and stops (see tests/soak_engine.py; root),
+#              floods of one client, and places of long tasks in frames by the demo's ranker
 # make mutants share of small faults that the fast tests notice (an hour; see tests/mutants.py)
 # make bench   the benchmarks behind the README's speed figures
 # make dist    wheel, source archive and list of parts (CycloneDX) in dist/
@@ -86,6 +87,9 @@ soak: setup
 	@$(PY) tests/soak.py
 	@LENGTHWISE_FLOOD_S=60 $(PY) -m pytest -q tests/scoring_service/deploy/test_envoy.py
 	@$(PY) tests/soak_engine.py
+	@$(PY) tests/scheduler_adapters/policies/floods.py
+	@$(PY) -m pytest -q -s -m "vllm or slow" tests/scheduler_adapters/commands/test_serve_vllm_shares.py
+	@[ ! -e mlruns/demo ] || $(PY) tests/frames.py mlruns/demo
 
 mutants: setup
 	@$(PY) -m pip install --disable-pip-version-check -qq -c .ci/constraints.txt -e ".[mutants]"

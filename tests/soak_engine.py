@@ -77,31 +77,47 @@ async def served(live: Live, count: int, at_once: int, max_tokens: int) -> list[
 
 
 def faults(count: int = 400) -> None:
-    """Print the requests lost while a disk is full, and after what was on it is removed."""
+    """Print the requests lost while a disk is full or read-only, a pipe is stopped, all is removed.
+
+    The stopped pipe is the timeline of a second server, whose shared folder is read-only.
+    """
     with tempfile.TemporaryDirectory() as name, ExitStack() as ended:
-        (small := Path(name) / "small").mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", small], check=True)
-        ended.callback(lambda: subprocess.run(["umount", "-l", small], check=True))
+        for folder, options in (("small", "size=8m"), ("fixed", "ro")):
+            (at := Path(name) / folder).mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", at], check=True)
+            ended.callback(lambda at=at: subprocess.run(["umount", "-l", at], check=True))
+        small, fixed, pipe = (Path(name) / each for each in ("small", "fixed", "pipe.jsonl"))
+        os.mkfifo(pipe)
+        ended.callback(os.close, os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
         folders = {"LENGTHWISE_FOLDER": small / "ours", "PROMETHEUS_MULTIPROC_DIR": small / "vllms"}
         for folder in folders.values():
             folder.mkdir()
-        ended.enter_context(patch.dict(os.environ, {n: str(f) for n, f in folders.items()}))
-        own = [f"--timeline={small}/t.jsonl"]
-        live = ended.enter_context(serving(Path(name) / "full", "", own, VLLM))
-        for fault in ("none", "full disk", "removed"):
-            if fault == "full disk":
+        with patch.dict(os.environ, {n: str(f) for n, f in folders.items()}):
+            own = [f"--timeline={small}/t.jsonl"]
+            with serving(Path(name) / "full", "", own, VLLM) as live:
+                print_lost(live, "none", count)
                 with suppress(OSError), (small / "filler").open("wb", 0) as filler:
                     while True:
                         filler.write(b"x" * 4096)
-            elif fault == "removed":
+                print_lost(live, "full disk", count)
                 (small / "t.jsonl").unlink()
                 shutil.rmtree(folders["LENGTHWISE_FOLDER"])
-            row = {"fault": fault, "lost": count - len(asyncio.run(served(live, count, 48, 16)))}
-            live.wait_until_idle()
-            for counter in ("telemetry_dropped_total", "dropped_reports"):
-                row[counter] = live.sample(f"lengthwise_{counter}")
-            log = (Path(name) / "full" / "log").read_text()
-            print(json.dumps(row | {"lines": log.count("some are dropped")}), flush=True)
+                print_lost(live, "removed", count)
+        own = [f"--timeline={pipe}"]
+        ended.enter_context(patch.dict(os.environ, {"LENGTHWISE_FOLDER": str(fixed)}))
+        live = ended.enter_context(serving(Path(name) / "pipe", "", own, VLLM))
+        print_lost(live, "stopped pipe, read-only folder", 3 * count)
+
+
+def print_lost(live: Live, fault: str, count: int) -> None:
+    """Print how many of `count` requests are lost, and what is counted and logged."""
+    row = {"fault": fault, "lost": count - len(asyncio.run(served(live, count, 48, 16)))}
+    live.wait_until_idle()
+    for counter in ("telemetry_dropped_total", "dropped_reports"):
+        row[counter] = live.sample(f"lengthwise_{counter}")
+    log = (live.timeline.parent / "log").read_text()
+    row |= {"lines": log.count("some are dropped"), "warned": log.count("no metrics of the engine")}
+    print(json.dumps(row), flush=True)
 
 
 def steps(rounds: int = 12, residents: int = 256) -> None:
@@ -177,8 +193,12 @@ class StepLoop:
             self.admit()
 
 
-def outage(rounds: int = 3) -> None:
-    """Print the longest wait in each state of the scorer, over that in order of arrival."""
+def outage(rounds: int = 5) -> None:
+    """Print the longest wait in each state of the scorer, over that in order of arrival.
+
+    Bursts are in turn with a server without scores; the ratio is the median of the pairs, with the
+    least and the greatest.
+    """
     with tempfile.TemporaryDirectory() as name, ExitStack() as ended:
         (token := Path(name) / "token").write_text("sk-1\n")
         scorer = ScoringProcess(write_tiny_bundle(Path(name) / "bundle").path)
@@ -195,15 +215,17 @@ def outage(rounds: int = 3) -> None:
             for count in (1, 8, 700):
                 longest_s: dict[Live, list[float]] = {ours: [], plain: []}
                 before, overtaken = ours.outcomes(), 0
-                for live in [ours, plain] * rounds:
+                for number in range(2 * rounds):
+                    live = (ours, plain, plain, ours)[number % 4]
                     waits_s = asyncio.run(served(live, count, count, 8))
                     assert len(waits_s) == count
-                    longest_s[live].append(round(max(waits_s), 3))
+                    longest_s[live].append(max(waits_s))
                     if live is ours:
                         overtaken = max(overtaken, most_overtaken(ours, count))
                 row = {"scorer": state, "open": count, "outcomes": ours.outcomes_since(before)}
-                ratio = statistics.median(longest_s[ours]) / statistics.median(longest_s[plain])
-                row |= {"most_overtaken": overtaken, "longest_wait_ratio": round(ratio, 3)}
+                ratios = np.divide(longest_s[ours], longest_s[plain])
+                places = np.quantile(ratios, (0.5, 0, 1)).round(3).tolist()
+                row |= {"most_overtaken": overtaken, "longest_wait_ratio": places}
                 print(json.dumps(row), flush=True)
 
 

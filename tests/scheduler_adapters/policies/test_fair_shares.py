@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import count
 
 import numpy as np
@@ -59,7 +58,10 @@ def instance(seed: int, *, seats: int | None = None) -> Instance:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 40), marks=pytest.mark.slow)])
+# In seed 33 two requests of one client end in one step, in another order in each engine.
+@pytest.mark.parametrize(
+    "seeds", [(*range(8), 33), pytest.param(range(8, 40), marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", INNER)
 def test_simulator_and_planner_decide_by_the_written_out_rule(name, seeds):
     for seed in seeds:  # more requests than of which a client's usual output is the mean
@@ -151,24 +153,6 @@ def test_clients_that_left_are_forgotten_and_save_up_nothing():
     assert own.group is not None
     assert len(own.group.members) <= 512
     assert shares.share_of(wait("visitor 1")).served == own.served
-
-
-def test_the_order_in_which_requests_of_one_step_end_decides_nothing():
-    charged = []
-    for lengths in ([30, 9], [9, 30]):
-        shares = ServiceShares({})
-        views = [RequestView("", number, 0.0, 10, client="a") for number in range(41)]
-        for pair in zip(views[:40:2], views[1:40:2], strict=True):
-            for view, length in zip(pair, lengths, strict=True):
-                shares.waits(view)
-                shares.starts(view, partial(int, length))
-            for view in pair:
-                shares.leaves(view)
-        shares.waits(views[40])
-        before = shares.share_of(views[40]).served
-        shares.plan(views[40])
-        charged.append(shares.share_of(views[40]).served - before)
-    assert charged == [10 + 2 * 19] * 2
 
 
 def test_weights_are_whole_numbers():

@@ -31,29 +31,11 @@ def test_steps_are_measured_only_for_those_that_override_it():
     assert measuring([plain]) == []
 
 
-class Runs(RunObserver):
-    """Keeps what it is given of each request."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def took(self, request_id, step_s, each):
-        self.calls.append((request_id, step_s, each))
-
-
 def test_tokens_are_read_in_runs_and_kept_for_a_bounded_number_of_steps(monkeypatch):
     monkeypatch.setattr(observer, "_MAX_STEPS", 4)
-    runs, (a, b) = Runs(), [RequestView(name, 0, 0.0, 1) for name in "ab"]
-    for now_s in range(3):
-        runs.emitted_each([a, b], [1, 1], now_s)
-    assert runs.calls == []
-    runs.emitted_each([a, b], [1, 2], 3)
-    assert runs.calls == [("b", [0, 1, 2], 1), ("b", [3], 2)]
-    runs.calls.clear()
-    runs.emitted_each([a], [1], 4)
-    assert runs.calls == [("a", [0, 1, 2, 3], 1)]
-    runs.emitted_each([a], [1], 5)
+    runs, calls, (a, b) = RunObserver(), [], [RequestView(name, 0, 0.0, 1) for name in "ab"]
+    runs.took = lambda *of: calls.append(of)
+    for now_s, counts in enumerate(([1, 1], [1, 1], [1, 2], [1], [1])):
+        runs.emitted_each([a, b][: len(counts)], counts, now_s)
     runs.take("a", ends=True)
-    assert runs.calls[1:] == [("a", [4, 5], 1)]
-    assert not runs._begun
+    assert calls == [("b", [0, 1], 1), ("b", [2], 2), ("a", [0, 1, 2, 3], 1), ("a", [4], 1)]
