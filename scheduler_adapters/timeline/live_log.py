@@ -31,7 +31,7 @@ class _Open:
     answer_scheduled_s: float = nan
 
 
-class TimelineLog(RunObserver):
+class TimelineLog(RunObserver[_Open]):
     """Appends the timeline of engine number `instance` to the .jsonl file at `path`.
 
     Times are in seconds after `start_s` on the engine's clock, which may be set anew until the
@@ -44,7 +44,6 @@ class TimelineLog(RunObserver):
         self._instance = instance
         self._step_end_s = nan
         """End of the newest step; the next step starts there while the engine has requests."""
-        self._open: dict[str, _Open] = {}
         try:
             # Without O_NONBLOCK a pipe that nobody reads would hold up the start.
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
@@ -58,26 +57,24 @@ class TimelineLog(RunObserver):
         self.drops = self._writer.drops
 
     def admitted(self, request: RequestView, now_s: float) -> None:
-        self._open.setdefault(request.request_id, _Open(now_s))
+        self.open.setdefault(request.request_id, _Open(now_s))
 
-    def began(self, request_id: str) -> None:
-        served = self._open.get(request_id)
-        if served is not None and served.reasoning_tokens == len(served.token_s) > 0:
-            served.answer_scheduled_s = self._step_end_s
+    def began(self, one: _Open) -> None:
+        if one.reasoning_tokens == len(one.token_s) > 0:  # the first answering token
+            one.answer_scheduled_s = self._step_end_s
 
-    def took(self, request_id: str, step_s: list[float], each: int) -> None:
-        if (served := self._open.get(request_id)) is not None:
-            served.token_s += step_s * each
+    def took(self, one: _Open, step_s: list[float], each: int) -> None:
+        one.token_s += step_s * each
 
     def thinking_ended(self, request: RequestView, now_s: float) -> None:
         self.take(request.request_id, ends=True)
-        served = self._open.get(request.request_id)
+        served = self.open.get(request.request_id)
         if served is not None and served.reasoning_tokens is None:
             served.reasoning_tokens = len(served.token_s)
 
     def finished(self, request: RequestView, now_s: float) -> None:
-        self.take(request.request_id, ends=True)
-        done = self._open.pop(request.request_id, None)
+        done = self.open.get(request.request_id)
+        self.withdrawn(request, now_s)
         if done is None or not done.token_s:
             return
         thought, answer_s = done.reasoning_tokens, done.answer_scheduled_s
@@ -101,10 +98,6 @@ class TimelineLog(RunObserver):
             "token_s": done.token_s,
         }
         self._writer.put(row)
-
-    def withdrawn(self, request: RequestView, now_s: float) -> None:
-        self.take(request.request_id, ends=True)
-        self._open.pop(request.request_id, None)
 
     def stepped(self, now_s: float) -> None:
         self._step_end_s = now_s

@@ -5,12 +5,13 @@ recordings are observers. Events that an observer does not override cost no time
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.views import LoadView, RequestView
 
 _MAX_STEPS: Final = 4096
+Item = TypeVar("Item")
 
 
 class EngineObserver:
@@ -75,7 +76,7 @@ class EngineObserver:
         """The engine stops; no event follows."""
 
 
-class RunObserver(EngineObserver):
+class RunObserver(EngineObserver, Generic[Item]):
     """Observer of a real engine that reads tokens in runs: a request has one in each step.
 
     While equal steps follow each other, a step costs one comparison. `took` has the tokens of one
@@ -83,16 +84,18 @@ class RunObserver(EngineObserver):
     """
 
     def __init__(self) -> None:
+        self.open: dict[str, Item] = {}
+        """State of each observed request, by its id."""
         self._step_s: list[float] = []
         self._newest: Sequence[RequestView] = ()
         """Requests of the newest step, if each had one token."""
         self._begun: dict[str, int] = {}
         """Request -> the first step of its run that was not taken."""
 
-    def began(self, request_id: str) -> None:
+    def began(self, one: Item) -> None:
         """The step that ends now begins a run of the request."""
 
-    def took(self, request_id: str, step_s: list[float], each: int) -> None:
+    def took(self, one: Item, step_s: list[float], each: int) -> None:
         """The request has `each` tokens in the steps that ended then."""
 
     def emitted(self, request: RequestView, num_tokens: int, now_s: float) -> None:
@@ -107,20 +110,24 @@ class RunObserver(EngineObserver):
             self._turn(requests, num_tokens, now_s)
         self._step_s.append(now_s)
 
-    def take(self, request_id: str, *, ends: bool = False) -> None:
+    def withdrawn(self, request: RequestView, now_s: float) -> None:
+        self.take(request.request_id, ends=True)
+        self.open.pop(request.request_id, None)
+
+    def take(self, name: str, *, ends: bool = False) -> None:
         """Take the tokens of a request so far; with `ends`, its run is over."""
-        begun, count = self._begun.get(request_id), len(self._step_s)
+        begun, count = self._begun.get(name), len(self._step_s)
         if begun is not None and begun < count:
-            self._begun[request_id] = count
-            self.took(request_id, self._step_s[begun:], 1)
+            self._begun[name] = count
+            self.took(self.open[name], self._step_s[begun:], 1)
         if ends and begun is not None:
-            del self._begun[request_id]
+            del self._begun[name]
             self._newest = ()
 
     def take_all(self) -> None:
         """Take the tokens of all requests so far."""
-        for request_id in self._begun:
-            self.take(request_id)
+        for name in self._begun:
+            self.take(name)
         self._begun = dict.fromkeys(self._begun, 0)
         self._step_s.clear()
 
@@ -132,10 +139,10 @@ class RunObserver(EngineObserver):
         others = {name: n for name, n in zip(names, num_tokens, strict=True) if n != 1}
         for name in self._begun.keys() - (set(names) - others.keys()):
             self.take(name, ends=True)
-        for name in [name for name in names if name not in self._begun]:
-            self.began(name)
+        for name in [one for one in names if one in self.open and one not in self._begun]:
+            self.began(self.open[name])
             if name in others:
-                self.took(name, [now_s], others[name])
+                self.took(self.open[name], [now_s], others[name])
             else:
                 self._begun[name] = len(self._step_s)
         self._newest = () if others else requests

@@ -51,7 +51,7 @@ class _Served:
     sum_shown_s: float = 0.0
 
 
-class TokenClock(RunObserver):
+class TokenClock(RunObserver[_Served]):
     """Measures the tokens of started requests.
 
     If it `thinks`, tokens are reasoning tokens up to the reported end of thinking.
@@ -60,7 +60,6 @@ class TokenClock(RunObserver):
     def __init__(self, thinks: bool = False) -> None:
         super().__init__()
         self._first_phase = _REASONING if thinks else _ANSWERING
-        self._open: dict[str, _Served] = {}
         self._queued_s: dict[str, float] = {}
         """Times of requests that have not started."""
         self.classes = set[str]()
@@ -72,15 +71,12 @@ class TokenClock(RunObserver):
         self.latencies: list[tuple[str, str, float]] = []
         """(metric, class, value): first answers, finished requests."""
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def queued(self, request: RequestView, now_s: float) -> None:
         self._queued_s[request.request_id] = now_s
 
     def admitted(self, request: RequestView, now_s: float) -> None:
-        if request.request_id not in self._open:
-            self._open[request.request_id] = _Served(
+        if request.request_id not in self.open:
+            self.open[request.request_id] = _Served(
                 request.arrival_s,
                 now_s - self._queued_s.pop(request.request_id, now_s),
                 DEFAULT_TBT_S if request.tbt_s is None else request.tbt_s,
@@ -90,25 +86,22 @@ class TokenClock(RunObserver):
 
     def thinking_ended(self, request: RequestView, now_s: float) -> None:
         self.take(request.request_id)
-        if (one := self._open.get(request.request_id)) and one.phase is _REASONING:
+        if (one := self.open.get(request.request_id)) and one.phase is _REASONING:
             one.phase = _ANSWERING
             one.thought_s = now_s if one.num_tokens else None
 
     def finished(self, request: RequestView, now_s: float) -> None:
         self.take(request.request_id)
-        if (one := self._open.get(request.request_id)) and one.num_tokens:
+        if (one := self.open.get(request.request_id)) and one.num_tokens:
             values = _latencies(one) | {"preemptions": request.preemptions}
             self.latencies += [(metric, one.user_class, each) for metric, each in values.items()]
         self.withdrawn(request, now_s)
 
     def withdrawn(self, request: RequestView, now_s: float) -> None:
-        self.take(request.request_id, ends=True)
+        super().withdrawn(request, now_s)
         self._queued_s.pop(request.request_id, None)
-        self._open.pop(request.request_id, None)
 
-    def took(self, request_id: str, step_s: list[float], each: int) -> None:
-        if (one := self._open.get(request_id)) is None:
-            return
+    def took(self, one: _Served, step_s: list[float], each: int) -> None:
         gaps_s = map(sub, step_s, chain((one.last_s,), step_s))
         if not one.num_tokens:
             one.first_s = one.last_s = step_s[0]
@@ -142,13 +135,13 @@ class TokenClock(RunObserver):
     def phase(self, request_id: str) -> Phase:
         """Return PREFILL up to the first token, then REASONING or ANSWERING."""
         self.take(request_id)
-        one = self._open.get(request_id)
+        one = self.open.get(request_id)
         return one.phase if one is not None and one.num_tokens else _PREFILL
 
     def pacers(self, now_s: float) -> tuple[int, int, int]:
         """Return the number of pacers with tokens, of empty pacers, and of all held tokens."""
         self.take_all()
-        answering = [one for one in self._open.values() if one.num_answering]
+        answering = [one for one in self.open.values() if one.num_answering]
         num_empty = sum(now_s >= one.shown_s + one.pace_s for one in answering)
         held = sum(ceil(max(0.0, one.shown_s - now_s) / one.pace_s) for one in answering)
         return len(answering) - num_empty, num_empty, held
@@ -158,12 +151,12 @@ class TokenClock(RunObserver):
         self.take_all()
         return sum(
             one.phase is _ANSWERING and one.num_tokens > 0 and one.num_answering < num_tokens
-            for one in self._open.values()
+            for one in self.open.values()
         )
 
     def user_class(self, request_id: str) -> str:
         """Return the class in which the request is counted; "" before its first step."""
-        one = self._open.get(request_id)
+        one = self.open.get(request_id)
         return "" if one is None else one.user_class
 
     def _counted_class(self, user_class: str) -> str:

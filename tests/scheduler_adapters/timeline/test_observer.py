@@ -34,7 +34,7 @@ def test_steps_are_measured_only_for_those_that_override_it():
 def test_tokens_are_read_in_runs_and_kept_for_a_bounded_number_of_steps(monkeypatch):
     monkeypatch.setattr(observer, "_MAX_STEPS", 4)
     runs, calls, (a, b) = RunObserver(), [], [RequestView(name, 0, 0.0, 1) for name in "ab"]
-    runs.took = lambda *of: calls.append(of)
+    runs.open, runs.took = {"a": "a", "b": "b"}, lambda *of: calls.append(of)
     for now_s, counts in enumerate(([1, 1], [1, 1], [1, 2], [1], [1])):
         runs.emitted_each([a, b][: len(counts)], counts, now_s)
     runs.take("a", ends=True)

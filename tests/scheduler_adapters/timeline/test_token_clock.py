@@ -81,7 +81,7 @@ def test_qoe_and_gaps_are_those_of_the_definition_for_any_run(seed, monkeypatch)
     finish(clock, *served)
     expected = [by_definition(token_s[name], token_s[name][0], targets[name]) for name in served]
     assert values(clock, "qoe") == pytest.approx(expected)
-    assert len(clock) == len(names) - len(served)
+    assert len(clock.open) == len(names) - len(served)
     times = [token_s[name] for name in served]
     assert values(clock, "ttft_seconds") == [one[0] - 1.0 for one in times]
     assert values(clock, "e2e_seconds") == [one[-1] - 1.0 for one in times]
@@ -176,7 +176,7 @@ def test_aborted_requests_leave_nothing():
         clock.withdrawn(view(str(number)), 1.6)
         clock.withdrawn(view("unknown"), 1.6)
     finish(clock, "unknown")
-    assert len(clock) == len(clock._queued_s) == 0
+    assert len(clock.open) == len(clock._queued_s) == 0
     assert clock.latencies == []
 
 
@@ -188,7 +188,7 @@ def test_a_step_without_tokens_after_someone_left_changes_nothing():
     step(clock, 3.0, {})
     clock.take_all()
     assert clock.tbt_counts.total() == 0
-    assert len(clock) == 0
+    assert len(clock.open) == 0
 
 
 def test_a_finished_request_leaves_its_latencies_and_those_without_a_token_do_not():
@@ -208,4 +208,4 @@ def test_a_finished_request_leaves_its_latencies_and_those_without_a_token_do_no
     assert values(clock, "e2e_seconds") == [2.5, 2.0]
     assert values(clock, "tpot_seconds") == [0.25]
     assert values(clock, "preemptions") == [1, 0]
-    assert len(clock) == 0
+    assert len(clock.open) == 0
