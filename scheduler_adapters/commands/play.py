@@ -1,4 +1,4 @@
-"""`play`: a trained ranker, vLLM with its scores, and MLflow, on loopback until Ctrl-C."""
+"""`play`: vLLM with a trained ranker in its engine, and MLflow, on loopback until Ctrl-C."""
 
 import json
 import logging
@@ -32,14 +32,13 @@ _VLLM: Final = (
 )
 _WELCOME: Final = """\
 vLLM under PARS     {vllm}/v1   metrics: {vllm}/metrics
-scoring service     {scorer} (gRPC)   metrics: {scorer_metrics}/metrics
 MLflow              {mlflow}/#/experiments?workflowType=machine_learning
 the ranker          {mlflow}/#/models/{ranker}
 logs                {logs}
 
 try in another terminal: a completion; what became of scores; the ranker in the registry
   curl -sS {vllm}/v1/completions -H 'Content-Type: application/json' -d {body}
-  curl -sS {vllm}/metrics | grep ^lengthwise_requests_total
+  curl -sS {vllm}/metrics | grep ^lengthwise_engine_requests_total
   curl -sS '{mlflow}/api/2.0/mlflow/registered-models/get?name={ranker}'
 
 Ctrl-C ends all of them."""
@@ -57,7 +56,7 @@ class PlayConfig:
 
 
 def play(config: PlayConfig) -> None:
-    """Serve a trained ranker, vLLM with its scores, and MLflow's pages, until Ctrl-C.
+    """Serve vLLM with a trained ranker in its engine, and MLflow's pages, until Ctrl-C.
 
     All listen on free ports of 127.0.0.1; their addresses are printed, and three commands to try.
     vLLM runs a random Llama of 1.2 million parameters: only the order of its answers has a meaning.
@@ -70,24 +69,20 @@ def play(config: PlayConfig) -> None:
     prompts = read_table(config.trained / "test.parquet", ["prompt"])["prompt"].tolist()
     store.require()
     quiet_mlflow()
-    scorer, scorer_metrics, vllm, mlflow = (f"127.0.0.1:{free_port()}" for _ in range(4))
+    vllm, mlflow = (f"127.0.0.1:{free_port()}" for _ in range(2))
     logs = config.trained / "play"
     with tempfile.TemporaryDirectory() as folder, open_servers(logs) as servers:
-        serve = ["scoring_service", "serve", "--bundle", str(bundle.path), "--address", scorer]
-        servers.start("scoring-service", [*serve, "--metrics-address", scorer_metrics])
         pages = ["mlflow", "server", "--backend-store-uri", store.uri, "--workers=1"]
         pages += ["--host=127.0.0.1", f"--port={mlflow.rpartition(':')[2]}"]
         servers.start("mlflow", pages, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false")
-        log.info("starting the scoring service, MLflow and vLLM; that takes half a minute")
+        log.info("starting MLflow and vLLM; that takes half a minute")
         model = write_model(Path(folder, "model"), prompts)
-        servers.watch(lambda: _answers(f"http://{scorer_metrics}/metrics"))
-        own = ["scheduler_adapters", "serve-vllm", str(model), "--policy=pars"]
-        own += [f"--scorer={scorer}", f"--port={vllm.rpartition(':')[2]}", "--", *_VLLM]
+        own = ["scheduler_adapters", "serve-vllm", str(model), f"--bundle={bundle.path}"]
+        own += [f"--port={vllm.rpartition(':')[2]}", "--", *_VLLM]
         servers.start("vllm", own, **ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
         urls = {"vllm": f"http://{vllm}", "mlflow": f"http://{mlflow}"}
         servers.watch(lambda: all(_answers(f"{url}/health") for url in urls.values()))
         request = {"model": "tiny", "prompt": "Write an essay about rain.", "max_tokens": 16}
-        urls |= {"scorer": scorer, "scorer_metrics": f"http://{scorer_metrics}"}
         ranker, body = bundle.manifest.name, quote(json.dumps(request))
         print(_WELCOME.format(**urls, ranker=ranker, logs=logs, body=body), flush=True)
         servers.watch(lambda: False)

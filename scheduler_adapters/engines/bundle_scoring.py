@@ -35,7 +35,6 @@ _PACKAGES: Final = ("onnxruntime", "tokenizers", "numpy")
 _TOGETHER: Final = 32
 """Prompts that are taken from the queue at once."""
 _TYPICAL_TOKENS: Final = 64
-_MOST_KNOWN: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,16 +96,12 @@ class BundleSettings:
     @property
     def template(self) -> str | None:
         """The chat template's text. Raises ConfigError for a file that cannot be read."""
-        given = self.chat_template
-        if given is None or "{" in given:
+        if (given := self.chat_template) is None or "{" in given:
             return given
         try:
             return Path(given).read_text()
         except OSError as error:
-            raise ConfigError(
-                f"chat_template {given!r} cannot be read ({error.strerror}); name a file or give "
-                "the template itself"
-            ) from error
+            raise ConfigError(f"chat_template cannot be read ({error}); name a file") from error
 
 
 OWN: Final = frozenset(field.name for field in fields(BundleSettings))
@@ -143,8 +138,6 @@ class BundleScoring:
         self._num_open = 0
         """Prompts that wait or are being scored."""
         self._is_closed = False
-        self._known: dict[str, tuple[float, bool]] = {}
-        """Newest texts -> score, and whether the text was read in part."""
         self._highest = -inf
         self._logged: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="lengthwise-scores", daemon=True)
@@ -180,7 +173,7 @@ class BundleScoring:
 
     def _run(self) -> None:
         while taken := self._take():
-            for late, one in self._score(taken):
+            for one, late in self._score(taken):
                 one.take(late)
             with self._changed:
                 self._num_open -= len(taken)
@@ -199,48 +192,44 @@ class BundleScoring:
                     self._clients[client] = waiting
         return taken
 
-    def _score(self, taken: Sequence[_Waiting]) -> Iterator[tuple[LateScore, _Waiting]]:
+    def _score(self, taken: Sequence[_Waiting]) -> Iterator[tuple[_Waiting, LateScore]]:
         """Yield a score, or the reason for none, for each prompt."""
         same: dict[str, list[_Waiting]] = {}
         read: dict[str, TokenizedPrompt] = {}
         for one in taken:
             try:
                 text = self._frames.text_of(one.prompt)
-                if text is None:
-                    yield LateScore(one.key, None, reason="undecodable"), one
-                elif text in self._known:
-                    yield self._late(one.key, *self._known[text]), one
-                else:
-                    if text not in read:
-                        # One by one: several would be tokenized by threads on all cores.
-                        (read[text],) = self._model.tokenizer.tokenize([text])
-                    same.setdefault(text, []).append(one)
+                if text is not None and text not in read:
+                    # One by one: several would be tokenized by threads on all cores.
+                    (read[text],) = self._model.tokenizer.tokenize([text])
             except Exception as error:  # of a tokenizer: the engine goes on
                 self._log_once("decode", error)
-                yield LateScore(one.key, None, reason="undecodable"), one
+                text = None
+            if text is None:
+                yield one, LateScore(one.key, None, reason="undecodable")
+            else:
+                same.setdefault(text, []).append(one)
         for group in _groups(self._model, read):
             try:
                 scores = self._model.score([read[text].ids for text in group])
+                late = map(self._late, group, map(read.__getitem__, group), scores)
+                found = dict(zip(group, late, strict=True))
             except Exception as error:  # of the ranker: the engine goes on
                 self._log_once("score", error)
-                failed = (one for text in group for one in same[text])
-                yield from ((LateScore(one.key, None, reason="failed"), one) for one in failed)
-                continue
-            for text, score in zip(group, scores, strict=True):
-                self._known[text] = score, read[text].truncated or isinstance(text, CutText)
-                yield from ((self._late(one.key, *self._known[text]), one) for one in same[text])
-        while len(self._known) > _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
+                found = dict.fromkeys(group, LateScore("", None, reason="failed"))
+            for text, late_score in found.items():
+                yield from ((one, late_score._replace(key=one.key)) for one in same[text])
 
-    def _late(self, key: str, score: float, is_cut: bool) -> LateScore:
+    def _late(self, text: str, read: TokenizedPrompt, score: float) -> LateScore:
         self._highest = max(self._highest, score)
+        is_cut = read.truncated or isinstance(text, CutText)
         if is_cut and self._settings.unscored_last:
             # Anything may be hidden. Requests that hide something keep their order.
             score = self._highest - (self._highest - score) * CUT_SPAN
         quantiles: tuple[tuple[float, float], ...] = ()
         if (target := self._settings.target_model) is not None:
             quantiles = (*self._model.length_curves[target].at(score).quantiles.items(),)
-        return LateScore(key, score, quantiles)
+        return LateScore("", score, quantiles)
 
     def _log_once(self, what: str, error: Exception) -> None:
         if what not in self._logged:

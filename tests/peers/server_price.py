@@ -1,11 +1,13 @@
 """Tokens per CPU second of `serve-vllm` without a scorer, beside plain vLLM of the same options.
 
 python tests/peers/server_price.py --pairs 30
+python tests/peers/server_price.py --pairs 30 --bundle run/bundle    # with a ranker in the engine
 
 Both servers run at once and serve the same bursts, in pairs of a shuffled order. CPU seconds are
 those of all processes of a server. Engine core and worker spin while they wait for each other, so
-that other work on the machine adds to theirs. The figures are medians of pairs, with 95% intervals
-by the bootstrap.
+that other work on the machine adds to theirs. After each burst both serve a few streams one by one,
+in turn, for the time to their first token. The figures are medians of pairs, with 95% intervals by
+the bootstrap.
 """
 
 import argparse
@@ -15,7 +17,8 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -88,10 +91,34 @@ async def burst(port: int, seed: int) -> None:
         await asyncio.gather(*map(one, range(REQUESTS)))
 
 
+LONE = 5
+"""Streams of each server per pair, one by one."""
+
+
+async def lone_ttft_s(ports: Sequence[int], seed: int) -> list[list[float]]:
+    """Return the times to the first token of lone streams, for each server."""
+    import aiohttp
+
+    dice, taken_s = random.Random(-seed), [list[float](), list[float]()]
+    async with aiohttp.ClientSession() as session:
+        for turn in range(LONE):
+            for side in (0, 1) if turn % 2 else (1, 0):
+                words = " ".join(f"w{dice.randrange(40)}" for _ in range(100))
+                body = {"model": "tiny", "max_tokens": 4, "stream": True, "prompt": words}
+                started_s = time.perf_counter()
+                url = f"http://127.0.0.1:{ports[side]}/v1/completions"
+                async with session.post(url, json=body) as answer:
+                    await answer.content.readany()
+                    taken_s[side].append(time.perf_counter() - started_s)
+                    await answer.read()
+    return taken_s
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--policy", default="pars")
+    parser.add_argument("--bundle", default=None)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         model = str(make_tiny_model(Path(folder) / "model"))
@@ -99,7 +126,9 @@ def main() -> None:
         ports = [free_port(), free_port()]
         plain = [sys.executable, "-m", *server_module(model), f"--port={ports[0]}", *OPTIONS]
         ours = [sys.executable, "-m", "scheduler_adapters", "serve-vllm", model]
-        ours += [f"--policy={options.policy}", f"--port={ports[1]}", "--", *OPTIONS]
+        ours += [f"--policy={options.policy}", f"--port={ports[1]}"]
+        ours += [f"--bundle={options.bundle}"] if options.bundle else []
+        ours += ["--", *OPTIONS]
         servers = [
             stack.enter_context(server(command, port, Path(folder) / f"log{port}"))
             for command, port in zip((plain, ours), ports, strict=True)
@@ -107,12 +136,26 @@ def main() -> None:
         for port in ports:
             asyncio.run(burst(port, 0))
         dice, spent = random.Random(0), np.zeros((options.pairs, 2, len(PARTS)))
+        took_s, ttft_s = np.zeros((options.pairs, 2)), []
         for pair in range(options.pairs):
             for side in dice.sample((0, 1), 2):
-                before = cpu_s(servers[side])
+                before, began_s = cpu_s(servers[side]), time.perf_counter()
                 asyncio.run(burst(ports[side], pair + 1))
+                took_s[pair, side] = time.perf_counter() - began_s
                 spent[pair, side] = cpu_s(servers[side]) - before
+            ttft_s.append(asyncio.run(lone_ttft_s(ports, pair + 1)))
     drawn = np.random.default_rng(0).integers(options.pairs, size=(10_000, options.pairs))
+    first_ms = 1e3 * np.median(np.array(ttft_s), axis=2)
+    more_ms = np.median((first_ms[:, 1] - first_ms[:, 0])[drawn], axis=1)
+    low, high = np.quantile(more_ms, (0.025, 0.975))
+    plain_ms, ours_ms = np.median(first_ms, axis=0)
+    print(
+        f"TTFT of a lone request, ms: {plain_ms:.2f} plain, {ours_ms:.2f} ours; "
+        f"{np.median(first_ms[:, 1] - first_ms[:, 0]):+.2f} [{low:+.2f}, {high:+.2f}]"
+    )
+    ratios = took_s[:, 0] / took_s[:, 1]
+    low, high = np.quantile(np.median(ratios[drawn], axis=1), (0.025, 0.975))
+    print(f"tokens per second, ours / plain: {np.median(ratios):.3f} [{low:.3f}, {high:.3f}]")
     parts = {"all": slice(None)} | {name: [number] for number, name in enumerate(PARTS)}
     for name, part in parts.items():
         plain_s, ours_s = spent[:, :, part].sum(axis=2).T

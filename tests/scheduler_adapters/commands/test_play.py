@@ -53,10 +53,8 @@ def test_the_printed_commands_work_and_ctrl_c_leaves_nothing(trained):
             text = "".join(lines_until(process, "Ctrl-C"))
             completion, requests_total, registry = re.findall(r"^  (curl .*)$", text, flags=re.M)
             completed, counts = run(completion), run(requests_total)
-            # On a busy machine a score is later than its deadline: again, until one is in time.
-            while not (
-                scored := re.findall(r'outcome="scored".*\} ([1-9]\S*)$', counts, flags=re.M)
-            ):
+            # On a busy machine a score is later than its request's start: again, until one is not.
+            while not (scored := re.findall(r'hint="late".*\} ([1-9]\S*)$', counts, flags=re.M)):
                 run(completion)
                 counts = run(requests_total)
             registered = run(registry)
@@ -69,8 +67,8 @@ def test_the_printed_commands_work_and_ctrl_c_leaves_nothing(trained):
     assert json.loads(registered)["registered_model"]["description"] == "a ranker of six words"
     assert process.returncode == 0
     ports = {int(port) for port in re.findall(r"127\.0\.0\.1:(\d+)", text)}
-    assert len(ports) == 4
-    assert len(started) >= 4  # the service, MLflow and its worker, vLLM and its engine
+    assert len(ports) == 2
+    assert len(started) >= 3  # MLflow and its worker, vLLM and its engine
     for port in ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
