@@ -50,7 +50,8 @@ class BundleSettings:
     """Model of the bundle's calibration: requests then also get the quantiles of its response
     lengths. None: scores only."""
     unscored_last: bool = False
-    """True: a request that the ranker reads in part ranks just before the highest score so far."""
+    """True: a request without text ranks like the highest score so far, one that the ranker reads
+    in part just before it. False: like the median, and by that part."""
     chat_template: str | None = None
     """File or text of a chat template that replaces the model's own (vLLM's --chat-template)."""
 
@@ -206,7 +207,9 @@ class BundleScoring:
                 self._log_once("decode", error)
                 text = None
             if text is None:
-                yield one, LateScore(one.key, None, reason="undecodable")
+                is_last = self._settings.unscored_last and self._highest > -inf
+                highest = self._highest if is_last else None
+                yield one, LateScore(one.key, highest, reason="undecodable")
             else:
                 same.setdefault(text, []).append(one)
         for group in _groups(self._model, read):

@@ -23,7 +23,7 @@ _PROBES: Final = (
     ("user", "assistant", "tool", "assistant", "user"),
 )
 """Roles of the rendered conversations; a template may refuse some of them."""
-_VARIANTS: Final[Sequence[Mapping[str, Any]]] = (
+_VARIANTS: Final[Sequence[dict[str, Any]]] = (
     {},
     {"enable_thinking": False},
     {"enable_thinking": True},

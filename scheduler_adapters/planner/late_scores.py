@@ -19,7 +19,7 @@ class LateScore(NamedTuple):
     """None: there will be no score."""
     quantiles: tuple[tuple[float, float], ...] = ()
     reason: str = ""
-    """Field of `AnnotationCounts` that counts a missing score."""
+    """Field of `AnnotationCounts` that counts a prompt without a score of its own."""
 
 
 class PromptScoring(Protocol):

@@ -140,8 +140,11 @@ class Ranker:
         )
         if tracked.view.score is None:
             if scored_elsewhere is None and self.scoring is not None:
-                key = key or str(tracked.view.number)
-                self._submit(self.scoring, key, tracked, prompt)
+                key, take = key or str(tracked.view.number), self.late_scores.inbox.append
+                if self.scoring.submit(key, prompt, tracked.view.client, take):
+                    tracked.held_until_s = now_s + self.scoring.hold_s
+                else:
+                    self.annotation_counts.count("full")
             if key is not None and (late := self.late_scores.expect(key, tracked)) is not None:
                 self._use_late(tracked, late)
         self._median.arrived(tracked.view)
@@ -152,14 +155,6 @@ class Ranker:
         for observer in self.observers:
             observer.queued(tracked.view, now_s)
         return tracked
-
-    def _submit(
-        self, scoring: PromptScoring, key: str, tracked: RankedRequest, prompt: Sequence[int]
-    ) -> None:
-        if scoring.submit(key, prompt, tracked.view.client, self.late_scores.inbox.append):
-            tracked.held_until_s = self.load.now_s + scoring.hold_s
-        else:
-            self.annotation_counts.count("full")
 
     def ends_prompt_thinking(self, prompt: Sequence[int]) -> bool:
         """Return whether a prompt ends thinking, so that the first generated token answers."""
@@ -198,9 +193,9 @@ class Ranker:
         if not self.late_scores.inbox:
             return
         for tracked, late in self.late_scores.take():
-            if late.score is None:
+            if late.reason:
                 self.annotation_counts.count(late.reason)
-            else:
+            if late.score is not None:
                 # A resident uses the score only when it waits again.
                 tracked.late_score = late
             for queue in queues:
@@ -215,17 +210,18 @@ class Ranker:
 
         An idle engine first waits for the scores, as a step without requests would do nothing.
         """
-        ends_s, is_contended = queue.hold_ends_s, len(queue) + len(queue.held) > num_free
+        is_contended = len(queue) + len(queue.held) > num_free
+        over_s = next(iter(queue.held.values())).lengthwise.held_until_s
         if is_contended and is_idle:
-            scoring.wait(ends_s - self.load.now_s)
+            scoring.wait(over_s - self.load.now_s)
         elif not is_contended and scoring.typical_s < LONE_S:
             scoring.wait(LONE_S)
         self.load.now_s = self.clock()
         self._take_late([queue])
-        over_s = max(self.load.now_s, ends_s if is_idle else -inf) if is_contended else inf
-        while queue.held and queue.hold_ends_s <= over_s:
-            number, item = next(iter(queue.held.items()))
-            queue.remove(number)
+        if not (is_contended and is_idle):
+            over_s = self.load.now_s if is_contended else inf
+        for item in [one for one in queue.held.values() if one.lengthwise.held_until_s <= over_s]:
+            queue.remove(item.lengthwise.view.number)
             self._end_hold(item.lengthwise)
             queue.add(item)
 
@@ -450,12 +446,6 @@ class RankedQueue(RankOrder[Item]):
         self._plans: dict[int, Callable[[], None]] = {}
         self.held: dict[int, Item] = {}
         """Receive number -> item that is being scored; the longest held is first."""
-
-    @property
-    def hold_ends_s(self) -> float:
-        """End of the hold that ends first; infinity without held items."""
-        first = next(iter(self.held.values()), None)
-        return inf if first is None else first.lengthwise.held_until_s
 
     def add(self, item: Item) -> None:
         if item.lengthwise.held_until_s > -inf:

@@ -70,12 +70,15 @@ def test_scores_carry_the_quantiles_of_the_target_model(scoring):
 
 
 @pytest.mark.parametrize("scoring", [{"unscored_last": True}, {}], indirect=True)
-def test_a_prompt_that_is_read_in_part_ranks_near_the_highest_if_so_set(scoring):
+def test_a_prompt_that_is_read_in_part_or_not_at_all_ranks_near_the_highest_if_so_set(scoring):
     high, low = (late.score for late in scores_of(scoring, [5, 5], LONG))
+    (none,) = scores_of(scoring, [])
     if scoring._settings.unscored_last:
-        assert high - 0.01 < low < high
+        assert high - 0.01 < low < high == none.score
     else:
         assert low < 0.5 < high
+        assert none.score is None
+    assert none.reason == "undecodable"
 
 
 def test_clients_are_scored_in_turn_and_their_number_is_bounded(scoring, monkeypatch):

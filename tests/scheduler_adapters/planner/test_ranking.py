@@ -265,7 +265,8 @@ class Scoring:
         self.waits_s.append(seconds)
         for key, take in self.submitted:
             if key in self.scores:
-                take(LateScore(key, self.scores[key], reason="undecodable"))
+                score = self.scores[key]
+                take(LateScore(key, score, reason="" if score else "undecodable"))
         self.submitted.clear()
 
 
