@@ -1,8 +1,6 @@
-"""`demo`: the queues of the simulator and of vLLM, in the order of a served ranker's scores."""
+"""`demo`: the queues of the simulator and of vLLM, in the order of a trained ranker's scores."""
 
-import contextlib
 import logging
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +11,8 @@ import pandas as pd
 
 from lengthwise.agreement import figure_text
 from lengthwise.bundle import ModelBundle
-from lengthwise.child_processes import started
 from lengthwise.command_line.program import print_banner
-from lengthwise.errors import ScoringError, UnsupportedByEngine
+from lengthwise.errors import UnsupportedByEngine
 from lengthwise.strict_json import to_json
 from lengthwise.tables.reading import read_table
 from scheduler_adapters.engines.driver import longest_context
@@ -28,7 +25,7 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline, join_timelines
 from scheduler_adapters.workload.requests import Requests, make_requests
-from scheduler_adapters.workload.score_sources import ServiceScores
+from scheduler_adapters.workload.score_sources import BundleScores
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +36,6 @@ _NUM_SIMULATED: Final = 2000
 _SIMULATOR_SEATS: Final = 64
 _ENGINE_BURSTS: Final = 4
 """Number of bursts; the machine's speed hardly changes within a short one."""
-_SCORING_TIMEOUT_S: Final = 60.0
-"""Deadline of one batch of scores."""
 _SECONDS: Final[Mapping[ClockKind, str]] = {
     "steady": "seconds are CPU time of this machine, were it as fast throughout as at first",
     "wall": "seconds of the wall clock",
@@ -68,12 +63,12 @@ class DemoConfig:
 
 
 def demo(config: DemoConfig) -> None:
-    """Serve a trained ranker and let its scores order two engines' queues.
+    """Order two engines' queues by the scores of a trained ranker.
 
-    Run `python -m training fit demo --out mlruns/demo` before. The scoring service scores the
-    held-out prompts. Bursts of them are served by the simulator and by vLLM, under FCFS, PARS and
-    the oracle. The output is report.html beside the bundle, and a table with one JSON object as
-    the last line.
+    Run `python -m training fit demo --out mlruns/demo` before. The ranker scores the held-out
+    prompts in this process. Bursts of them are served by the simulator and by vLLM, under FCFS,
+    PARS and the oracle. The output is report.html beside the bundle, and a table with one JSON
+    object as the last line.
 
     Example:
       python -m scheduler_adapters demo --trained mlruns/demo --num-engine-requests 60
@@ -99,17 +94,10 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
 
 
 def _scored_requests(bundle: ModelBundle, held_out: pd.DataFrame) -> Requests:
-    """Return a burst of the held-out prompts with the scores of the service."""
+    """Return a burst of the held-out prompts with their scores."""
     prompts = held_out["prompt"].tolist()
-    log.info("scoring %d held-out prompts through the service", len(prompts))
-    command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle.path)]
-    command += ["--address", "127.0.0.1:0"]
-    with started(command, ready="serving ", stderr=None) as (_, line):
-        source = ServiceScores(line.split()[-1], timeout_s=_SCORING_TIMEOUT_S)
-        with contextlib.closing(source):
-            scored = source.score_prompts(prompts)
-    if np.isnan(scored.values).any():
-        raise ScoringError("some held-out prompts have no score; run the demo on a calmer machine")
+    log.info("scoring %d held-out prompts", len(prompts))
+    scored = BundleScores(bundle.path).score_prompts(prompts)
     return make_requests(
         prompt_tokens=scored.prompt_tokens,
         output_tokens=held_out["output_tokens"].to_numpy(),
