@@ -30,7 +30,7 @@ _MAX_SUCCESSORS = 100
 _MAX_TOKENS_AFTER_THINKING = 4
 _PRIORITY_STRIDE = 2**32
 LONE_S = 0.001
-"""Most seconds that a step waits for the score of a request for which a seat is free, by a ranker
+"""Most seconds that a step waits for the score of a request with a free seat. It waits for a ranker
 that usually needs less than half of that."""
 
 

@@ -18,7 +18,7 @@ NUM_PROMPTS = 150
 
 @pytest.fixture
 def trained(tiny_bundle, tmp_path):
-    """What a training run leaves: a bundle, and held-out prompts whose lengths vary."""
+    """A training run: a bundle, and held-out prompts whose lengths vary."""
     (tmp_path / "bundle").symlink_to(tiny_bundle.path, target_is_directory=True)
     lengths = np.random.default_rng(0).geometric(1 / 60, NUM_PROMPTS)
     prompts = [f"hello {i} " * (1 + i % 5) for i in range(NUM_PROMPTS)]

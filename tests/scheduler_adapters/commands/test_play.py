@@ -19,7 +19,7 @@ from scheduler_adapters.commands.play import open_servers
 
 @pytest.fixture
 def trained(tiny_bundle, tmp_path):
-    """What a training run leaves: a bundle, held-out prompts, and a version in the registry."""
+    """A training run: a bundle, held-out prompts, and a version in the registry."""
     from mlflow import MlflowClient
 
     (tmp_path / "bundle").symlink_to(tiny_bundle.path, target_is_directory=True)

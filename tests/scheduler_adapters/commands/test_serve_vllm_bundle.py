@@ -10,6 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from scheduler_adapters.engines.random_model import VOCABULARY
+from tests.scheduler_adapters.commands import test_serve_vllm_live
 from tests.scheduler_adapters.commands.test_serve_vllm_live import CLASSES, PROMPTS, Live, serving
 from tests.scheduler_adapters.engines.chat_templates import CHATML, byte_tokenizer
 from tests.scheduler_adapters.engines.vllm_v1.test_client_bodies import NO_GENERATION
@@ -41,10 +42,11 @@ def live(tmp_path_factory, tiny_bundle):
     own = [f"--bundle={tiny_bundle.path}", f"--classes={folder / 'classes.json'}"]
     own += ["--guard=none", "--deadline-s=30"]
     vllms = ["--max-model-len=1024", f"--max-num-seqs={SEATS}", "--enable-scale-out"]
-    with serving(
-        folder, "", own, vllms, byte_tokenizer(CHATML, VOCABULARY).save_pretrained
-    ) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        write = byte_tokenizer(CHATML, VOCABULARY).save_pretrained
+        patch.setattr(test_serve_vllm_live, "write_tokenizer", write)
+        with serving(folder, "", own, vllms) as running:
+            yield running
 
 
 def post_all(live: Live, requests: list[tuple[str, dict[str, Any]]]) -> Counter[str]:

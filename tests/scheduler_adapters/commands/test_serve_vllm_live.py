@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,17 +138,11 @@ class Live:
 
 
 @contextmanager
-def serving(
-    folder: Path,
-    scorer: str,
-    own: list[str],
-    vllms: list[str],
-    write: Callable[[Path], object] = write_tokenizer,
-) -> Iterator[Live]:
+def serving(folder: Path, scorer: str, own: list[str], vllms: list[str]) -> Iterator[Live]:
     """`serve-vllm` with a tiny model, and options of its own and of vLLM, until the block ends."""
     folder.mkdir(exist_ok=True)
     model = make_tiny_model(folder / "model")
-    write(model)
+    write_tokenizer(model)
     port = free_port()
     timeline, log = folder / "timeline.jsonl", folder / "log"
     command = [sys.executable, "-m", "scheduler_adapters", "serve-vllm", str(model)]

@@ -1,16 +1,14 @@
 """Our policies inside transformers' continuous batching, on the CPU, with a tiny random model."""
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import fields
 from math import inf
 from typing import Any
 
 import pytest
-from transformers import ContinuousBatchingConfig, GenerationConfig
+from transformers import ContinuousBatchingConfig
 
 from lengthwise.errors import ConfigError, UnsupportedByEngine
-from scheduler_adapters.engines.bundle_scoring import BundleScoring, BundleSettings
 from scheduler_adapters.engines.transformers_batching import planner_view as transformers_border
 from scheduler_adapters.engines.transformers_batching.rank_scheduler import require_ours, use_policy
 from scheduler_adapters.planner.request_annotations import LIMITS, SCORE, AnnotationCounts
@@ -23,7 +21,6 @@ from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.timeline.live_log import TimelineLog
 from scheduler_adapters.timeline.timeline import read_timeline
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
-from tests.scheduler_adapters.engines.chat_templates import byte_tokenizer
 from tests.scheduler_adapters.late_burst import ByRank, late_burst
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -35,6 +32,8 @@ PAGE_SETTING = "page_size" if "page_size" in _NAMES else "block_size"
 
 
 def make_manager(model: Any, scheduler_type: str, *, generation: Any = None, **limits: Any) -> Any:
+    from transformers import GenerationConfig
+
     settings = {
         PAGE_SETTING: 16,
         "num_blocks": 64,
@@ -97,24 +96,6 @@ def test_the_queue_is_served_in_the_policys_order_and_answers_stay_the_same(mode
     assert stock_order == fcfs_order == [str(n) for n in LENGTHS]
     assert pars_order == [str(n) for n in sorted(LENGTHS)]
     assert stock == under_fcfs == under_pars
-
-
-def test_a_bundle_in_the_engine_ranks_a_burst_before_its_first_step(model, tiny_bundle):
-    tokenizer = byte_tokenizer(None)
-    words = ["long essay", "yes", "poem", "short", "essay", "no"]
-    settings = BundleSettings(bundle=str(tiny_bundle.path), deadline_s=30.0)
-    with closing(BundleScoring(settings, tokenizer)) as scoring:
-        name = use_policy(pars(), {}, scoring=scoring)
-        open_ends = GenerationConfig(do_sample=False, eos_token_id=[*range(512)])
-        manager = make_manager(model, name, generation=open_ends)
-        for word in words:
-            manager.add_request(tokenizer.encode(word), request_id=word, max_new_tokens=900)
-        manager.start()
-        counts = require_ours(manager).lengthwise.annotation_counts
-        order = [*results_of(manager, len(words))]
-        manager.stop(block=True)
-    assert order == ["yes", "no", "short", "poem", "essay", "long essay"]
-    assert counts == AnnotationCounts(unscored=6, late=6)
 
 
 @pytest.mark.parametrize("policy", [pars(), SLAI(max_tokens=16, max_decodes=4)])
