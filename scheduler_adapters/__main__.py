@@ -30,6 +30,10 @@ COMMANDS: Final = {
         "scheduler_adapters.benchmarks.engine:bench",
         "CPU time of our scheduler inside vLLM, beside the stock one",
     ),
+    "bench-routing": (
+        "scheduler_adapters.benchmarks.routing:run",
+        "time of one decision of a router, by the number of replicas",
+    ),
     "profile-prefill": (
         "profile_prefill:profile",
         "prefill latency of a model on this machine, by prompt length and batch",

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lengthwise.errors import ConfigError, InvalidDecision
-from scheduler_adapters.placement import Placement, load_placement
+from scheduler_adapters.placement import Placement, load_placement, overrides
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import (
     Policy,
@@ -29,7 +29,7 @@ from scheduler_adapters.policy import (
     flaw_of,
     load_policy,
 )
-from scheduler_adapters.simulator.cluster import ClusterRun, overrides, simulate_cluster
+from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
 from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, Chunk, LatencyModel

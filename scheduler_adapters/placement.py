@@ -106,6 +106,11 @@ class Placement(ABC):
         return ()
 
 
+def overrides(placement: Placement, method: str) -> bool:
+    """Return whether a placement has its own `method`."""
+    return getattr(type(placement), method) is not getattr(Placement, method)
+
+
 def of_role(role: Role, instances: Iterable[InstanceView]) -> list[InstanceView]:
     """Return the instances that serve a role; an instance of role both serves either."""
     return [view for view in instances if view.role in (role, "both")]

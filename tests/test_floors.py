@@ -48,6 +48,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "simulator.cluster",
         "engines",
         "engines.vllm_v1 engines.transformers_batching",
+        "routers",
         "validation",
         "reporting",
         "checks",

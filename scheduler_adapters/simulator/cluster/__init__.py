@@ -5,6 +5,5 @@ Start with `cluster.py` (events and decisions), then `clock.py` (how far each in
 """
 
 from scheduler_adapters.simulator.cluster.cluster import ClusterRun, simulate_cluster
-from scheduler_adapters.simulator.cluster.placement_calls import overrides
 
-__all__ = ["ClusterRun", "overrides", "simulate_cluster"]
+__all__ = ["ClusterRun", "simulate_cluster"]

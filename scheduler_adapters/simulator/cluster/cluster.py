@@ -11,12 +11,12 @@ from math import inf
 import numpy as np
 
 from lengthwise.errors import ConfigError, InvalidDecision, at_least, require
-from scheduler_adapters.placement import Move, Placement, SetRole
+from scheduler_adapters.placement import Move, Placement, SetRole, overrides
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster.clock import ClusterClock
 from scheduler_adapters.simulator.cluster.instance_telemetry import Telemetry
 from scheduler_adapters.simulator.cluster.outages import Outage, Outages
-from scheduler_adapters.simulator.cluster.placement_calls import PlacementCalls, overrides
+from scheduler_adapters.simulator.cluster.placement_calls import PlacementCalls
 from scheduler_adapters.simulator.cluster.placement_views import InstanceViews, TelemetryAge
 from scheduler_adapters.simulator.cluster.request_migrations import RequestMigrations
 from scheduler_adapters.simulator.engine.engine import Engine, uncollected

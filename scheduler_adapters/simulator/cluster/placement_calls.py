@@ -129,8 +129,3 @@ class PlacementCalls:
                 f"{self.unplaced[0][1].request_id!r}: all {len(self.views.by_number)} are dead; "
                 "let an outage end, or add an instance"
             )
-
-
-def overrides(placement: Placement, method: str) -> bool:
-    """Return whether a placement has its own `method`."""
-    return getattr(type(placement), method) is not getattr(Placement, method)
