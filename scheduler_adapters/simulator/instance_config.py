@@ -26,7 +26,7 @@ class InstanceConfig:
     engine: Literal["plain", "vllm"] = "plain"
     """plain: a step is planned when the one before has ended, as in the papers. vllm: with two
     defaults of vLLM V1, async scheduling and prefix caching of preempted requests, in plain Python
-    only. Prefixes shared between requests are not modelled."""
+    only. Of prefixes shared between requests only a trace's cached_tokens count."""
     kv_blocks: int | None = None
     """KV memory in blocks of 16 tokens; none: the free memory of the profile's GPU. 1000000000 is
     memory without a limit: what a limit costs. Raise max_num_seqs, too."""

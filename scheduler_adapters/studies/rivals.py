@@ -1,5 +1,6 @@
 """`rivals`: rules without learning beside learned orders, as `docs/results/rivals.md` plans it."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -26,33 +27,32 @@ from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.score_sources import synthetic_scores, with_lengths
 
 WORKLOADS: Final = {
-    "short answers": ("alpaca-vicuna7b/alpaca_vicuna7b_lengths.parquet", 0.631),
-    "reasoning": ("reasoning/PlanBench_lengths.parquet", 0.578),
-    "chats": ("azure-llm-2023/AzureLLMInferenceTrace_conv_first_half.csv", 0.5),
-    "agents": ("mooncake-fast25/synthetic_trace.parquet", 0.5),
+    "short answers": (
+        "alpaca-vicuna7b/alpaca_vicuna7b_lengths.parquet", "prompt", "vicuna_tokens_t0_7", 0.631
+    ),
+    "reasoning": (
+        "reasoning/PlanBench_lengths.parquet", "prompt", "api_completion_tokens", 0.578
+    ),
+    "chats": (
+        "azure-llm-2023/AzureLLMInferenceTrace_conv_first_half.csv",
+        "ContextTokens", "GeneratedTokens", 0.5,
+    ),
+    "agents": ("mooncake-fast25/synthetic_trace.parquet", "input_length", "output_length", 0.5),
+}  # fmt: skip
+"""File, columns of prompt and output, and tau_b of the ranker: measured for two, else assumed."""
+RULES: Final = (
+    "shortest-prompt", "residual-prompt", "uniboost", "uniboost, 10 s", "virtual-token-counter"
+)  # fmt: skip
+LEARNED: Final = ("pars", "uniboost-learned", "srpt", "virtual-token-counter+pars")
+_TRUE: Final = ("oracle", "srpt, true lengths")
+SYSTEMS: Final = ("fcfs", *RULES, *LEARNED, *_TRUE)
+"""Names of policies, with a variant behind a comma or a plus."""
+_SETTINGS: Final[Mapping[str, dict[str, Any]]] = {
+    "uniboost, 10 s": {"gamma_per_s": 0.1},
+    "pars": {"guard": "overtaking"},
+    "oracle": {"guard": "overtaking"},
+    "virtual-token-counter+pars": {"inside": "pars"},
 }
-"""Workload -> file, and tau_b of its ranker: measured for the first two, else assumed."""
-_COLUMNS: Final = {
-    "short answers": ("prompt", "vicuna_tokens_t0_7"),
-    "reasoning": ("prompt", "api_completion_tokens"),
-    "chats": ("ContextTokens", "GeneratedTokens"),
-    "agents": ("input_length", "output_length"),
-}
-RULES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
-    "shortest-prompt": ("shortest-prompt", {}),
-    "residual-prompt": ("residual-prompt", {}),
-    "uniboost": ("uniboost", {}),
-    "uniboost, 10 s": ("uniboost", {"gamma_per_s": 0.1}),
-    "virtual-token-counter": ("virtual-token-counter", {}),
-}
-LEARNED: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
-    "pars": ("pars", {"guard": "overtaking"}),
-    "uniboost-learned": ("uniboost-learned", {}),
-    "srpt": ("srpt", {}),
-    "virtual-token-counter+pars": ("virtual-token-counter", {"inside": "pars"}),
-}
-_TRUE: Final = {"oracle": LEARNED["pars"], "srpt, true lengths": LEARNED["srpt"]}
-SYSTEMS: Final = {"fcfs": ("fcfs", {}), **RULES, **LEARNED, **_TRUE}
 LOADS: Final = {"load 0.7": 0.7, "load 1": 1.0, "load 1.3": 1.3, "burst": np.inf}
 """Multiples of the requests per second that FCFS finishes of a burst."""
 _DETAILED: Final = "load 1.3"
@@ -132,8 +132,8 @@ def runs_of(workload: str, config: RivalsConfig) -> Iterator[dict[str, Any]]:
 
 def lengths_of(workload: str) -> pd.DataFrame:
     """Return columns prompt_tokens, output_tokens and cached_tokens of a workload's data."""
-    prompt, output = _COLUMNS[workload]
-    table = read_table(data_file(WORKLOADS[workload][0]))
+    file, prompt, output, _ = WORKLOADS[workload]
+    table = read_table(data_file(file))
     if workload == "reasoning":
         prompts = read_table(data_file("reasoning/PlanBench_prompts.parquet"))
         table = table[table["model"] == "o1-mini_chat"].merge(prompts, on="prompt_id")
@@ -167,7 +167,7 @@ def drawn(workload: str, table: pd.DataFrame, count: int, seed: int) -> Requests
     clients = random.integers(1 + _LIGHT_CLIENTS, size=count) * random.integers(2, size=count)
     columns: dict[str, Any] = {str(name): table[name].to_numpy()[rows] for name in table}
     requests = make_requests(**columns, client=clients)
-    lengths, tau_b = requests.output_tokens, WORKLOADS[workload][1]
+    lengths, (*_, tau_b) = requests.output_tokens, WORKLOADS[workload]
     return requests.with_scores(synthetic_scores(lengths, tau_b=tau_b, seed=seed))
 
 
@@ -179,8 +179,7 @@ def served_per_s(requests: Requests, instance: Instance) -> float:
 
 def figures_of(system: str, requests: Requests, instance: Instance) -> dict[str, Any]:
     """Run a system; return latencies in seconds, also of short and long answers and of clients."""
-    name, settings = SYSTEMS[system]
-    policy = load_policy(name, **settings)
+    policy = load_policy(re.split("[,+]", system)[0], **_SETTINGS.get(system, {}))
     if system in _TRUE:
         requests = requests.with_scores(requests.output_tokens)
     timeline = simulate(with_lengths(requests, policy), policy, instance, loop="compiled")

@@ -79,21 +79,15 @@ def request_views(requests: Requests, first_number: int = 0) -> Iterator[Request
         requests.client.tolist(),
         requests.quantiles.tolist(),
     )
-    if requests.cached_tokens.any():
-        views = map(_cached, views, requests.cached_tokens.tolist())
-    if requests.has_limits:
-        limits = zip(requests.min_tokens.tolist(), requests.max_tokens.tolist(), strict=True)
-        return map(_limited, views, limits)
-    return views
+    cached = requests.cached_tokens
+    if not (requests.has_limits or cached.any()):
+        return views
+    limits = zip(requests.min_tokens.tolist(), requests.max_tokens.tolist(), strict=True)
+    return map(_bounded, views, limits, cached.tolist())
 
 
-def _cached(view: RequestView, tokens: int) -> RequestView:
-    view.cached_tokens = tokens
-    return view
-
-
-def _limited(view: RequestView, limits: tuple[float, float]) -> RequestView:
-    view.limits = limits
+def _bounded(view: RequestView, limits: tuple[float, float], cached: int) -> RequestView:
+    view.limits, view.cached_tokens = limits, cached
     return view
 
 

@@ -50,7 +50,9 @@ def test_the_study_writes_a_table_a_figure_and_every_run(tmp_path, monkeypatch, 
         return pd.DataFrame(columns | {"cached_tokens": cached})
 
     monkeypatch.setattr(rivals, "lengths_of", invented)
-    monkeypatch.setattr(rivals, "WORKLOADS", {name: ("", 0.5) for name in ("chats", "agents")})
+    monkeypatch.setattr(
+        rivals, "WORKLOADS", {name: ("", "", "", 0.5) for name in ("chats", "agents")}
+    )
     size = ["--out", str(tmp_path), "--seeds", "2", "--num-requests", "60"]
     assert main(["rivals", *size]) == 0
     out = capsys.readouterr().out
