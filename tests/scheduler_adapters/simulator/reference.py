@@ -154,17 +154,15 @@ class _Shares:
         """Row -> prompt tokens found in a cache, known once the step of the admission is filled."""
         self.done: dict[tuple[str, ...], int] = Counter()
         """Service of finished requests, and what a name was lifted by."""
-        self.outputs: dict[tuple[str, ...], tuple[int, int]] = {}
-        """Client -> number of its finished requests and their tokens; old ones count by half."""
+        self.number: dict[tuple[str, ...], int] = Counter()
+        """Client -> its finished requests, and their tokens; old ones count by half."""
+        self.tokens: dict[tuple[str, ...], int] = Counter()
         self.newest: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     @staticmethod
     def names(live: "_Live") -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Its class, and its client."""
         return (live.view.user_class,), (live.view.user_class, live.view.client)
-
-    def outputs_of(self, live: "_Live") -> tuple[int, int]:
-        return self.outputs.get(self.names(live)[1], (0, 0))
 
     def scale_of(self, name: tuple[str, ...]) -> int:
         return self.scale.get(name[0], self.whole) if len(name) == 1 else 1
@@ -192,9 +190,10 @@ class _Shares:
             if one.is_waiting and row != live.row
             for name in self.names(one)
         }
-        client, (number, tokens) = self.names(live)[1], self.outputs_of(live)
-        if live.row not in self.live and number > 16:
-            self.outputs[client] = number // 2, tokens // 2
+        client = self.names(live)[1]
+        if live.row not in self.live and self.number[client] > 16:
+            self.number[client] //= 2
+            self.tokens[client] //= 2
         self.live[live.row] = live
         for name in self.names(live):
             beside = [each for each in waiting if each[:-1] == name[:-1]]
@@ -206,8 +205,8 @@ class _Shares:
                 self.done[name] += max(0, least - self.near(name) - self.served(name))
 
     def starts(self, live: "_Live") -> None:
-        (least, most), (number, tokens) = live.view.limits, self.outputs_of(live)
-        usual = tokens // max(1, number)
+        (least, most), client = live.view.limits, self.names(live)[1]
+        usual = self.tokens[client] // max(1, self.number[client])
         self.least[live.row] = int(max(min(max(usual, least), most), live.view.generated_tokens))
         for name in self.names(live):
             self.newest[name[:-1]] = name
@@ -216,8 +215,8 @@ class _Shares:
         self.least[live.row] = 0
         for name in self.names(live):
             self.done[name] += self.scale_of(name) * self.charge(live.row)
-        number, tokens = self.outputs_of(live)
-        self.outputs[self.names(live)[1]] = number + 1, tokens + live.view.generated_tokens
+        self.number[self.names(live)[1]] += 1
+        self.tokens[self.names(live)[1]] += live.view.generated_tokens
         del self.live[live.row], self.least[live.row]
 
     def next(self, waiting: list["_Live"]) -> "_Live":
