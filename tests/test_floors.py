@@ -190,9 +190,9 @@ def test_the_tests_mirror_the_rooms():
     assert not missing
 
 
-MAX_SOURCE_LINES = 41_500
-MAX_SOURCE_STATEMENTS = 22_700
-MAX_TEST_LINES = 42_000
+MAX_SOURCE_LINES = 42_500
+MAX_SOURCE_STATEMENTS = 23_200
+MAX_TEST_LINES = 43_300
 """A larger limit needs a reason in `docs/architecture.md`."""
 
 
