@@ -58,22 +58,10 @@ class BundleSettings:
     def __post_init__(self) -> None:
         for name in ("bundle", "target_model", "chat_template"):
             value = getattr(self, name)
-            is_right = isinstance(value, str) or (value is None and name != "bundle")
-            require(name, repr(value), is_right, "a text")
+            require(name, repr(value), isinstance(value or name, str), "a text")
         deadline_s = self.deadline_s
         is_right = type(deadline_s) in (int, float) and 0 < deadline_s < 60
         require("deadline_s", deadline_s, is_right, "seconds > 0 and below 60")
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> BundleSettings | None:
-        """Return the settings among an engine's settings; None if these name no bundle.
-
-        Raises ConfigError: a setting of the ranker without a bundle, or of a wrong form.
-        """
-        own = {name: settings[name] for name in OWN & settings.keys()}
-        if own and own.get("bundle") is None:
-            raise ConfigError(f"{sorted(own)} are settings of a ranker; name its bundle, too")
-        return cls(**own) if own else None
 
     def verify(self) -> ModelBundle:
         """Verify the bundle's files and what is needed to run it, without loading it.

@@ -41,9 +41,13 @@ def configured_policy(additional_config: Any, name: str | None = None) -> Policy
 def configured_bundle(additional_config: Any) -> BundleSettings | None:
     """Return the settings of a ranker in the engine; None without a bundle.
 
-    Raises ConfigError: one of them is of a wrong form.
+    Raises ConfigError: one of them is of a wrong form, or stands without a bundle.
     """
-    return BundleSettings.of(_settings(additional_config))
+    settings = _settings(additional_config)
+    own = {name: settings[name] for name in OWN & settings.keys()}
+    is_right = not own or own.get("bundle") is not None
+    require("bundle", repr(own.get("bundle")), is_right, "a bundle's folder")
+    return BundleSettings(**own) if own else None
 
 
 def configured_think_end(additional_config: Any) -> tuple[int, ...]:

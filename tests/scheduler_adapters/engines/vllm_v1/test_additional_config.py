@@ -27,6 +27,8 @@ def test_the_settings_name_the_policy_and_what_it_takes() -> None:
     assert configured_policy(ranked).name == "fcfs"
     assert configured_bundle(ranked) == BundleSettings(bundle="b", deadline_s=2)
     assert configured_bundle(thinking) is None
+    with pytest.raises(ConfigError, match="bundle is None; use a bundle's folder"):
+        configured_bundle({"lengthwise": {"deadline_s": 2}})
     with pytest.raises(ConfigError, match="names policy 'pars', --scheduler-cls 'fcfs'"):
         configured_policy(config, "fcfs")
 
