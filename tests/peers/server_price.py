@@ -41,7 +41,7 @@ OPTIONS = [
     *("--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32", "--enforce-eager"),
     *("--max-model-len=2048", "--max-num-seqs=16", f"--kv-cache-memory-bytes={64 << 20}"),
 ]
-REQUESTS, OPEN, TOKENS = 32, 16, 16
+REQUESTS, OPEN = 32, 16
 
 
 @contextmanager
@@ -70,18 +70,19 @@ def cpu_s(server: psutil.Process) -> np.ndarray[Any, Any]:
     return np.array([*spent.values()]) / 1e9
 
 
-async def burst(port: int, seed: int) -> None:
+async def burst(port: int, seed: int, *, words: int, tokens: int) -> None:
     import aiohttp
 
     dice, places = random.Random(seed), asyncio.Semaphore(OPEN)
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
 
         async def one(number: int) -> None:
-            words = " ".join(f"w{dice.randrange(40)}" for _ in range(dice.randrange(20, 400)))
-            body = {"model": "tiny", "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0}
-            path, body = "/v1/completions", body | {"prompt": words, "stream": number % 2 == 0}
+            count = dice.randrange(words // 20, words)
+            text = " ".join(f"w{dice.randrange(40)}" for _ in range(count))
+            body = {"model": "tiny", "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+            path, body = "/v1/completions", body | {"prompt": text, "stream": number % 2 == 0}
             if number % 3 == 0:
-                path, messages = "/v1/chat/completions", [{"role": "user", "content": words}]
+                path, messages = "/v1/chat/completions", [{"role": "user", "content": text}]
                 body = {**body, "messages": messages}
                 del body["prompt"]
             async with places, session.post(path, json=body) as answer:
@@ -119,7 +120,10 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--policy", default="pars")
     parser.add_argument("--bundle", default=None)
+    parser.add_argument("--words", type=int, default=400, help="of the longest prompt")
+    parser.add_argument("--tokens", type=int, default=16, help="of each answer")
     options = parser.parse_args()
+    load = {"words": options.words, "tokens": options.tokens}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         model = str(make_tiny_model(Path(folder) / "model"))
         write_tokenizer(Path(model))
@@ -134,13 +138,13 @@ def main() -> None:
             for command, port in zip((plain, ours), ports, strict=True)
         ]
         for port in ports:
-            asyncio.run(burst(port, 0))
+            asyncio.run(burst(port, 0, **load))
         dice, spent = random.Random(0), np.zeros((options.pairs, 2, len(PARTS)))
         took_s, ttft_s = np.zeros((options.pairs, 2)), []
         for pair in range(options.pairs):
             for side in dice.sample((0, 1), 2):
                 before, began_s = cpu_s(servers[side]), time.perf_counter()
-                asyncio.run(burst(ports[side], pair + 1))
+                asyncio.run(burst(ports[side], pair + 1, **load))
                 took_s[pair, side] = time.perf_counter() - began_s
                 spent[pair, side] = cpu_s(servers[side]) - before
             ttft_s.append(asyncio.run(lone_ttft_s(ports, pair + 1)))
