@@ -92,7 +92,7 @@ async def burst(port: int, seed: int, *, words: int, tokens: int) -> None:
         await asyncio.gather(*map(one, range(REQUESTS)))
 
 
-LONE = 5
+LONE = 12
 """Streams of each server per pair, one by one."""
 
 

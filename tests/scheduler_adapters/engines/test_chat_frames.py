@@ -117,19 +117,15 @@ def test_a_frame_with_the_date_is_learnt_again_the_next_day(monkeypatch):
     assert frames.text_of(ids_of(tokenizer, TURNS[2:])) == PROMPT
 
 
-def test_of_a_long_prompt_both_ends_are_decoded(monkeypatch):
-    monkeypatch.setattr(chat_frames, "_MOST_IDS", 40)
+def test_of_a_long_prompt_both_ends_are_decoded_and_a_long_text_is_cut(monkeypatch):
     tokenizer = byte_tokenizer(CHATML)
+    messages = [{"role": "user", "content": "word " * MAX_CHARACTERS + "z"}]
+    found = ChatFrames(tokenizer).text_of(ids_of(tokenizer, messages))
+    assert isinstance(found, CutText)
+    assert MAX_CHARACTERS - 99 < len(found) <= MAX_CHARACTERS + 1
+    monkeypatch.setattr(chat_frames, "_MOST_IDS", 40)
     ids = tokenizer.encode("a " * 100 + "z", add_special_tokens=False)
     found = ChatFrames(tokenizer).text_of(ids)
     assert isinstance(found, CutText)
     assert len(found) < 90
     assert found.endswith("a z")
-
-
-def test_a_long_text_is_cut_as_that_of_a_body():
-    tokenizer = byte_tokenizer(CHATML)
-    messages = [{"role": "user", "content": "word " * MAX_CHARACTERS}]
-    found = ChatFrames(tokenizer).text_of(ids_of(tokenizer, messages)[: 2 * MAX_CHARACTERS])
-    assert isinstance(found, CutText)
-    assert len(found) <= MAX_CHARACTERS + 1

@@ -101,15 +101,6 @@ def test_a_prompt_that_cannot_be_decoded_is_unranked_and_counted(llm, watched):
     assert (counts.unscored, counts.late, counts.undecodable) == (2, 1, 1)
 
 
-def test_a_request_with_a_score_of_its_own_is_not_scored_again(llm, watched):
-    params = few()
-    params.extra_args = {"lengthwise_score": 7.0}
-    llm.generate(PROMPT, params, use_tqdm=False)
-    counts = watched[0].annotation_counts
-    assert (counts.scored, counts.unscored, counts.late) == (1, 0, 0)
-    assert [view.score for view in watched[1]] == [7.0]
-
-
 def test_a_broken_bundle_is_refused_before_the_model_loads(llm, tiny_bundle, tmp_path):
     from vllm import EngineArgs
 
