@@ -37,6 +37,7 @@ GROUPS = {
         "fast tests of scheduler_adapters": (_FIRST,),
         "other fast tests": (f"--ignore={_FIRST}",),
     },
+    "ray": {"tests of Ray": ("-m", "ray", "tests/scheduler_adapters/routers")},
     "data": {"tests of measured data": ("-m", "data")},
 }
 
@@ -118,7 +119,7 @@ def main() -> int:
     settings = parser.parse_args()
     processes = Processes(settings.jobs)
     os.chdir(ROOT)
-    for group in [settings.only] if settings.only else ["slow", "fast"]:
+    for group in [settings.only] if settings.only else ["slow", "ray", "fast"]:
         for name, arguments in GROUPS.get(group, {}).items():
             processes.start(name, arguments, forked=False)
     if settings.only in (None, "vllm"):

@@ -13,12 +13,10 @@ from scheduler_adapters.routers.routing import Routing
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingBenchConfig:
-    """Placement and numbers of replicas."""
+    """Placement and length of the measurement."""
 
     placement: str = "pascal"
     """Name or import path of the placement."""
-    replicas: tuple[int, ...] = (3, 8, 32, 128)
-    """Numbers of replicas."""
     decisions: int = 5000
     """Decisions measured for each number."""
 
@@ -29,7 +27,7 @@ def run(config: RoutingBenchConfig) -> None:
     Example:
       python -m scheduler_adapters bench-routing
     """
-    for number in config.replicas:
+    for number in (3, 8, 32, 128):
         print(f"{number:>5} replicas {decision_us(config, number):8.1f} us")
 
 

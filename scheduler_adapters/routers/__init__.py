@@ -1,5 +1,5 @@
-"""Placements on many real engines: requests in legs, decisions on reports of replicas.
+"""Placements on many real engines: Ray Serve's router, and a gateway that serves requests in legs.
 
-In: requests, reports of replicas. Out: a replica for each leg. Start with `legs.py`, then
-`routing.py`. Names no engine.
+In: requests of OpenAI clients, reports of replicas. Out: a replica for each leg, streamed tokens.
+Start with `legs.py`, then `routing.py`, then `phase_gateway.py`.
 """

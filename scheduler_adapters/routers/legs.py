@@ -19,7 +19,6 @@ class Routed(NamedTuple):
 
     router: str
     number: int
-    """Number of the leg among those of this router."""
     replica: str
     decided_by: str
     """"placement", or the reason of the fallback to queue lengths."""

@@ -25,9 +25,7 @@ class _RunningLeg:
 class ReplicaLoad:
     """Counts of `InstanceView` for one replica; its KV is that of the contexts of started legs.
 
-    Args:
-        total_blocks, block_tokens: KV memory of the engine.
-        watch: limits of the placement by which legs are counted.
+    `watch`: limits of the placement by which legs are counted.
     """
 
     def __init__(

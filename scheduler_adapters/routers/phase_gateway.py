@@ -1,0 +1,217 @@
+"""The gateway: an OpenAI-compatible endpoint that serves requests in legs on many replicas.
+
+    serve.run(build_gateway(engines, GatewayConfig(model="MODEL", think_end=151668)))
+
+`engines` is a bound deployment of a `RayReplica`.
+"""
+
+import json
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+import ray
+from ray import serve
+from ray.exceptions import RayTaskError
+from ray.serve.config import RequestRouterConfig
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from lengthwise.tables import prompt_text
+from scheduler_adapters.placement import overrides
+from scheduler_adapters.routers import openai_bodies as openai
+from scheduler_adapters.routers.leg_streams import LegLimits, LegStreams, Unavailable
+from scheduler_adapters.routers.legs import Generation, Leg
+from scheduler_adapters.routers.prompt_scores import RoutingScores
+from scheduler_adapters.routers.routing import RoutingConfig
+from scheduler_adapters.routers.text_stream import StopStrings, TransformersCodec
+
+log = logging.getLogger(__name__)
+
+_CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayConfig(RoutingConfig, LegLimits):
+    """Settings of the gateway and of its router."""
+
+    model: str
+    """Name of the model for clients, and for the codec."""
+    think_end: int | None = None
+    """Token that ends the reasoning phase; None: the model does not reason."""
+    max_context_tokens: int = 4096
+    """Most tokens of prompt and output."""
+    scorer: str | None = None
+    """service:HOST:PORT or bundle:PATH; None: requests are routed without a score."""
+    scorer_deadline_s: float = 0.05
+    """Longest wait for a score."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.load()  # refused here, not with the first request
+
+
+class PhaseGateway:
+    """Ingress of the application; `make_codec` is called with the name of the model."""
+
+    def __init__(self, engines: Any, config: GatewayConfig, make_codec: Callable[[str], Any]):
+        self.config, self.codec = config, make_codec(config.model)
+        self.scores = RoutingScores(config.scorer, config.scorer_deadline_s)
+        moves = overrides(config.load(), "at_phase_change")
+        handle = engines.options(method_name="generate", stream=True)
+        self.streams = LegStreams(handle, config, moves=moves)
+        self.actor = ray.get_runtime_context().get_actor_name() or ""
+        self.counts: Counter[str] = Counter()
+        """Requests by outcome."""
+
+    async def __call__(self, request: Request) -> Response:
+        """Serve one HTTP request."""
+        path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+        if path == "/v1/models":
+            return JSONResponse({"object": "list", "data": [{"id": self.config.model}]})
+        if path == "/lengthwise/routing":
+            streams, scores = self.streams.counts, self.scores.counts
+            return JSONResponse({"requests": self.counts, "legs": streams, "scores": scores})
+        if path not in (_CHAT, "/v1/completions") or request.method != "POST":
+            return JSONResponse(openai.error_body(404, f"no endpoint {path!r}"), 404)
+        try:
+            content = json.loads(await request.body())
+        except (ValueError, RecursionError):
+            content = None
+        return await self.answer(content, is_chat=path == _CHAT)
+
+    async def answer(self, content: Any, *, is_chat: bool) -> Response:
+        """Return the answer to a body: JSON, or a stream of server-sent events."""
+        try:
+            given = openai.read_body(content, is_chat=is_chat, model=self.config.model)
+            generation = await self._generation(given, is_chat=is_chat)
+        except openai.BadRequest as error:
+            self.counts["refused"] += 1
+            return JSONResponse(openai.error_body(400, str(error), error.param), 400)
+        writer = openai.Writer(given, is_chat, generation, self.config.model)
+        pieces = self._pieces(generation, StopStrings(given["stop"]), is_chat=is_chat)
+        try:
+            # The first tokens are awaited, so that a failure until then has a status of its own.
+            first = await anext(pieces)
+            if given.get("stream"):
+                events = self._events(first, pieces, writer)
+                return StreamingResponse(events, media_type="text/event-stream")
+            parts = [first, *[piece async for piece in pieces]]
+        except (Unavailable, RayTaskError) as error:
+            return JSONResponse(*self._failure(error))
+        self.counts["finished"] += 1
+        return JSONResponse(writer.whole(parts))
+
+    async def _generation(self, given: dict[str, Any], *, is_chat: bool) -> Generation:
+        """Return the request with its tokens and its score."""
+        arrival_s, config = time.monotonic(), self.config
+        text = prompt_text.of_chat(given) if is_chat else given["prompt"]
+        if is_chat:
+            ids = self.codec.encode_chat(given["messages"], **given.get("chat_template_kwargs", {}))
+        else:
+            ids = self.codec.encode(text) if isinstance(text, str) else text
+        room = config.max_context_tokens - len(ids)
+        if not ids or room < 1:
+            right = f"1 to {config.max_context_tokens - 1} tokens"
+            raise openai.BadRequest("prompt", f"prompt of {len(ids)} tokens; use {right}")
+        found = await self.scores.of(text)
+        ends = () if given.get("ignore_eos") else self.codec.stop_token_ids
+        # A template with thinking switched off ends with the end of an empty thought.
+        thinks = config.think_end is not None and config.think_end not in ids[-4:]
+        return Generation(
+            Leg(
+                request_id=secrets.token_hex(12),
+                token_ids=tuple(ids),
+                prompt_tokens=len(ids),
+                is_thinking=thinks,
+                max_tokens=min(given["max_tokens"] or room, room),
+                sampling={name: given[name] for name in openai.SAMPLING if name in given},
+                stop_token_ids=(*ends, *given.get("stop_token_ids", ())),
+                think_end=config.think_end,
+                arrival_s=arrival_s,
+                score=found and found[0],
+                quantiles=found[1] if found else (),
+                gateway=self.actor,
+            )
+        )
+
+    async def _pieces(
+        self, generation: Generation, stops: StopStrings, *, is_chat: bool
+    ) -> AsyncIterator[openai.Piece]:
+        """Yield the texts of the output, each with whether it is reasoning."""
+        decode = self.codec.decoder()
+        think_end = generation.first.think_end
+        async with aclosing(cast(Any, self.streams.serve(generation))) as counts:
+            async for num_new in counts:
+                done = generation.generated_tokens
+                for number in range(done - num_new, done):
+                    token = generation.token_ids[generation.first.prompt_tokens + number]
+                    is_reasoning = number < generation.thinking_tokens
+                    text = decode(token)
+                    if is_chat and is_reasoning and token == think_end:
+                        yield stops.flush(), True
+                        continue
+                    yield stops.step(text), is_reasoning and is_chat
+                    if stops.has_stopped:
+                        generation.cut(number + 1)
+                        return
+        yield stops.flush(), generation.is_thinking and is_chat
+
+    async def _events(
+        self, first: openai.Piece, pieces: AsyncIterator[openai.Piece], writer: openai.Writer
+    ) -> AsyncIterator[str]:
+        """Yield a stream of server-sent events; a failure is its last event."""
+        try:
+            async with aclosing(cast(Any, pieces)):
+                yield _event(writer.chunk(first))
+                async for piece in pieces:
+                    if piece[0]:
+                        yield _event(writer.chunk(piece))
+        except (Unavailable, RayTaskError) as error:
+            yield _event(self._failure(error)[0])
+            return
+        self.counts["finished"] += 1
+        for chunk in writer.end():
+            yield _event(chunk)
+        yield "data: [DONE]\n\n"
+
+    def _failure(self, error: Exception) -> tuple[dict[str, Any], int]:
+        self.counts["failed"] += 1
+        if isinstance(error, Unavailable):
+            return openai.error_body(503, f"{error}; try again later"), 503
+        cause = getattr(error, "cause", None) or error
+        log.error("engine failed: %s", cause)
+        return openai.error_body(500, f"the engine failed: {type(cause).__name__}: {cause}"), 500
+
+
+def _event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content)}\n\n"
+
+
+def build_gateway(
+    engines: Any, config: GatewayConfig, make_codec: Any = TransformersCodec, **options: Any
+) -> Any:
+    """Return the application for `serve.run`; `options` are those of the gateway's deployment."""
+    options = {"max_ongoing_requests": 1000, "ray_actor_options": {"num_cpus": 0}} | options
+    return serve.deployment(PhaseGateway).options(**options).bind(engines, config, make_codec)
+
+
+def engine_options(config: RoutingConfig, *, report_s: float = 0.2) -> dict[str, Any]:
+    """Return the options of the engines' deployment that set our router.
+
+    `report_s`: time between two reports of a replica.
+    """
+    router = RequestRouterConfig(
+        request_router_class="scheduler_adapters.routers.ray_router:PlacementRouter",
+        request_router_kwargs={
+            one.name: getattr(config, one.name) for one in fields(RoutingConfig)
+        },
+        request_routing_stats_period_s=report_s,
+        request_routing_stats_timeout_s=max(1.0, report_s),
+    )
+    return {"max_ongoing_requests": 1000, "request_router_config": router}

@@ -1,0 +1,53 @@
+"""A replica that serves legs and publishes its load: the base class of engines on Ray Serve."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any, cast
+
+import ray
+from ray import serve
+
+from scheduler_adapters.routers.legs import Emitted, Finish, Leg
+from scheduler_adapters.routers.replica_load import ReplicaLoad
+
+
+class RayReplica(ABC):
+    """Streams the tokens of an engine, counts them, and ends the work of gateways that have died.
+
+    Ray itself lets a replica continue after the death of its caller.
+    """
+
+    def __init__(self, load: ReplicaLoad) -> None:
+        self.load = load
+        self.name = serve.get_replica_context().replica_id.unique_id
+        self._dead: set[str] = set()
+
+    @abstractmethod
+    def tokens(self, leg: Leg) -> AsyncIterator[tuple[Sequence[int], Finish | None]]:
+        """Yield the tokens of a leg; the last ones with the reason of the end."""
+
+    async def generate(self, leg: Leg) -> AsyncIterator[str | Emitted]:
+        """Yield the name of the replica, then the tokens of a leg."""
+        number, position = self.load.begin(leg), len(leg.token_ids)
+        try:
+            yield self.name
+            async with aclosing(cast(Any, self.tokens(leg))) as stream:
+                async for token_ids, finish in stream:
+                    if leg.gateway in self._dead:
+                        return
+                    self.load.emitted(number, token_ids)
+                    yield Emitted(position, token_ids, finish)
+                    position += len(token_ids)
+        finally:
+            self.load.end(number)
+
+    async def record_routing_stats(self) -> dict[str, Any]:
+        """Return the report for routers; called by Ray at regular times."""
+        for gateway in {one.leg.gateway for one in self.load.legs.values()} - self._dead - {""}:
+            try:
+                await asyncio.to_thread(ray.get_actor, gateway, "serve")
+            except ValueError:  # no living actor has this name
+                self._dead.add(gateway)
+        return self.load.report()

@@ -1,0 +1,238 @@
+"""The gateway over three Ray nodes with fake engines: moves, and faults without a lost token."""
+
+import json
+import os
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.scheduler_adapters.routers import fake_engines
+from tests.scheduler_adapters.routers.fake_engines import BOARD, THINK_END, expected, prompt
+
+ray = pytest.importorskip("ray")
+serve = pytest.importorskip("ray.serve")
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
+ON_HEAD = {"num_cpus": 0, "resources": {"head": 0.01}}
+NONE = {"min_replicas": 0, "initial_replicas": 0, "max_replicas": 1, "upscale_delay_s": 1e6}
+
+
+class ThreeNodes:
+    """A head and two nodes on loopback, one fake engine on each, and gateways on the head."""
+
+    def __init__(self):
+        from ray.cluster_utils import Cluster
+        from ray.serve.config import HTTPOptions
+
+        small = {"num_cpus": 1, "object_store_memory": 80 << 20}
+        head = small | {"include_dashboard": False, "resources": {"head": 1}}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes = [self.cluster.add_node(**small) for _ in range(2)]
+        ray.init(address=self.cluster.address, namespace="tests", log_to_driver=False)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        serve.start(http_options=HTTPOptions(host="127.0.0.1", port=self.port, location="HeadOnly"))
+        board = ray.remote(fake_engines.Board).options(name=BOARD, **ON_HEAD, max_concurrency=1000)
+        self.actor, self.clients = board.remote(), ThreadPoolExecutor(60)
+        self.gone = set()
+        """Replicas that were killed."""
+
+    def run(self, name, engines=None, number=None, **settings):
+        """Start a gateway, with bookings of its own, and engines unless they are given."""
+        from scheduler_adapters.routers import phase_gateway as gateway
+
+        settings |= {"model": "m", "think_end": THINK_END, "max_context_tokens": 10**9}
+        made = gateway.GatewayConfig(max_stale_s=1.0, **settings)
+        options = gateway.engine_options(made, report_s=0.1) | (number or {"num_replicas": 3})
+        options |= {"health_check_period_s": 1, "graceful_shutdown_timeout_s": 1}
+        if engines is None:
+            engines = serve.deployment(fake_engines.fake_engine()).options(**options).bind()
+        codec = fake_engines.Codec
+        app = gateway.build_gateway(engines, made, codec, ray_actor_options=ON_HEAD)
+        serve.run(app, name=name, route_prefix=f"/{name}")
+
+    def board(self, method, *arguments):
+        return ray.get(getattr(self.actor, method).remote(*arguments), timeout=60)
+
+    def until(self, holds):
+        """Return the board's state once it is as wished."""
+        end_s = time.monotonic() + 60
+        while not holds(state := self.board("state")):
+            assert time.monotonic() < end_s, state
+        return state
+
+    def replicas(self):
+        places = self.until(lambda state: len(state["places"].keys() - self.gone) >= 3)["places"]
+        return sorted(places.keys() - self.gone)
+
+    def post(self, prompt_ids, app="app", **more):
+        url = f"http://127.0.0.1:{self.port}/{app}/v1/completions"
+        body = {"prompt": " ".join(map(str, prompt_ids))} | more
+        return httpx.post(url, json=body, timeout=60)
+
+    def stream(self, prompt_ids, app="app"):
+        """Return the tokens and the finish reason of a streamed request."""
+        answer = self.post(prompt_ids, app, stream=True)
+        events = [json.loads(line[6:]) for line in answer.text.split("\n") if "{" in line]
+        choices = [event["choices"][0] for event in events]
+        tokens = [int(token) for one in choices for token in one["text"].split()]
+        return tokens, choices[-1]["finish_reason"]
+
+    def begin(self, key, number=6, app="app", **more):
+        """Begin streams that will be held; return prompts and futures, and places by key."""
+        settings = {"total": 40, "hold_at": 5} | more
+        sent = [prompt(key + one, **settings) for one in range(number)]
+        streams = {one[4]: self.clients.submit(self.stream, one, app) for one in sent}
+        held = self.until(lambda state: streams.keys() <= state["held"].keys())["held"]
+        return [(one, streams[one[4]]) for one in sent], {one: held[one] for one in streams}
+
+    def finish(self, begun):
+        """Release requests; return their legs after the first, as (key, replica, kind, decider)."""
+        keys = {one[4] for one, _ in begun}
+        self.board("release", list(keys))
+        for one, stream in begun:
+            assert stream.result(60) == (expected(one), "stop")
+        return [
+            leg for leg in self.board("state")["legs"] if leg[0] in keys and leg[2] != "arrival"
+        ]
+
+    def until_placed(self, key, wished, **more):
+        """Send requests until the last leg of one is as wished: the router has the reports."""
+        while True:
+            self.stream(prompt(key, **{"total": 2} | more))
+            *_, last = [leg for leg in self.board("state")["legs"] if leg[0] == key]
+            if wished(*last[1:]):
+                return
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    # Ray replaces 127.0.0.1 by the address of a card unless it believes in this variable.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
+        made = ThreeNodes()
+        try:
+            made.run("app")
+            yield made
+        finally:
+            serve.shutdown()
+            ray.shutdown()
+            made.cluster.shutdown()
+            made.clients.shutdown(wait=False)
+
+
+def test_tokens_and_usage_are_those_of_one_engine(nodes):
+    tokens = expected(one := prompt(1, thinking=10, total=20))
+    assert nodes.stream(one) == (tokens, "stop")
+    answer = nodes.post(one, max_tokens=12).json()
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 10}
+    answer = nodes.post(one, stop=f"{tokens[3]} ").json()
+    assert answer["choices"][0]["text"].split() == list(map(str, tokens[:3]))
+    assert answer["usage"]["completion_tokens"] == 4
+    assert nodes.post(one, n=2).status_code == 400
+
+
+def test_new_requests_avoid_memory_and_late_readers_and_answers_avoid_thoughts(nodes):
+    *others, target = nodes.replicas()
+    calm = {"paced_for_s": 1e6}
+    full = {name: calm | {"used_blocks": 900} for name in others}
+    # Of equals the first is chosen: the last one only once the router has the others' reports.
+    nodes.board("set_reports", full | {target: calm})
+    nodes.until_placed(100, lambda replica, *_: replica == target)
+    nodes.board("set_reports", full | {target: {"paced_for_s": -1.0}})
+    nodes.until_placed(101, lambda replica, *_: replica != target)
+    fuller = calm | {"used_blocks": 950, "total_blocks": 10_000, "num_thinking": 50}
+    nodes.board("set_reports", full | {target: fuller})
+    begun, held = nodes.begin(110, thinking=10)
+    assert target not in held.values()
+    thinks = {name: report | {"num_thinking": 90} for name, report in full.items()}
+    nodes.board("set_reports", thinks | {target: fuller})
+    nodes.until_placed(102, lambda replica, *_: replica == target, thinking=2, total=4)
+    legs = nodes.finish(begun)
+    assert [leg[1:3] for leg in legs] == [(target, "phase_change")] * len(begun)
+    nodes.board("set_reports", {})
+
+
+def test_without_reports_the_shortest_queue_decides(nodes):
+    nodes.board("set_reports", dict.fromkeys(nodes.replicas()))
+    nodes.until_placed(600, lambda replica, kind, decided_by: decided_by == "no_fresh_report")
+    begun, held = nodes.begin(610)
+    assert set(held.values()) == set(nodes.replicas())
+    nodes.finish(begun)
+    nodes.board("set_reports", {})
+    nodes.until_placed(700, lambda replica, kind, decided_by: decided_by == "placement")
+
+
+def test_two_gateways_share_a_burst_and_serve_without_a_scoring_service(nodes):
+    engines = serve.get_deployment_handle("FakeEngine", "app")
+    nodes.run("second", engines, stall_s=2.0, scorer="service:127.0.0.1:1")
+    # A request has one block before and after it has started.
+    settings = {"length": 15, "hold_at": 1}
+    first = nodes.clients.submit(nodes.begin, 800, 15, **settings)
+    second, there = nodes.begin(820, 15, "second", **settings)
+    begun, here = first.result(60)
+    places = [*here.values(), *there.values()]
+    assert max(map(places.count, places)) <= 12
+    nodes.finish(begun + second)
+    report = httpx.get(f"http://127.0.0.1:{nodes.port}/second/lengthwise/routing").json()
+    assert "scored" not in report["scores"]
+    assert sum(report["scores"].values()) == report["requests"]["finished"] == 15
+
+
+@pytest.mark.parametrize(("key", "how"), [(900, signal.SIGSTOP), (950, signal.SIGKILL)])
+def test_a_replica_that_hangs_or_dies_in_the_stream_loses_and_doubles_no_token(nodes, key, how):
+    begun, held = nodes.begin(key, app="second")
+    pid = nodes.board("state")["places"][held[key]][0]
+    os.kill(pid, how)
+    try:
+        legs = nodes.finish(begun)
+    finally:
+        if how == signal.SIGSTOP:
+            os.kill(pid, signal.SIGCONT)
+    assert [leg[2] for leg in legs] == ["resumed"] * list(held.values()).count(held[key])
+    assert held[key] not in {leg[1] for leg in legs}
+    nodes.gone |= {held[key]} if how == signal.SIGKILL else set()
+
+
+def test_a_killed_controller_disturbs_no_stream(nodes):
+    begun, _ = nodes.begin(1000)
+    ray.kill(ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve"), no_restart=False)
+    nodes.finish(begun)
+    assert nodes.stream(prompt(1100))[1] == "stop"
+
+
+def test_a_killed_gateway_is_an_error_for_its_clients_and_ends_their_work(nodes):
+    begun, held = nodes.begin(1200, total=10**9)
+    named = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
+    gateway = next(name for name in named if name.startswith("SERVE_REPLICA::app#PhaseGateway"))
+    ray.kill(ray.get_actor(gateway, namespace="serve"))
+    for _, stream in begun:
+        assert stream.exception(60) is not None
+    nodes.board("release", list(held))
+    nodes.until(lambda state: not any(state["running"][name] for name in nodes.replicas()))
+    while nodes.post(prompt(1300)).status_code != 200:
+        pass
+    assert nodes.stream(prompt(1300))[1] == "stop"
+
+
+def test_a_removed_node_loses_and_doubles_no_token(nodes):
+    begun, held = nodes.begin(1400, 9)
+    places = {name: nodes.board("state")["places"][name][1] for name in held.values()}
+    node = next(node for node in nodes.nodes if node.node_id in places.values())
+    nodes.cluster.remove_node(node, allow_graceful=False)
+    lost = [name for name in held.values() if places[name] == node.node_id]
+    assert [leg[2] for leg in nodes.finish(begun)] == ["resumed"] * len(lost)
+
+
+def test_without_replicas_the_client_gets_an_answer_at_the_deadline(nodes):
+    nodes.run("empty", number={"autoscaling_config": NONE}, accept_s=0.5)
+    answer = nodes.post(prompt(1500), app="empty")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (503, "service_unavailable")

@@ -1,0 +1,30 @@
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from scheduler_adapters.routers.replica_load import ReplicaLoad
+from tests.scheduler_adapters.routers.test_legs import leg
+
+ray = pytest.importorskip("ray")
+ray_replica = pytest.importorskip("scheduler_adapters.routers.ray_replica")
+pytestmark = pytest.mark.ray
+
+
+class Endless(ray_replica.RayReplica):
+    async def tokens(self, leg):
+        while True:
+            await self.record_routing_stats()
+            yield [7], None
+
+
+def test_the_work_of_a_dead_gateway_ends_with_its_next_token(monkeypatch):
+    async def run():
+        return [
+            one async for one in Endless(ReplicaLoad(total_blocks=9)).generate(leg(gateway="g"))
+        ]
+
+    context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="x"))
+    monkeypatch.setattr(ray.serve, "get_replica_context", lambda: context)
+    monkeypatch.setattr(ray, "get_actor", lambda name, namespace: int(name))
+    assert asyncio.run(run()) == ["x"]
