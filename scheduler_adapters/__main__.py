@@ -39,6 +39,7 @@ COMMANDS: Final = {
         "prefill latency of a model on this machine, by prompt length and batch",
     ),
     "serve-vllm": ("serve_vllm:main", "vLLM's OpenAI server with one of our schedulers and scores"),
+    "serve-picker": ("serving.serve_picker:run", "an engine for each request of an Envoy gateway"),
 }
 PROGRAM: Final = Program(
     module="scheduler_adapters",
@@ -50,7 +51,7 @@ compare --policies '[fcfs, pars, slai]' --rates-per-s '[8, 12, 16]'
 capacity --policies '[fcfs, pars]' --slo '{"ttft_s.p90": 1}'""",
     commands=COMMANDS,
     extra="simulate",
-    extras=dict.fromkeys(("serve-vllm", "play", "bench-engine"), "vllm"),
+    extras=dict.fromkeys(("serve-vllm", "play", "bench-engine"), "vllm") | {"serve-picker": "epp"},
     names={"bench": "bench-simulator", "serve-vllm": "vllm"},
 )
 main: Final = PROGRAM.run

@@ -1,0 +1,1 @@
+"""Commands that place requests on many engines; one file per command."""
