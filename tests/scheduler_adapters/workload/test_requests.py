@@ -29,6 +29,7 @@ def test_an_arrival_that_cannot_be_is_refused(bad):
         ({"prompt_tokens": [], "output_tokens": []}, "no requests"),
         ({"prompt_tokens": ["many", 1]}, "prompt_tokens holds no numbers"),
         ({"reasoning_tokens": [5, 0]}, "reasoning_tokens is 5"),
+        ({"cached_tokens": [0, 2]}, "cached_tokens is 2; it must be no more than prompt_tokens"),
     ],
 )
 def test_columns_that_cannot_be_are_refused(columns, message):

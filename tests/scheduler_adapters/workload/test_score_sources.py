@@ -1,4 +1,4 @@
-"""Scores: a tau-b that was asked for, and no failure that stops a request."""
+"""Scores: a requested tau-b, quantiles of the length, and no failure that stops a request."""
 
 import json
 import logging
@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from lengthwise.bundle import TOKENIZER, sha256_of
 from lengthwise.errors import BundleError, ConfigError, DataError, ScoringError
+from scheduler_adapters.policy import load_policy
 from scheduler_adapters.workload.mixes import draw_lengths
 from scheduler_adapters.workload.requests import make_requests
 from scheduler_adapters.workload.score_sources import (
@@ -19,6 +20,7 @@ from scheduler_adapters.workload.score_sources import (
     achieved_tau_b,
     open_prompt_scorer,
     synthetic_scores,
+    with_lengths,
 )
 from scheduler_adapters.workload.traces import read_trace
 
@@ -140,3 +142,20 @@ def test_a_scheduler_that_asks_a_service_loads_no_pandas():
         "import sys, scheduler_adapters.workload.score_sources; sys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_quantiles_of_the_length_cover_it_and_are_for_known_scores_and_policies_that_read_them():
+    requests = requests_of(2000).with_scores(0.0)
+    scores = synthetic_scores(requests.output_tokens, tau_b=0.6)
+    requests = requests.with_scores(np.where(np.arange(2000) % 10 == 0, np.nan, scores))
+    requests.score_delay_s[1] = 0.5
+    assert not any(with_lengths(requests, load_policy("pars")).quantiles)
+    srpt = load_policy("srpt")
+    found = with_lengths(requests, srpt).quantiles
+    assert [bool(one) for one in found[:12]] == [False, False, *[True] * 8, False, True]
+    known = [row for row in range(2000) if found[row]]
+    medians = np.array([dict(found[row])[0.5] for row in known])
+    assert np.mean(requests.output_tokens[known] <= medians) == pytest.approx(0.5, abs=0.03)
+    assert achieved_tau_b(medians, requests.output_tokens[known]) > 0.55
+    true = with_lengths(requests.with_scores(requests.output_tokens), srpt)
+    assert {tokens for _, tokens in true.quantiles[5]} == {true.output_tokens[5]}
