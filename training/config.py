@@ -90,6 +90,10 @@ class SplitConfig:
         _check("split.", self, val_fraction=_MINOR, test_fraction=_MINOR)
         _check("split.", self, train_prompts=_TWO, val_prompts=_TWO, test_prompts=_TWO)
 
+    @property
+    def held_out(self) -> float:
+        return self.val_fraction + self.test_fraction
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
@@ -107,12 +111,9 @@ class EncoderConfig:
     None: 3 of a convolution, all of an encoder."""
     width: int = 128
     """Channels of a convolution."""
-    kernel: int = 3
-    """Neighbouring tokens that a position of a convolution sees; odd."""
 
     def __post_init__(self) -> None:
-        odd: Rule = (lambda value: value >= 1 and value % 2 == 1, "an odd number")
-        _check("encoder.", self, layers=_COUNT, width=_COUNT, kernel=odd)
+        _check("encoder.", self, layers=_COUNT, width=_COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +199,8 @@ class TrainConfig:
     threads: int | None = None
     """CPU threads of torch; None leaves torch's choice."""
     seed: int = 0
+    student: bool = False
+    """Afterwards distil a small ranker from this one (recipe small), into OUT/small."""
     int8_max_tau_b_drop: float = 0.005
     """INT8 is left out of the bundle if it loses more tau_b on the validation split."""
 

@@ -23,6 +23,7 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
             data=DataConfig(dataset="alpaca-vicuna7b", max_prompt_tokens=64, framed=_FRAMED),
             split=SplitConfig(train_prompts=4000, val_prompts=500, test_prompts=2000),
             epochs=2,
+            student=True,
         ),
     ),
     "quick": (
@@ -38,11 +39,11 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
         TrainConfig(
             data=DataConfig(framed=_FRAMED, unlabelled=("alpaca-davinci003", "gpteacher-gpt4")),
             encoder=EncoderConfig(backbone="convolution"),
-            loss=LossConfig(teacher_weight=1.0),
+            loss=LossConfig(teacher_weight=4.0),
             optim=OptimConfig(weight_decay=0.0),
-            epochs=8,
-            batch_size=128,
-            micro_batch_size=32,
+            epochs=7,
+            batch_size=256,
+            micro_batch_size=64,
         ),
     ),
     "multi": (
@@ -101,6 +102,17 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
     ),
 }
 """Purpose and settings by the name of the recipe."""
+
+
+def student_of(config: TrainConfig) -> TrainConfig:
+    """Return the settings of a small ranker with the data and splits of its teacher.
+
+    Prompts of the data set beyond `split.train_prompts` are learnt without their lengths.
+    """
+    data = replace(config.data, unlabelled=(config.data.dataset,))
+    return replace(
+        recipe("small"), data=data, split=config.split, threads=config.threads, seed=config.seed
+    )
 
 
 def recipe(name: str) -> TrainConfig:

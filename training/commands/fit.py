@@ -23,7 +23,7 @@ from training.config import TrainConfig, config_from
 from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.labels import texts
 from training.data.unlabelled import unlabelled_prompts
-from training.recipes import RECIPES, TEACHER, recipe
+from training.recipes import RECIPES, TEACHER, recipe, student_of
 from training.release.registry import find_bundle, open_store
 
 # In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
@@ -36,7 +36,8 @@ if MYPY:
 DESCRIPTION: Final = """Train a length ranker by a recipe and export it.
 
 Writes OUT/bundle (the model bundle), OUT/ranker.html (its quality and its worst errors),
-OUT/test.parquet (the held-out prompts) and an MLflow run.
+OUT/test.parquet (the held-out prompts) and an MLflow run. The recipe demo also distils a small
+ranker from its own, into OUT/small.
 Ctrl-C leaves a run that --resume continues. Each length of --data.heads gets a bundle of its own,
 OUT/bundle-LENGTH, from the same encoder. Under torchrun every process takes its part of each batch,
 on a GPU of its own if there are GPUs. --batch-size counts the prompts of all processes, and all of
@@ -109,7 +110,8 @@ def run(options: FitOptions, config: TrainConfig, output: OutputOptions) -> None
         raise
 
     def show() -> None:
-        for figures in (result, *result.get("heads", {}).values()):
+        students = [result["small"]] if "small" in result else []
+        for figures in (result, *result.get("heads", {}).values(), *students):
             _print_result(figures)
 
     if result:
@@ -160,7 +162,12 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
         if not options.keep_checkpoints:
             shutil.rmtree(folder)
     heads = dict(zip(config.data.heads, others, strict=True))
-    return first | ({"heads": heads} if heads else {})
+    result = first | ({"heads": heads} if heads else {})
+    if config.student:
+        folder, teacher = options.out / "small", first["bundle"]
+        theirs = replace(options, out=folder, teacher=teacher, resume=False)
+        result["small"] = fit(student_of(config), theirs)
+    return result
 
 
 def _from_bundle(config: TrainConfig, options: FitOptions) -> TrainConfig:
@@ -199,15 +206,12 @@ def _find_teacher(
 
     splits, out = labelled.splits, options.out / "teacher"
     unlabelled = unlabelled_prompts(config, splits, options.data_dir)
-    place, own = options.teacher, recipe(TEACHER)
-    if place is None:
-        place = str(out / "bundle")
-        is_done = options.resume and (out / "bundle" / MANIFEST).is_file()
-        if not is_done:
-            data = replace(config.data, unlabelled=())
-            theirs = replace(options, out=out)
-            theirs = replace(theirs, resume=options.resume and theirs.state.is_file())
-            fit(replace(own, data=data, split=config.split, seed=config.seed), theirs)
+    place = options.teacher or str(out / "bundle")
+    if options.teacher is None and not (options.resume and (out / "bundle").is_dir()):
+        theirs = replace(options, out=out)
+        theirs = replace(theirs, resume=options.resume and theirs.state.is_file())
+        data = replace(config.data, unlabelled=())
+        fit(replace(recipe(TEACHER), data=data, split=config.split, seed=config.seed), theirs)
     bundles = find_teachers(find_bundle(place, options.mlruns_dir), config)
     return teach(bundles, texts(splits.train), unlabelled, options.out / "teacher.parquet")
 

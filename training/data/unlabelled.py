@@ -21,7 +21,6 @@ def unlabelled_prompts(config: TrainConfig, splits: Splits, data_dir: str | None
     A prompt whose hash would put it into the validation or test part is left out, and so is one
     that the curves are calibrated on.
     """
-    held_out = config.split.val_fraction + config.split.test_fraction
     known = {item.key for part in (splits.train, splits.calibration) for item in part}
     found: dict[str, str] = {}
     for name in config.data.unlabelled:
@@ -29,7 +28,7 @@ def unlabelled_prompts(config: TrainConfig, splits: Splits, data_dir: str | None
         kept = {
             key: prompt
             for key, prompt in prompts.items()
-            if key not in known and position(prompt, config.split.seed) >= held_out
+            if key not in known and position(prompt, config.split.seed) >= config.split.held_out
         }
         text = "%s: %d prompts without lengths; %d more are in the data set or held out"
         logger.info(text, name, len(kept), len(prompts) - len(kept))

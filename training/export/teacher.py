@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import BundleError, ConfigError
-from training.config import TrainConfig
+from training.config import SplitConfig, TrainConfig
 from training.export.bundle_scores import score_prompts
 from training.ranker.data_module import Teacher
 
@@ -30,22 +30,12 @@ def find_teachers(bundle: ModelBundle, config: TrainConfig) -> list[ModelBundle]
     label, mine = bundle.manifest.label, config.split
     if label != config.data.label:
         raise ConfigError(f"the teacher's label is {label}; give --data.label {label}")
-    theirs = bundle.manifest.training["split"]
-    if (
-        theirs["seed"] != mine.seed
-        or round(
-            theirs["val_fraction"]
-            + theirs["test_fraction"]
-            - mine.val_fraction
-            - mine.test_fraction,
-            9,
-        )
-        < 0
-    ):
+    theirs = SplitConfig(**bundle.manifest.training["split"])
+    if theirs.seed != mine.seed or theirs.held_out < mine.held_out:
         raise ConfigError(
-            f"the teacher was split by {theirs}, so it has learnt prompts that are held out here; "
-            f"give --split.seed {theirs['seed']} and no larger --split.val-fraction and "
-            "--split.test-fraction"
+            f"the teacher may have learnt prompts that are held out here; give its --split.seed "
+            f"{theirs.seed}, and --split.val-fraction and --split.test-fraction of at most "
+            f"{theirs.held_out:g} together"
         )
     folders = [bundle.path.with_name(f"{bundle.path.name}-{name}") for name in config.data.heads]
     return [bundle, *map(ModelBundle.load, folders)]

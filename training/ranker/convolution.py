@@ -5,6 +5,8 @@ and saves it like any other model.
 Shapes: B prompts, L tokens, H width, V vocabulary.
 """
 
+from typing import Final
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,6 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
+
+CONVOLUTION: Final = "convolution"
+"""Its name as a backbone."""
+_WINDOW: Final = 3
+"""Neighbouring tokens that a position of a layer sees, itself among them."""
+_FAR: Final = 1e4
+"""Below every value of a token."""
 
 
 class ConvolutionConfig(PretrainedConfig):  # type: ignore[misc]
@@ -21,13 +30,14 @@ class ConvolutionConfig(PretrainedConfig):  # type: ignore[misc]
     vocab_size: int = 0
     hidden_size: int = 128
     num_hidden_layers: int = 3
-    kernel_size: int = 3
-    """Neighbouring tokens that a position of a layer sees; odd."""
     dropout: float = 0.1
 
 
 class ConvolutionModel(PreTrainedModel):  # type: ignore[misc]
-    """Embeddings and layers; a layer adds what it finds in each window of tokens."""
+    """Embeddings and layers; a layer adds what it finds in each window of tokens.
+
+    At the end every vector has a part from the mean and the maxima over all tokens.
+    """
 
     config_class = ConvolutionConfig
 
@@ -36,8 +46,9 @@ class ConvolutionModel(PreTrainedModel):  # type: ignore[misc]
         width = config.hidden_size
         self.embeddings = nn.Embedding(config.vocab_size, width)
         self.layers = nn.ModuleList(
-            nn.Linear(config.kernel_size * width, width) for _ in range(config.num_hidden_layers)
+            nn.Linear(_WINDOW * width, width) for _ in range(config.num_hidden_layers)
         )
+        self.whole = nn.Linear(2 * width, width)
         self.dropout = nn.Dropout(config.dropout)
         self.post_init()
 
@@ -55,13 +66,16 @@ class ConvolutionModel(PreTrainedModel):  # type: ignore[misc]
         x_BLH = self.embeddings(input_ids).float() if inputs_embeds is None else inputs_embeds
         mask_BL1 = attention_mask.unsqueeze(2).to(x_BLH.dtype)  # type: ignore[union-attr]
         x_BLH = self.dropout(x_BLH) * mask_BL1
-        size, kernel = x_BLH.shape[1], self.config.kernel_size
+        size, side = x_BLH.shape[1], _WINDOW // 2
         for layer in self.layers:
-            padded = functional.pad(x_BLH, (0, 0, kernel // 2, kernel // 2))
+            padded = functional.pad(x_BLH, (0, 0, side, side))
             # A product of matrices: ONNX Runtime's convolution takes a quarter longer.
-            windows = torch.cat([padded[:, n : n + size] for n in range(kernel)], dim=2)
+            windows = torch.cat([padded[:, n : n + size] for n in range(_WINDOW)], dim=2)
             x_BLH = (x_BLH + self.dropout(functional.relu(layer(windows)))) * mask_BL1
-        return BaseModelOutput(last_hidden_state=x_BLH)
+        mean_BH = x_BLH.sum(1) / mask_BL1.sum(1)
+        max_BH = (x_BLH - (1 - mask_BL1) * _FAR).amax(1)
+        whole_BH = functional.relu(self.whole(torch.cat([mean_BH, max_BH], dim=1)))
+        return BaseModelOutput(last_hidden_state=(x_BLH + whole_BH.unsqueeze(1)) * mask_BL1)
 
 
 AutoConfig.register(ConvolutionConfig.model_type, ConvolutionConfig)
@@ -69,7 +83,7 @@ AutoModel.register(ConvolutionConfig, ConvolutionModel)
 
 
 def build_convolution(
-    embeddings_VH: NDArray[np.float32], *, width: int, layers: int | None, kernel: int
+    embeddings_VH: NDArray[np.float32], *, width: int, layers: int | None
 ) -> ConvolutionModel:
     """Return a network with the principal components of a larger one's embeddings, of variance 1.
 
@@ -82,7 +96,6 @@ def build_convolution(
         vocab_size=len(embeddings_VH),
         hidden_size=width,
         num_hidden_layers=3 if layers is None else layers,
-        kernel_size=kernel,
     )
     model = ConvolutionModel(config)
     with torch.no_grad():

@@ -23,9 +23,9 @@ from lengthwise.bundle import sha256_of
 from lengthwise.errors import ConfigError
 from training.config import Pooling
 from training.data.buckets import bucket, pad
+from training.ranker.convolution import CONVOLUTION
 
 HEADS: Final = "heads.pt"
-CONVOLUTION: Final = "convolution"
 
 
 class Backbone(NamedTuple):

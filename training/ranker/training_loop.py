@@ -22,9 +22,9 @@ from training.config import TrainConfig
 from training.data.labels import texts
 from training.data.splits import Splits
 from training.ranker.callbacks import ResumableInterrupt, StepProgress
-from training.ranker.convolution import build_convolution
+from training.ranker.convolution import CONVOLUTION, build_convolution
 from training.ranker.data_module import LengthData, Teacher
-from training.ranker.encoder import CONVOLUTION, PromptScorer, build_scorer, find_backbone
+from training.ranker.encoder import PromptScorer, build_scorer, find_backbone
 from training.ranker.losses import LOSSES
 from training.ranker.module import LengthRanker, length_scale
 
@@ -83,9 +83,7 @@ def load_encoder(
         )
     require("encoder.pooling", encoder.pooling, encoder.pooling == "mean", "mean of a convolution")
     torch.manual_seed(config.seed)
-    backbone = build_convolution(
-        teacher.embeddings_VH, width=encoder.width, layers=encoder.layers, kernel=encoder.kernel
-    )
+    backbone = build_convolution(teacher.embeddings_VH, width=encoder.width, layers=encoder.layers)
     teacher.tokenizer.enable_truncation(max_length=limit)
     return PromptScorer(backbone, "mean", num_labels), teacher.tokenizer
 

@@ -33,7 +33,8 @@ def fit(tiny_bert, tmp_path):
                 "fit", "demo", "--out", str(tmp_path / out),
                 "--mlruns-dir", str(tmp_path / "mlruns"),
                 "--data.dataset", str(card), "--encoder.backbone", str(tiny_bert),
-                "--optim.encoder_lr", "3e-3", "--batch_size", "16", "--threads", "1", *settings,
+                "--optim.encoder_lr", "3e-3", "--batch_size", "16", "--threads", "1",
+                "--no-student", *settings,
             ]
         )  # fmt: skip
 
@@ -215,7 +216,7 @@ def taught(tmp_path_factory, tiny_bert):
     pd.DataFrame(RECORDS).to_json(table, orient="records", lines=True)
     common = ["--mlruns-dir", str(root / "mlruns"), "--data.dataset", str(table), "--threads", "1"]
     encoder = ["--encoder.backbone", str(tiny_bert), "--optim.encoder-lr", "3e-3"]
-    run = [*common, *encoder, "--batch-size", "16", "--epochs", "6"]
+    run = [*common, *encoder, "--batch-size", "16", "--epochs", "6", "--no-student"]
     assert main(["fit", "demo", "--out", str(root / "teacher"), *run]) == 0
     small = ["fit", "small", *common, "--epochs", "20", "--batch-size", "32"]
     return root, [*small, "--optim.encoder-lr", "1e-2", "--encoder.width", "16"]
@@ -252,7 +253,7 @@ def test_a_student_learns_its_teachers_scores_and_is_a_bundle_like_another(taugh
 def test_a_run_starts_from_the_encoder_of_a_bundle(taught, fit, capsys):
     root, _ = taught
     data = ["--data.dataset", str(root / "logs.jsonl"), "--mlruns-dir", str(root / "mlruns")]
-    options = ["--out", str(root / "next"), *data, "--epochs", "1", "--json"]
+    options = ["--out", str(root / "next"), *data, "--epochs", "1", "--no-student", "--json"]
     bundle = ["--encoder.backbone", str(root / "teacher" / "bundle")]
     assert main(["fit", "demo", *options, *bundle, "--optim.encoder-lr", "0"]) == 0
     result = last_json(capsys)
@@ -260,6 +261,22 @@ def test_a_run_starts_from_the_encoder_of_a_bundle(taught, fit, capsys):
     assert result["tau_b"] > teacher.metrics["tau_b"] - 0.1
     assert main(["fit", "demo", *options, *bundle, "--mlruns-dir", str(root / "none")]) == 2
     assert "holds no" in one_error_line(capsys)
+
+
+@pytest.mark.slow
+def test_the_demo_distils_a_small_ranker_too(taught, tiny_bert, tmp_path, capsys):
+    root, _ = taught
+    data = ["--data.dataset", str(root / "logs.jsonl"), "--split.train-prompts", "100"]
+    options = ["--out", str(tmp_path), "--mlruns-dir", str(root / "mlruns"), "--epochs", "1"]
+    encoder = ["--encoder.backbone", str(tiny_bert), "--threads", "1"]
+    assert main(["fit", "demo", *options, *data, *encoder, "--json"]) == 0
+    result = last_json(capsys)
+    large, small = (ModelBundle.load(each["bundle"]).manifest for each in (result, result["small"]))
+    assert result["small"]["bundle"] == str(tmp_path / "small" / "bundle")
+    taught_by = small.dataset["teacher"]
+    assert taught_by["revision"] == large.revision
+    assert 50 < taught_by["unlabelled_prompts"] < 250
+    assert small.dataset["test_digest"] == large.dataset["test_digest"]
 
 
 @pytest.mark.slow
@@ -279,11 +296,16 @@ def test_a_teacher_that_does_not_fit_is_one_line(fit, taught, capsys):
     teacher = str(root / "teacher" / "bundle")
     for settings, message in {
         ("--teacher", "/no/such"): "/no/such",
-        ("--teacher", teacher, "--split.seed", "1"): "the teacher was split by",
+        (
+            "--teacher",
+            teacher,
+            "--split.seed",
+            "1",
+        ): "prompts that are held out here",
         ("--teacher", teacher, "--data.heads", "answer_tokens"): "no answer_tokens",
         ("--teacher", teacher, "--loss.teacher-weight", "0"): "--teacher has no effect",
         ("--loss.teacher-weight", "0"): "the vocabulary of a teacher",
-        ("--teacher", teacher, "--encoder.kernel", "2"): "an odd number",
+        ("--teacher", teacher, "--encoder.layers", "0"): "1 or more",
         ("--teacher", teacher, "--data.unlabelled", "/no/such.jsonl"): "/no/such.jsonl",
     }.items():
         assert main([*small, "--out", str(root / "none"), *settings]) == 2

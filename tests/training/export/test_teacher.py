@@ -45,8 +45,8 @@ def test_a_teacher_of_other_held_out_prompts_or_of_another_length_is_refused(tin
     assert teacher.find_teachers(bundle(), config) == [bundle()]
     larger = replace(config, split=SplitConfig(test_fraction=0.2))
     for wrong, of, message in (
-        (bundle(seed=3), config, "give --split.seed 3"),
-        (bundle(), larger, "no larger --split.val-fraction"),
+        (bundle(seed=3), config, "its --split.seed 3"),
+        (bundle(), larger, "at most 0.2 together"),
         (bundle(label="answer_tokens"), config, "give --data.label answer_tokens"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -12,7 +12,7 @@ EMBEDDINGS = np.random.default_rng(0).normal(size=(50, 24)).astype(np.float32) *
 
 def test_vectors_do_not_depend_on_padding_and_see_their_neighbours_only(tmp_path):
     torch.manual_seed(0)
-    model = build_convolution(EMBEDDINGS, width=8, layers=2, kernel=3).eval()
+    model = build_convolution(EMBEDDINGS, width=8, layers=2).eval()
     ids, mask = map(torch.from_numpy, pad([[7, 8, 9, 10, 11, 12], [7, 8, 9]], 0))
     both = model(input_ids=ids, attention_mask=mask).last_hidden_state
     alone = model(ids[1:, :3], mask[1:, :3]).last_hidden_state
@@ -27,11 +27,11 @@ def test_vectors_do_not_depend_on_padding_and_see_their_neighbours_only(tmp_path
 
 
 def test_embeddings_keep_the_distances_of_the_larger_ones():
-    whole = build_convolution(EMBEDDINGS, width=24, layers=None, kernel=3)
+    whole = build_convolution(EMBEDDINGS, width=24, layers=None)
     assert len(whole.layers) == 3
     found = whole.embeddings.weight.detach().numpy()
     near = np.linalg.norm(found[1:] - found[0], axis=1)
     true = np.linalg.norm(EMBEDDINGS[1:] - EMBEDDINGS[0], axis=1)
     np.testing.assert_allclose(near / near[0], true / true[0], rtol=1e-3)
-    small = build_convolution(EMBEDDINGS, width=8, layers=1, kernel=5).embeddings.weight
+    small = build_convolution(EMBEDDINGS, width=8, layers=1).embeddings.weight
     torch.testing.assert_close(small.std(), torch.tensor(1.0), rtol=0.01, atol=0)
