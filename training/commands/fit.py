@@ -163,7 +163,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
             shutil.rmtree(folder)
     heads = dict(zip(config.data.heads, others, strict=True))
     result = first | ({"heads": heads} if heads else {})
-    if config.student:
+    if config.student and _num_processes() == 1:
         folder, teacher = options.out / "small", first["bundle"]
         theirs = replace(options, out=folder, teacher=teacher, resume=False)
         result["small"] = fit(student_of(config), theirs)
@@ -202,6 +202,8 @@ def _find_teacher(
                 "loss.teacher_weight is 0, so --teacher has no effect; use recipe small"
             )
         return None
+    if _num_processes() > 1:
+        raise ConfigError("a student is trained by one process; run it without torchrun")
     from training.export.teacher import find_teachers, teach
 
     splits, out = labelled.splits, options.out / "teacher"
@@ -214,6 +216,10 @@ def _find_teacher(
         fit(replace(recipe(TEACHER), data=data, split=config.split, seed=config.seed), theirs)
     bundles = find_teachers(find_bundle(place, options.mlruns_dir), config)
     return teach(bundles, texts(splits.train), unlabelled, options.out / "teacher.parquet")
+
+
+def _num_processes() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _publish(

@@ -10,7 +10,7 @@ from training.ranker.convolution import build_convolution
 EMBEDDINGS = np.random.default_rng(0).normal(size=(50, 24)).astype(np.float32) * 9 + 5
 
 
-def test_vectors_do_not_depend_on_padding_and_see_their_neighbours_only(tmp_path):
+def test_vectors_do_not_depend_on_padding_and_layers_see_neighbours_only(tmp_path):
     torch.manual_seed(0)
     model = build_convolution(EMBEDDINGS, width=8, layers=2).eval()
     ids, mask = map(torch.from_numpy, pad([[7, 8, 9, 10, 11, 12], [7, 8, 9]], 0))
@@ -19,8 +19,14 @@ def test_vectors_do_not_depend_on_padding_and_see_their_neighbours_only(tmp_path
     torch.testing.assert_close(both[1:, :3], alone)
     assert not both[1, 3:].any()
     ids[0, 0] = 20
-    changed = model(input_ids=ids, attention_mask=mask).last_hidden_state
-    assert [bool(row) for row in (changed != both)[0].any(1)] == [True] * 3 + [False] * 3
+    changed = model(ids, mask).last_hidden_state
+    assert (changed != both)[0].any(1).all()
+    torch.testing.assert_close(changed[1], both[1])
+    with torch.no_grad():
+        model.whole.weight.zero_()
+    near = [model(rows, mask).last_hidden_state for rows in (ids, torch.where(ids == 20, 7, ids))]
+    assert [bool(row) for row in (near[0] != near[1])[0].any(1)] == [True] * 3 + [False] * 3
+    changed = near[0]
     model.save_pretrained(tmp_path)
     again = AutoModel.from_pretrained(tmp_path).eval()
     torch.testing.assert_close(again(ids, mask).last_hidden_state, changed)

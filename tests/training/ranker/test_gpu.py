@@ -63,7 +63,8 @@ def fit(
         arguments = [
             "fit", "demo", "--out", str(tmp_path / device), "--mlruns-dir", str(tmp_path / "runs"),
             "--data.dataset", str(card), "--encoder.backbone", str(backbone), "--json",
-            "--optim.encoder_lr", "3e-3", "--batch_size", "16", "--threads", "1", *settings,
+            "--optim.encoder_lr", "3e-3", "--batch_size", "16", "--threads", "1",
+            "--no-student", *settings,
         ]  # fmt: skip
         assert main(arguments) == 0
         assert devices == ["cpu" if device == "cpu" else "cuda"]

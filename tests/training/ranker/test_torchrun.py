@@ -23,7 +23,7 @@ def test_two_processes_learn_what_one_does(tiny_bert, make_card, tmp_path):
     settings = [
         "--data.dataset", str(card), "--encoder.backbone", str(backbone), "--batch_size", "16",
         "--optim.encoder_lr", "1e-3", "--threads", "1", "--precision", "fp32", "--epochs", "1",
-        "--split.test-prompts", "20",
+        "--split.test-prompts", "20", "--no-student",
         "--mlruns-dir", str(tmp_path / "mlruns"),
     ]  # fmt: skip
     histories = []

@@ -71,6 +71,7 @@ def test_runs_versions_and_bundles_live_on_a_server_and_mlflow_serves_them(
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
         settings = ["--data.dataset", str(card), "--encoder.backbone", str(tiny_bert)]
         settings += ["--optim.encoder_lr", "3e-3", "--batch_size", "16", "--threads", "1"]
+        settings += ["--no-student"]
         run_id = training("fit", "demo", "--out", "out", *settings)["mlflow_run_id"]
         listed = training("list")
         (run,), (version,) = listed["runs"], listed["versions"]
