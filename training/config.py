@@ -110,7 +110,7 @@ class EncoderConfig:
     """Layers of a convolution, or the first ones of a BERT-like encoder, which loses the others;
     None: 3 of a convolution, all of an encoder."""
     width: int = 128
-    """Channels of a convolution."""
+    """Channels of a convolution, at most those of its teacher's embeddings."""
 
     def __post_init__(self) -> None:
         _check("encoder.", self, layers=_COUNT, width=_COUNT)

@@ -37,7 +37,7 @@ def unlabelled_prompts(config: TrainConfig, splits: Splits, data_dir: str | None
 
 
 def _prompts_of(name: str, config: TrainConfig, data_dir: str | None) -> Sequence[str]:
-    if is_file_name(name):
+    if is_file_name(name) and not name.endswith(".yaml"):
         return read_log(name, config.data, needs=("prompt",)).frame["prompt"].tolist()
     try:
         data = load_data(name, data_dir)

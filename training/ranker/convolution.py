@@ -94,7 +94,7 @@ def build_convolution(
     reduced = centred @ axes[:, ::-1][:, :width]
     config = ConvolutionConfig(
         vocab_size=len(embeddings_VH),
-        hidden_size=width,
+        hidden_size=reduced.shape[1],
         num_hidden_layers=3 if layers is None else layers,
     )
     model = ConvolutionModel(config)
