@@ -78,7 +78,7 @@ def fit(
 def test_what_was_trained_on_a_gpu_orders_unseen_prompts(
     device: str, fit: Callable[..., tuple[ModelBundle, dict[str, Any]]], tmp_path: Path
 ) -> None:
-    """In the precision and with the micro-batches that the device gets unless told otherwise."""
+    """Run in the default precision and micro-batches of the device."""
     bundle, result = fit(device, "--epochs", "6", "--optim.ema_decay", ".8")
     assert 0.4 < result["tau_b"] <= ATTAINABLE + 0.1
     held_out = read_table(tmp_path / device / "test.parquet")
