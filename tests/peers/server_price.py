@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import psutil
@@ -70,15 +72,18 @@ def cpu_s(server: psutil.Process) -> np.ndarray[Any, Any]:
     return np.array([*spent.values()]) / 1e9
 
 
-async def burst(port: int, seed: int, *, words: int, tokens: int) -> None:
+async def burst(
+    port: int, seed: int, *, words: int, tokens: int, count: int = REQUESTS, most: int = OPEN
+) -> None:
     import aiohttp
 
-    dice, places = random.Random(seed), asyncio.Semaphore(OPEN)
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+    dice, places = random.Random(seed), asyncio.Semaphore(most)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector) as session:
 
         async def one(number: int) -> None:
-            count = dice.randrange(words // 20, words)
-            text = " ".join(f"w{dice.randrange(40)}" for _ in range(count))
+            length = dice.randrange(words // 20, words)
+            text = " ".join(f"w{dice.randrange(40)}" for _ in range(length))
             body = {"model": "tiny", "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
             path, body = "/v1/completions", body | {"prompt": text, "stream": number % 2 == 0}
             if number % 3 == 0:
@@ -89,7 +94,7 @@ async def burst(port: int, seed: int, *, words: int, tokens: int) -> None:
                 assert answer.status == 200, await answer.text()
                 await answer.read()
 
-        await asyncio.gather(*map(one, range(REQUESTS)))
+        await asyncio.gather(*map(one, range(count)))
 
 
 LONE = 12
@@ -148,6 +153,12 @@ def main() -> None:
                 took_s[pair, side] = time.perf_counter() - began_s
                 spent[pair, side] = cpu_s(servers[side]) - before
             ttft_s.append(asyncio.run(lone_ttft_s(ports, pair + 1)))
+        for burst_of in (0, 200):  # at once, beside what ran before
+            if burst_of:
+                asyncio.run(burst(ports[1], -1, **load, count=burst_of, most=burst_of))
+            with urlopen(f"http://127.0.0.1:{ports[1]}/metrics") as answer:
+                found = re.findall(r"engine_requests_total\{(.*)\} (\S+)", answer.read().decode())
+            print(f"requests by their score, a burst of {burst_of} included:", found)
     drawn = np.random.default_rng(0).integers(options.pairs, size=(10_000, options.pairs))
     first_ms = 1e3 * np.median(np.array(ttft_s), axis=2)
     more_ms = np.median((first_ms[:, 1] - first_ms[:, 0])[drawn], axis=1)
