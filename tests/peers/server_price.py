@@ -101,7 +101,7 @@ LONE = 12
 """Streams of each server per pair, one by one."""
 
 
-async def lone_ttft_s(ports: Sequence[int], seed: int) -> list[list[float]]:
+async def lone_ttft_s(ports: Sequence[int], seed: int, length: int) -> list[list[float]]:
     """Return the times to the first token of lone streams, for each server."""
     import aiohttp
 
@@ -109,7 +109,7 @@ async def lone_ttft_s(ports: Sequence[int], seed: int) -> list[list[float]]:
     async with aiohttp.ClientSession() as session:
         for turn in range(LONE):
             for side in (0, 1) if turn % 2 else (1, 0):
-                words = " ".join(f"w{dice.randrange(40)}" for _ in range(100))
+                words = " ".join(f"w{dice.randrange(40)}" for _ in range(length))
                 body = {"model": "tiny", "max_tokens": 4, "stream": True, "prompt": words}
                 started_s = time.perf_counter()
                 url = f"http://127.0.0.1:{ports[side]}/v1/completions"
@@ -152,7 +152,7 @@ def main() -> None:
                 asyncio.run(burst(ports[side], pair + 1, **load))
                 took_s[pair, side] = time.perf_counter() - began_s
                 spent[pair, side] = cpu_s(servers[side]) - before
-            ttft_s.append(asyncio.run(lone_ttft_s(ports, pair + 1)))
+            ttft_s.append(asyncio.run(lone_ttft_s(ports, pair + 1, options.words // 4)))
         for burst_of in (0, 200):  # at once, beside what ran before
             if burst_of:
                 asyncio.run(burst(ports[1], -1, **load, count=burst_of, most=burst_of))
