@@ -12,8 +12,8 @@ from scheduler_adapters.routers.endpoint_picker.endpoints import endpoint_lists
 from scheduler_adapters.routers.endpoint_picker.engine_scrape import EngineScrape
 from scheduler_adapters.routers.endpoint_picker.picker import EndpointPicker, PickerLimits
 from scheduler_adapters.routers.endpoint_picker.server import serving
+from scheduler_adapters.routers.prompt_scores import RoutingScores
 from scheduler_adapters.routers.routing import Routing, RoutingConfig
-from scoring_service.client.fail_open import FailOpenScorer
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class PickerConfig(RoutingConfig):
     address: str = "127.0.0.1:9002"
     """HOST:PORT for the gateway."""
     scorer: str | None = None
-    """HOST:PORT of the scoring service; none: placements decide without scores."""
+    """service:HOST:PORT or bundle:PATH; none: placements decide without scores."""
     deadline_s: float = 0.02
     """Most seconds that a choice waits for a score; without one it is made all the same."""
     scrape_every_s: float = 0.5
@@ -67,9 +67,9 @@ def run(config: PickerConfig) -> None:
 
 async def _serve(config: PickerConfig) -> None:
     placement, max_stale_s = config.load(), config.max_stale_s
-    scorer = config.scorer and FailOpenScorer(config.scorer, budget_s=config.deadline_s)
+    scores = RoutingScores(config.scorer, config.deadline_s) if config.scorer else None
     routing = Routing(placement, max_stale_s=max_stale_s)
-    picker = EndpointPicker(routing, scorer or None, config.limits)
+    picker = EndpointPicker(routing, scores, config.limits)
     endpoints = endpoint_lists(config.endpoints or config.dns or "")
     begins, every_s = lambda: routing.num_routed, config.scrape_every_s
     scrape = EngineScrape(begins, picker.received, every_s=every_s, timeout_s=max_stale_s)
@@ -81,3 +81,4 @@ async def _serve(config: PickerConfig) -> None:
         print(f"choosing by {placement.name} on {host}:{port}", flush=True)
         await ended.wait()
     log.info("choices by decider: %s", dict(picker.counts))
+    log.info("scores by outcome: %s", dict(scores.counts if scores else {}))

@@ -5,14 +5,13 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import isfinite
 from typing import Any, Final
 
 from lengthwise.errors import ServiceOverloaded, ServiceUnavailable, at_least, require
 from lengthwise.tables import prompt_text
 from scheduler_adapters.routers.legs import Leg
+from scheduler_adapters.routers.prompt_scores import RoutingScores
 from scheduler_adapters.routers.routing import Routing
-from scoring_service.client.fail_open import FailOpenScorer
 
 _MAX_SCORED_BYTES: Final = 256 << 10
 """Longest body whose prompt is scored: parsing it takes a few milliseconds of the process."""
@@ -45,10 +44,10 @@ class EndpointPicker:
     def __init__(
         self,
         routing: Routing,
-        scorer: FailOpenScorer | None = None,
+        scores: RoutingScores | None = None,
         limits: PickerLimits | None = None,
     ) -> None:
-        self.routing, self.scorer, self.limits = routing, scorer, limits or PickerLimits()
+        self.routing, self.scores, self.limits = routing, scores, limits or PickerLimits()
         routing.queue_length = self._num_open_at
         self.names: list[str] = []
         self.open: dict[str, dict[int, Leg]] = defaultdict(dict)
@@ -93,9 +92,9 @@ class EndpointPicker:
             ServiceUnavailable: no endpoint.
             ServiceOverloaded: too many requests in progress.
         """
-        arrival_s, score = self.routing.clock(), None
-        if self.scorer is not None and 0 < len(body) <= _MAX_SCORED_BYTES:
-            score = await self.scorer.score_async(prompt) if (prompt := prompt_in(body)) else None
+        arrival_s, found = self.routing.clock(), None
+        if self.scores is not None and 0 < len(body) <= _MAX_SCORED_BYTES:
+            found = await self.scores.of(prompt_in(body))
         names = self.names if among is None else _only(self.names, among)
         if not names or self.num_open >= self.limits.max_streams:
             self.counts["refused"] += 1
@@ -103,7 +102,7 @@ class EndpointPicker:
                 raise ServiceUnavailable("no endpoint is ready, or none that the gateway allows")
             raise ServiceOverloaded(f"{self.num_open} requests are in progress; try again later")
         tokens = max(1, round(num_bytes / self.limits.bytes_per_token))
-        is_scored = score is not None and isfinite(score.value)
+        score, quantiles = found or (None, ())
         leg = Leg(
             request_id=str(self.routing.num_routed),
             token_ids=range(tokens),
@@ -111,8 +110,8 @@ class EndpointPicker:
             is_thinking=True,
             max_tokens=1,
             arrival_s=arrival_s,
-            score=score.value if score and is_scored else None,
-            quantiles=tuple(sorted(score.quantiles.items())) if score and is_scored else (),
+            score=score,
+            quantiles=quantiles,
         )
         chosen = self.routing.choose(leg.request_id, leg, names)
         self.counts[leg.routed.decided_by if leg.routed else ""] += 1
