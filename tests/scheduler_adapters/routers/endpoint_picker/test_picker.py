@@ -19,9 +19,9 @@ def make_picker(placement="least-kv", *, scores=None, clock=lambda: 0.0, **limit
     return picker
 
 
-def pick(picker, body=b""):
+def pick(picker, body=b"", tokens=160):
     """A leg with a body of 160 tokens, which are 10 blocks, and its endpoints."""
-    return asyncio.run(picker.pick(body, 640))
+    return asyncio.run(picker.pick(body, 4 * tokens))
 
 
 def test_bookings_count_until_a_report_shows_their_requests():
@@ -32,10 +32,10 @@ def test_bookings_count_until_a_report_shows_their_requests():
     assert [names[0] for _, names in chosen] == [NAMES[0], NAMES[0], NAMES[1]]
     # The report begun after the first request does not show it: the engine has ended it.
     picker.received(NAMES[0], LOAD, 1)
-    assert pick(picker)[1][0] == NAMES[0]
+    assert pick(picker, tokens=1600)[1][0] == NAMES[0]
     # The newest requests before the report are those that wait.
     picker.received(NAMES[0], LOAD | {"num_waiting": 1}, 2)
-    assert picker.routing.views.replicas[NAMES[0]].view.waiting_prompt_tokens == 2 * 160
+    assert picker.routing.views.replicas[NAMES[0]].view.waiting_prompt_tokens == 160 + 1600
 
 
 def test_without_fresh_reports_own_bookings_decide():
@@ -47,6 +47,8 @@ def test_without_fresh_reports_own_bookings_decide():
     chosen = [pick(picker) for _ in range(3)]
     assert sorted(names[0] for _, names in chosen) == NAMES
     assert picker.counts == {"no_fresh_report": 3}
+    picker.received(NAMES[0], LOAD, 3)  # shows the first one, which is in its queue still
+    now_s[0] = 5.0
     picker.release(chosen[1][0])
     assert pick(picker)[1][0] == chosen[1][1][0]
 

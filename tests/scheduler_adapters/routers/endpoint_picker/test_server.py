@@ -113,10 +113,11 @@ async def check_list(it, picker, port, caplog):
             asked = [check(health_pb2.HealthCheckRequest(service=name)) for name in names]
             assert [(await one).status for one in asked] == statuses
     assert (await it.stream())[0] == 503
-    it.listed.write_text("nonsense")
-    await until(lambda: "the last endpoints stay" in caplog.text)
     it.listed.write_text(it.names[1])
     await until(lambda: picker.names == it.names[1:2])
+    it.listed.write_text("nonsense")
+    await until(lambda: caplog.text.count("the last endpoints stay") == 2)
+    assert picker.names == it.names[1:2]
 
 
 @pytest.mark.parametrize("mode", [gateway.BUFFERED, gateway.FULL_DUPLEX])
