@@ -1,4 +1,4 @@
-"""Order against cost of trained rankers: `python tests/rankers.py RUN... [FIGURE.svg]`.
+"""Order against cost of trained rankers: `python tests/rankers.py RUN...`.
 
 A run is a folder of `python -m training fit`; all have one data set and split. tau_b is of the
 validation split, which chooses. CPU time is that of one prompt at a time, tokenizing included, on
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -47,18 +46,5 @@ def measure(folders: list[Path]) -> pd.DataFrame:
     )
 
 
-def draw(table: pd.DataFrame, path: Path) -> None:
-    axes = (figure := Figure(figsize=(7, 4))).subplots()
-    axes.scatter(table["CPU ms"], table["tau_b"])
-    for name, tau, cpu_ms, _ in table.itertuples(index=False):
-        axes.annotate(name, (cpu_ms, tau), (4, 4), textcoords="offset points")
-    axes.set(xscale="log", xlabel="CPU per prompt, ms, one core", ylabel="tau_b, validation")
-    figure.savefig(path, metadata={"Date": None})
-
-
 if __name__ == "__main__":
-    names = [Path(word) for word in sys.argv[1:]]
-    found = measure([name for name in names if name.suffix != ".svg"])
-    print(found.round(3).to_string(index=False))
-    for figure in (name for name in names if name.suffix == ".svg"):
-        draw(found, figure)
+    print(measure([Path(word) for word in sys.argv[1:]]).round(3).to_string(index=False))

@@ -207,12 +207,11 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _check("", self, batch_size=_TWO, epochs=_COUNT, validations_per_epoch=_COUNT)
         _check("", self, micro_batch_size=_COUNT, patience=_COUNT, threads=_COUNT)
-        needs_one = bool(self.data.heads) or self.loss.teacher_weight > 0
-        if needs_one and self.loss.draws_pairs:
-            raise ConfigError(
-                "loss.objective is pairs, which are drawn by one length; data.heads and a teacher "
-                "need another"
+        if (self.data.heads or self.loss.teacher_weight) and self.loss.draws_pairs:
+            text = (
+                "loss.objective is pairs, drawn by one length; data.heads and teachers need another"
             )
+            raise ConfigError(text)
 
 
 def config_from(values: Mapping[str, Any]) -> TrainConfig:

@@ -14,8 +14,6 @@ from training.config import (
 )
 
 _FRAMED: Final = 0.3
-TEACHER: Final = "best"
-"""Recipe of the teacher of a student without `--teacher`."""
 RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
     "demo": (
         "4,000 Alpaca prompts x Vicuna-7B lengths, 2 epochs: minutes on two CPU cores.",

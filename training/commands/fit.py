@@ -23,7 +23,7 @@ from training.config import TrainConfig, config_from
 from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.labels import texts
 from training.data.unlabelled import unlabelled_prompts
-from training.recipes import RECIPES, TEACHER, recipe, student_of
+from training.recipes import RECIPES, recipe, student_of
 from training.release.registry import find_bundle, open_store
 
 # In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
@@ -213,7 +213,7 @@ def _find_teacher(
         theirs = replace(options, out=out)
         theirs = replace(theirs, resume=options.resume and theirs.state.is_file())
         data = replace(config.data, unlabelled=())
-        fit(replace(recipe(TEACHER), data=data, split=config.split, seed=config.seed), theirs)
+        fit(replace(recipe("best"), data=data, split=config.split, seed=config.seed), theirs)
     bundles = find_teachers(find_bundle(place, options.mlruns_dir), config)
     return teach(bundles, texts(splits.train), unlabelled, options.out / "teacher.parquet")
 

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -19,29 +19,19 @@ logger = logging.getLogger(__name__)
 
 
 def score_prompts(
-    bundle: ModelBundle,
-    prompts: Sequence[str],
-    precision: str = "auto",
-    log: Callable[[str], object] | None = None,
+    bundle: ModelBundle, prompts: Sequence[str], precision: str = "auto"
 ) -> NDArray[np.float64]:
-    """Return the scores of prompts by a bundle, higher = longer. Shape (N,).
-
-    `log` takes lines of progress where stderr is no terminal; None shows no progress.
-    """
+    """Return the scores of prompts by a bundle, higher = longer. Shape (N,)."""
     tokenizer = PromptTokenizer(bundle.tokenizer_path, bundle.manifest.max_prompt_tokens)
     scorer = OnnxScorer(bundle.model_path(precision), pad_id=tokenizer.pad_id)
     tokenized = tokenizer.tokenize(prompts)
     if count := sum(prompt.truncated for prompt in tokenized):
         limit = bundle.manifest.max_prompt_tokens
         logger.info("%d of %d prompts are cut at %d tokens", count, len(prompts), limit)
-    return onnx_scores(scorer, [prompt.ids for prompt in tokenized], log)
+    return onnx_scores(scorer, [prompt.ids for prompt in tokenized])
 
 
-def onnx_scores(
-    scorer: OnnxScorer,
-    ids: Sequence[Sequence[int]],
-    log: Callable[[str], object] | None = None,
-) -> NDArray[np.float64]:
+def onnx_scores(scorer: OnnxScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.float64]:
     """Return the scores in the order of `ids`, from length-sorted batches of 16 where possible.
 
     Dynamic INT8 takes its scales from the whole batch, so that every prompt has a run of its own,
@@ -55,12 +45,11 @@ def onnx_scores(
     def score(members: NDArray[np.int64]) -> None:
         scores[members] = scorer.score([ids[n] for n in members])
 
-    batches = bucket(ids, size)
-    progress = Progress(len(batches), log=log) if log else None
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    batches, num_threads = bucket(ids, size), len(os.sched_getaffinity(0))
+    with (
+        ThreadPoolExecutor(num_threads) as pool,
+        Progress(len(batches), log=logger.info) as progress,
+    ):
         for _ in pool.map(score, batches):  # raises the error of a batch
-            if progress:
-                progress.step("batches scored")
-    if progress:
-        progress.close()
+            progress.step("batches of prompts scored")
     return scores

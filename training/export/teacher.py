@@ -53,7 +53,7 @@ def teach(
     found = pd.read_parquet(kept) if kept.is_file() else pd.DataFrame()
     if list(found.columns) != ["prompt", *revisions] or found["prompt"].tolist() != prompts:
         logger.info("scoring %d prompts by the teacher %s", len(prompts), bundles[0].path)
-        scores = [score_prompts(bundle, prompts, log=logger.info) for bundle in bundles]
+        scores = [score_prompts(bundle, prompts) for bundle in bundles]
         columns = dict(zip(revisions, scores, strict=True))
         found = pd.DataFrame({"prompt": prompts} | columns)
         kept.parent.mkdir(parents=True, exist_ok=True)
