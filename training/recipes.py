@@ -103,14 +103,13 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
 
 
 def student_of(config: TrainConfig) -> TrainConfig:
-    """Return the settings of a small ranker with the data and splits of its teacher.
+    """Return the settings of a small ranker with the data and splits of its teacher, in short.
 
     Prompts of the data set beyond `split.train_prompts` are learnt without their lengths.
     """
     data = replace(config.data, unlabelled=(config.data.dataset,))
-    return replace(
-        recipe("small"), data=data, split=config.split, threads=config.threads, seed=config.seed
-    )
+    small = replace(recipe("small"), data=data, split=config.split, epochs=4)
+    return replace(small, threads=config.threads, seed=config.seed)
 
 
 def recipe(name: str) -> TrainConfig:
