@@ -255,7 +255,7 @@ def ends(rounds: int = 20) -> None:
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as name, serving(Path(name) / "s", "", [], VLLM) as live:
             took_s.append(round(asyncio.run(main(live)), 2))
-    print(json.dumps({"ends_after_s": took_s, "longest": max(took_s)}), flush=True)
+        print(json.dumps({"ends_after_s": took_s, "longest": max(took_s)}), flush=True)
 
 
 if __name__ == "__main__":
