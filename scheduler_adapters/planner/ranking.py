@@ -29,9 +29,9 @@ _MAX_SUCCESSORS = 100
 # The thoughts of earlier turns are further back: question and header of the answer follow them.
 _MAX_TOKENS_AFTER_THINKING = 4
 _PRIORITY_STRIDE = 2**32
-LONE_S = 0.0005
+LONE_S = 0.001
 """Most seconds that a step waits for the score of a request with a free seat. It waits only for a
-ranker that usually needs less."""
+ranker that usually needs less than half of that."""
 
 
 @dataclass(slots=True)
@@ -215,7 +215,7 @@ class Ranker:
         over_s = next(iter(queue.held.values())).lengthwise.held_until_s
         if is_contended and is_idle:
             scoring.wait(over_s - self.load.now_s)
-        elif not is_contended and scoring.typical_s < LONE_S:
+        elif not is_contended and 2 * scoring.typical_s < LONE_S:
             scoring.wait(LONE_S)
         self.load.now_s = self.clock()
         self._take_late([queue])
