@@ -191,9 +191,9 @@ def test_the_tests_mirror_the_rooms():
     assert not missing
 
 
-MAX_SOURCE_LINES = 42_500
-MAX_SOURCE_STATEMENTS = 23_200
-MAX_TEST_LINES = 43_300
+MAX_SOURCE_LINES = 42_200
+MAX_SOURCE_STATEMENTS = 23_050
+MAX_TEST_LINES = 43_200
 """A larger limit needs a reason in `docs/architecture.md`."""
 
 
