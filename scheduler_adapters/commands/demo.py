@@ -30,6 +30,8 @@ from scheduler_adapters.workload.score_sources import BundleScores
 log = logging.getLogger(__name__)
 
 SCHEDULERS: Final = ("fcfs", "pars", "oracle")
+SMALL: Final = "pars, small ranker"
+"""Row of the small ranker that `fit demo` distils, in the simulator only."""
 _PROFILE: Final = "llama-3-8b@a100-80g"
 _NUM_SIMULATED: Final = 2000
 """Limit of held-out prompts in the simulator's burst."""
@@ -81,7 +83,10 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     bundle = ModelBundle.load(config.trained / "bundle")
     held_out = read_table(config.trained / "test.parquet", ["prompt", "output_tokens"])
     requests = _scored_requests(bundle, held_out.head(_NUM_SIMULATED))
-    simulated = _simulate(requests)
+    given = {name: _for_scheduler(requests, name) for name in SCHEDULERS}
+    if (small := config.trained / "small" / "bundle").exists():
+        given[SMALL] = _scored_requests(ModelBundle.load(small), held_out.head(_NUM_SIMULATED))
+    simulated = _simulate(given)
     served = None
     if (count := min(config.num_engine_requests, len(requests))) > 0:
         rows = np.sort(np.random.default_rng(config.seed).permutation(len(requests))[:count])
@@ -105,16 +110,17 @@ def _scored_requests(bundle: ModelBundle, held_out: pd.DataFrame) -> Requests:
     )
 
 
-def _simulate(requests: Requests) -> Bursts:
-    log.info("simulating a burst of %d on %s", len(requests), _PROFILE)
+def _simulate(given: Mapping[str, Requests]) -> Bursts:
+    """Simulate a burst under each scheduler, with its own scores."""
+    count = len(given[SCHEDULERS[0]])
+    log.info("simulating a burst of %d on %s", count, _PROFILE)
     instance = Instance.preset(_PROFILE, max_num_seqs=_SIMULATOR_SEATS)
     return Bursts(
         timelines={
-            name: simulate(_for_scheduler(requests, name), load_policy(name), instance)
-            for name in SCHEDULERS
+            name: simulate(requests, load_policy(name.split(",")[0]), instance)
+            for name, requests in given.items()
         },
-        conditions=f"{len(requests)} requests at t = 0, {_PROFILE}, "
-        f"{_SIMULATOR_SEATS} at once, simulated",
+        conditions=f"{count} requests at t = 0, {_PROFILE}, {_SIMULATOR_SEATS} at once, simulated",
     )
 
 
@@ -196,7 +202,8 @@ def print_summary(figures: Mapping[str, Any]) -> None:
     rows = [
         (engine, name, *figures[engine][name].values())
         for engine in ("simulator", "vllm")
-        for name in (SCHEDULERS if figures[engine] else ())
+        for name in (*SCHEDULERS, SMALL)
+        if name in (figures[engine] or ())
     ]
     columns = ["burst", "scheduler", "s/token mean", "s/token p90", "E2E s mean"]
     print(text_of(pd.DataFrame(rows, columns=columns)))

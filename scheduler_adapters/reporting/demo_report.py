@@ -29,7 +29,7 @@ _GO_ON: Final = ReportSection(
             "command": [
                 "make play",
                 "python -m scheduler_adapters advise --log gateway.jsonl --gpu h100",
-                "python -m scheduler_adapters serve-vllm MODEL --policy pars --scorer HOST:PORT",
+                "python -m scheduler_adapters serve-vllm MODEL --bundle mlruns/demo/bundle",
             ],
         }
     ),
