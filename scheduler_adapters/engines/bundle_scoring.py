@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CUT_SPAN: Final = 1e-3
-"""Part of the scores' span, below the highest, for requests that the ranker read in part."""
+_CUT_SPAN: Final = 1e-3
 _PACKAGES: Final = ("onnxruntime", "tokenizers", "numpy")
 _TOGETHER: Final = 32
 """Prompts that are taken from the queue at once."""
@@ -215,8 +214,7 @@ class BundleScoring:
         self._highest = max(self._highest, score)
         is_cut = read.truncated or isinstance(text, CutText)
         if is_cut and self._settings.unscored_last:
-            # Anything may be hidden. Requests that hide something keep their order.
-            score = self._highest - (self._highest - score) * CUT_SPAN
+            score = cut_score(score, self._highest)
         quantiles: tuple[tuple[float, float], ...] = ()
         if (target := self._settings.target_model) is not None:
             quantiles = (*self._model.length_curves[target].at(score).quantiles.items(),)
@@ -226,6 +224,14 @@ class BundleScoring:
         if what not in self._logged:
             self._logged.add(what)
             log.warning("cannot %s a prompt (%s); such requests have no score", what, error)
+
+
+def cut_score(score: float, highest: float) -> float:
+    """Return the score of a request that the ranker read in part: just below the highest.
+
+    Anything may be hidden. Requests that hide something keep their order.
+    """
+    return highest - (highest - score) * _CUT_SPAN
 
 
 def _groups(model: RankerModel, read: Mapping[str, TokenizedPrompt]) -> Iterator[list[str]]:

@@ -33,6 +33,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from lengthwise.addresses import network_of
 from lengthwise.errors import ConfigError, at_least, require
 from lengthwise.tables.prompt_text import CutText
+from scheduler_adapters.engines.bundle_scoring import cut_score
 from scheduler_adapters.engines.engine_metrics import exposition
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports
 from scheduler_adapters.engines.score_channel import RETRIED, LateScoring
@@ -74,8 +75,6 @@ _ANY_MODEL: Final = ("VLLM_SKIP_MODEL_NAME_VALIDATION", "VLLM_ALLOW_RUNTIME_LORA
 UNSCORABLE: Final = frozenset({"no_text", "budget", "invalid_prompt"})
 """Reasons for no score that a client controls: token ids, images only or too many prompts in a
 request; too many requests at once; text that cannot be encoded."""
-_CUT_SPAN: Final = 1e-3
-"""Part of the scores' span, below the highest, for requests that the ranker read in part."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -468,8 +467,7 @@ class ScoreMiddleware:
         is_cut |= any(each.score is not None and each.score.truncated for each in answers)
         if not is_cut or client.is_trusted or not self.config.unscored_last:
             return highest
-        # Anything may be hidden. Requests that hide something keep their order.
-        value = self.highest_score - (self.highest_score - score.value) * _CUT_SPAN
+        value = cut_score(score.value, self.highest_score)
         return Answer(replace(score, value=value, quantiles=self.highest_quantiles), "cut")
 
 
