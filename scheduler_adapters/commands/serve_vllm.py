@@ -160,7 +160,7 @@ class ServeConfig(ScoreConfig):
 
 
 @common_options(
-    *("model", "bundle", "policy", "guard", "scorer", "deadline_s", "classes", "timeline"),
+    *("model", "bundle", "policy", "guard", "scorer", "classes", "timeline"),
     *("host", "port", "vllm"),
 )
 def run(config: ServeConfig) -> None:

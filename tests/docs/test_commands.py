@@ -2,8 +2,8 @@
 
 One reader types all of them in one folder: what one command writes the next one reads. What stands
 for the reader's own, as an address, is put in its place; where a page shows hours of work, options
-for less of it are added. `make` and pip are what makes the tests run, and serve-vllm has tests of
-its own; the commands of docs/results take hours, and are parsed in test_pages.py.
+for less of it are added. `make` and pip are what makes the tests run. serve-vllm and `fit small`
+have tests of their own; the commands of docs/results take hours, and are parsed in test_pages.py.
 """
 
 import importlib
@@ -35,7 +35,7 @@ from training.data.synthetic import generate
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/guides/*.md"))]
-ELSEWHERE = re.compile(r"make |pip install |python -m scheduler_adapters serve-vllm ")
+ELSEWHERE = re.compile(r"make |pip install |python -m scheduler_adapters serve-vllm |.* fit small ")
 OURS = re.compile(r"python -m (lengthwise|training|scoring_service|scheduler_adapters) (.*)")
 
 LESS = {

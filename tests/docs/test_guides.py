@@ -44,7 +44,7 @@ def test_the_client_of_the_guide_gets_its_scores(tiny_bundle, capsys):
 
 @pytest.mark.slow
 def test_the_scheduler_of_the_guide_is_registered_in_transformers():
-    _, block = python_of("docs/guides/serving.md")
+    *_, block = python_of("docs/guides/serving.md")
     names: dict[str, object] = {}
     exec(block, names)
     assert names["config"].scheduler_type == names["name"]

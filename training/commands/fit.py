@@ -68,8 +68,7 @@ class FitOptions(StoreOptions):
     data_dir: str | None = None
     """Folder that holds the data sets."""
     teacher: str | None = None
-    """Bundle that a small ranker learns from: a folder, NAME/VERSION or NAME@champion; default: the
-    recipe best is run on the same data, into OUT/teacher."""
+    """Bundle of a small ranker's teacher; default: run recipe best."""
     resume: bool = False
     """Continue the interrupted run in OUT."""
     keep_checkpoints: bool = False

@@ -272,6 +272,7 @@ def test_a_log_by_vllms_own_logger_is_read_as_it_was_sent(
     now = [1_767_225_597.0]  # 2025-12-31T23:59:57Z
     parts = vars(time) | {"time": lambda: now[0]}
     monkeypatch.setattr(logging, "time", SimpleNamespace(**parts))
+    monkeypatch.setattr(logging, "_logRecordFactory", logging.LogRecord)  # Ray has its own clock
     monkeypatch.setenv("VLLM_LOGGING_COLOR", str(int(style == "colour")))
     kind: dict[str, Any] = {"formatter": "json"} if style == "json" else {}
     kind |= {"pylogging_config_file": str(path)} if style == "file" else {}

@@ -116,6 +116,8 @@ def nodes():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        for name in ("READY", "HEALTH"):  # beside other work
+            patch.setenv(f"RAY_SERVE_PROXY_{name}_CHECK_TIMEOUT_S", "60")
         patch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
         made = ThreeNodes()
         try:

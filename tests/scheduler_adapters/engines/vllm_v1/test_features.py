@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +37,7 @@ from scheduler_adapters.engines.vllm_v1.in_process import (
     set_environment,
 )
 from scheduler_adapters.planner.capabilities import plans_steps
-from scheduler_adapters.planner.request_annotations import SCORE
+from scheduler_adapters.planner.request_annotations import LIMITS, SCORE
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import Orca
 from scheduler_adapters.policies.rad import RAD
@@ -303,7 +304,7 @@ def request(name: str, prompt: int, tokens: int, *, score: float | None = None, 
     from vllm import SamplingParams
     from vllm.v1.request import Request
 
-    hints = {} if score is None else {SCORE: score}
+    hints = {} if score is None else {SCORE: score, LIMITS: (0, inf)}
     params = SamplingParams(max_tokens=tokens, ignore_eos=True, extra_args=hints)
     return Request(name, [5] * prompt, params, None, arrival_time=time.time(), **more)
 
