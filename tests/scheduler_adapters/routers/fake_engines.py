@@ -7,6 +7,7 @@ next token is a function of the last one and its position: a lost or doubled tok
 import asyncio
 import os
 from collections import Counter, defaultdict
+from copy import deepcopy
 
 from scheduler_adapters.routers.replica_load import ReplicaLoad
 from tests.scheduler_adapters.routers.test_legs import END, THINK_END
@@ -55,7 +56,9 @@ class Board:
         self.running, self.released = Counter(), defaultdict(asyncio.Event)
 
     async def state(self):
-        return {name: getattr(self, name) for name in ("places", "legs", "held", "running")}
+        # Ray serializes the answer in another thread.
+        names = ("places", "legs", "held", "running")
+        return deepcopy({name: getattr(self, name) for name in names})
 
     async def begin(self, replica, *place):
         self.places[replica] = place

@@ -47,7 +47,7 @@ class ThreeNodes:
         from scheduler_adapters.routers import phase_gateway as gateway
 
         settings |= {"model": "m", "think_end": THINK_END, "max_context_tokens": 10**9}
-        made = gateway.GatewayConfig(max_stale_s=1.0, **settings)
+        made = gateway.GatewayConfig(max_stale_s=10, **settings)
         options = gateway.engine_options(made, report_s=0.1) | (number or {"num_replicas": 3})
         options |= {"health_check_period_s": 1, "graceful_shutdown_timeout_s": 1}
         if engines is None:

@@ -12,6 +12,7 @@ from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
+from scheduler_adapters.views import Capability
 from tests.scheduler_adapters.engines.transformers_batching.test_rank_scheduler import (
     PAGE_SETTING,
     make_manager,
@@ -77,8 +78,8 @@ def stock(model):
 def test_under_every_policy_it_answers_as_the_engine_does(model, stock, name, shared):
     """Three sequences of each prompt, where 10 blocks hold two requests at most."""
     policy = load_policy(name)
-    if name in WHOLE_PROMPTS:
-        with pytest.raises(UnsupportedByEngine, match="wants prompts whole"):
+    if name in WHOLE_PROMPTS or Capability.PREFIX_HITS in policy.traits.requires:
+        with pytest.raises(UnsupportedByEngine, match=r"prompts whole|PREFIX_HITS"):
             use_policy(policy, {})
         return
     scheduler_type = use_policy(policy, {}, think_end=THINK_END)

@@ -1,11 +1,12 @@
 """Tensor parallelism in the real vLLM: two workers, and one scheduler that serves them."""
 
+from math import inf
 from typing import Any
 
 import pytest
 
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
-from scheduler_adapters.planner.request_annotations import SCORE
+from scheduler_adapters.planner.request_annotations import LIMITS, SCORE
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.shortest_predicted import pars
@@ -33,7 +34,9 @@ def serve(engine: Any) -> dict[str, list[int]]:
     requests = []
     for name, size in SIZES.items():
         more = {"max_tokens": size, "ignore_eos": True, "detokenize": False}
-        requests.append((name, [3 + int(name), 5, 8], more | {"extra_args": {SCORE: size}}))
+        requests.append(
+            (name, [3 + int(name), 5, 8], more | {"extra_args": {SCORE: size, LIMITS: (0, inf)}})
+        )
     return {name: list(one.token_ids) for name, one in answers(engine, *requests).items()}
 
 
