@@ -193,7 +193,7 @@ def test_the_tests_mirror_the_rooms():
 
 MAX_SOURCE_LINES = 42_200
 MAX_SOURCE_STATEMENTS = 23_050
-MAX_TEST_LINES = 43_200
+MAX_TEST_LINES = 43_250
 """A larger limit needs a reason in `docs/architecture.md`."""
 
 
