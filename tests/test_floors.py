@@ -191,7 +191,7 @@ def test_the_tests_mirror_the_rooms():
     assert not missing
 
 
-MAX_SOURCE_LINES = 42_200
+MAX_SOURCE_LINES = 42_250
 MAX_SOURCE_STATEMENTS = 23_050
 MAX_TEST_LINES = 43_250
 """A larger limit needs a reason in `docs/architecture.md`."""

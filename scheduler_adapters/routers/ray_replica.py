@@ -3,14 +3,17 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
-from typing import Any, cast
+from contextlib import aclosing, suppress
+from typing import Any, Final, cast
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
 
 from scheduler_adapters.routers.legs import Emitted, Finish, Leg
 from scheduler_adapters.routers.replica_load import ReplicaLoad
+
+_LOOK_S: Final = 0.25
 
 
 class RayReplica(ABC):
@@ -23,6 +26,7 @@ class RayReplica(ABC):
         self.load = load
         self.name = serve.get_replica_context().replica_id.unique_id
         self._dead: set[str] = set()
+        self._watch: asyncio.Task[None] | None = None
 
     @abstractmethod
     def tokens(self, leg: Leg) -> AsyncIterator[tuple[Sequence[int], Finish | None]]:
@@ -31,6 +35,8 @@ class RayReplica(ABC):
     async def generate(self, leg: Leg) -> AsyncIterator[str | Emitted]:
         """Yield the name of the replica, then the tokens of a leg."""
         number, position = self.load.begin(leg), len(leg.token_ids)
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._find_dead())
         try:
             yield self.name
             async with aclosing(cast(Any, self.tokens(leg))) as stream:
@@ -45,9 +51,16 @@ class RayReplica(ABC):
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """Return the report for routers; called by Ray at regular times."""
-        for gateway in {one.leg.gateway for one in self.load.legs.values()} - self._dead - {""}:
-            try:
-                await asyncio.to_thread(ray.get_actor, gateway, "serve")
-            except ValueError:  # no living actor has this name
-                self._dead.add(gateway)
         return self.load.report()
+
+    async def _find_dead(self) -> None:
+        """Look for gateways that have died, as long as there are legs."""
+        # Not with the reports: Serve's controller, which reads them, may be dead as well.
+        while self.load.legs:
+            for gateway in {one.leg.gateway for one in self.load.legs.values()} - self._dead - {""}:
+                with suppress(RayError):
+                    try:
+                        await asyncio.to_thread(ray.get_actor, gateway, "serve")
+                    except ValueError:  # no living actor has this name
+                        self._dead.add(gateway)
+            await asyncio.sleep(_LOOK_S)
