@@ -57,11 +57,11 @@ class ThreeNodes:
         serve.run(app, name=name, route_prefix=f"/{name}")
 
     def board(self, method, *arguments):
-        return ray.get(getattr(self.actor, method).remote(*arguments), timeout=60)
+        return ray.get(getattr(self.actor, method).remote(*arguments), timeout=300)
 
     def until(self, holds):
         """Return the board's state once it is as wished."""
-        end_s = time.monotonic() + 60
+        end_s = time.monotonic() + 300
         while not holds(state := self.board("state")):
             assert time.monotonic() < end_s, state
         return state
@@ -73,7 +73,7 @@ class ThreeNodes:
     def post(self, prompt_ids, app="app", **more):
         url = f"http://127.0.0.1:{self.port}/{app}/v1/completions"
         body = {"prompt": " ".join(map(str, prompt_ids))} | more
-        return httpx.post(url, json=body, timeout=60)
+        return httpx.post(url, json=body, timeout=300)
 
     def stream(self, prompt_ids, app="app"):
         """Return the tokens and the finish reason of a streamed request."""
@@ -96,7 +96,7 @@ class ThreeNodes:
         keys = {one[4] for one, _ in begun}
         self.board("release", list(keys))
         for one, stream in begun:
-            assert stream.result(60) == (expected(one), "stop")
+            assert stream.result(300) == (expected(one), "stop")
         return [
             leg for leg in self.board("state")["legs"] if leg[0] in keys and leg[2] != "arrival"
         ]
@@ -117,7 +117,9 @@ def nodes():
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         for name in ("READY", "HEALTH"):  # beside other work
-            patch.setenv(f"RAY_SERVE_PROXY_{name}_CHECK_TIMEOUT_S", "60")
+            patch.setenv(f"RAY_SERVE_PROXY_{name}_CHECK_TIMEOUT_S", "300")
+        for module in ("api", "client"):
+            patch.setattr(f"ray.serve._private.{module}.HTTP_PROXY_TIMEOUT", 300)
         patch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
         made = ThreeNodes()
         try:
@@ -180,7 +182,7 @@ def test_two_gateways_share_a_burst_and_serve_without_a_scoring_service(nodes):
     settings = {"length": 15, "hold_at": 1}
     first = nodes.clients.submit(nodes.begin, 800, 15, **settings)
     second, there = nodes.begin(820, 15, "second", **settings)
-    begun, here = first.result(60)
+    begun, here = first.result(300)
     places = [*here.values(), *there.values()]
     assert max(map(places.count, places)) <= 12
     nodes.finish(begun + second)
@@ -217,7 +219,7 @@ def test_a_killed_gateway_is_an_error_for_its_clients_and_ends_their_work(nodes)
     gateway = next(name for name in named if name.startswith("SERVE_REPLICA::app#PhaseGateway"))
     ray.kill(ray.get_actor(gateway, namespace="serve"))
     for _, stream in begun:
-        assert stream.exception(60) is not None
+        assert stream.exception(300) is not None
     nodes.board("release", list(held))
     nodes.until(lambda state: not any(state["running"][name] for name in nodes.replicas()))
     while nodes.post(prompt(1300)).status_code != 200:
