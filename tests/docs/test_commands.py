@@ -3,7 +3,7 @@
 One reader types all of them in one folder: what one command writes the next one reads. What stands
 for the reader's own, as an address, is put in its place; where a page shows hours of work, options
 for less of it are added. `make` and pip are what makes the tests run. serve-vllm and `fit small`
-have tests of their own; the commands of docs/results take hours, and are parsed in test_pages.py.
+have tests of their own, a bundle as backbone too; the commands of docs/results take hours, and are parsed in test_pages.py.
 """
 
 import importlib
@@ -35,7 +35,9 @@ from training.data.synthetic import generate
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/guides/*.md"))]
-ELSEWHERE = re.compile(r"make |pip install |python -m scheduler_adapters serve-vllm |.* fit small ")
+ELSEWHERE = re.compile(
+    r"make |pip install |python -m scheduler_adapters serve-vllm |.* fit (small|best --e)"
+)
 OURS = re.compile(r"python -m (lengthwise|training|scoring_service|scheduler_adapters) (.*)")
 
 LESS = {
