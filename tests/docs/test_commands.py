@@ -2,8 +2,8 @@
 
 One reader types all of them in one folder: what one command writes the next one reads. What stands
 for the reader's own, as an address, is put in its place; where a page shows hours of work, options
-for less of it are added. `make` and pip are what makes the tests run. serve-vllm and `fit small`
-have tests of their own, a bundle as backbone too; the commands of docs/results take hours, and are parsed in test_pages.py.
+for less of it are added. `make` and pip are what makes the tests run. serve-vllm and fits
+from a bundle have tests of their own; commands of docs/results are parsed in test_pages.py.
 """
 
 import importlib

@@ -6,9 +6,11 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.scheduler_adapters.routers import fake_engines
@@ -229,10 +231,12 @@ def test_a_killed_gateway_is_an_error_for_its_clients_and_ends_their_work(nodes)
 
 def test_a_removed_node_loses_and_doubles_no_token(nodes):
     begun, held = nodes.begin(1400, 9)
-    places = {name: nodes.board("state")["places"][name][1] for name in held.values()}
-    node = next(node for node in nodes.nodes if node.node_id in places.values())
+    places = {name: nodes.board("state")["places"][name] for name in held.values()}
+    node = next(one for one in nodes.nodes if one.node_id in {node for _, node in places.values()})
     nodes.cluster.remove_node(node, allow_graceful=False)
-    lost = [name for name in held.values() if places[name] == node.node_id]
+    lost = [name for name in held.values() if places[name][1] == node.node_id]
+    with suppress(psutil.NoSuchProcess):  # its engine ends a moment after the node
+        psutil.wait_procs([psutil.Process(places[lost[0]][0])], timeout=30)
     assert [leg[2] for leg in nodes.finish(begun)] == ["resumed"] * len(lost)
 
 
