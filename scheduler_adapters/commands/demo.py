@@ -117,7 +117,7 @@ def _simulate(given: Mapping[str, Requests]) -> Bursts:
     instance = Instance.preset(_PROFILE, max_num_seqs=_SIMULATOR_SEATS)
     return Bursts(
         timelines={
-            name: simulate(requests, load_policy(name.split(",")[0]), instance)
+            name: simulate(requests, load_policy("pars" if name == SMALL else name), instance)
             for name, requests in given.items()
         },
         conditions=f"{count} requests at t = 0, {_PROFILE}, {_SIMULATOR_SEATS} at once, simulated",

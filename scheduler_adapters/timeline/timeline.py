@@ -235,7 +235,7 @@ def read_timeline(path: str | PathLike[str]) -> Timeline:
     table = table.sort_values("arrival_s", kind="stable")
     columns = {name: table[name].to_numpy() for name in _WRITTEN}
     columns |= {name: table[name].to_numpy() for name in _NEWER if name in table}
-    given = (*_GIVEN, *(name for name in _LIMITS if name in table))
+    given = (*_GIVEN, *(name for name in _UNLESS_DEFAULT if name in table))
     columns |= {name: table[name].to_numpy() for name in given}
     requests = make_requests(
         path=path, scores=columns.pop("score"), **{name: columns.pop(name) for name in given}
@@ -250,7 +250,7 @@ _GIVEN = (
     *("request_id", "arrival_s", "prompt_tokens", "output_tokens", "reasoning_tokens"),
     *("user_class", "tbt_s"),
 )
-_LIMITS = ("min_tokens", "max_tokens", "cached_tokens")
+_UNLESS_DEFAULT = ("min_tokens", "max_tokens", "cached_tokens")
 _WRITTEN = (*_GIVEN, "score", "scheduled_s", "preemptions", "rejected", "instance")
 """Columns that `read_timeline` needs; others follow from the token times."""
 _NEWER = ("migrations", "answer_scheduled_s")
