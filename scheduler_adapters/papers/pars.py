@@ -10,6 +10,7 @@ from lengthwise.errors import DataError
 from lengthwise.tables.reading import read_table
 from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, paper_file, recorded
 from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.prefill_first import RequestLevel
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.facts import GPUS, MODELS
@@ -91,9 +92,13 @@ class ParsExperiment(Experiment):
         load: float | None = None,
         seats: int = 256,
         num_gpus: int = 1,
+        batch: int | None = None,
         seed: int,
     ) -> dict[str, float]:
-        """Return the summary of a run, and the longest wait for a first step."""
+        """Return the summary of a run, and the longest wait for a first step.
+
+        `batch` is the size of static batches; None: continuous batching.
+        """
         requests = self._requests(lengths, seed)
         if load is not None:
             rate_per_s = load * self.saturation_per_s(lengths)
@@ -105,7 +110,8 @@ class ParsExperiment(Experiment):
         elif lengths != TRAINED:
             tau_b = self.lengths[lengths].tau_b[order]
             requests = requests.with_scores(synthetic_scores(output, tau_b=tau_b, seed=seed))
-        policy = pars(starve_after_s=120.0 if order == system else None)
+        guard = {"starve_after_s": 120.0 if order == system else None}
+        policy = RequestLevel(max_batch=batch, inside="pars", **guard) if batch else pars(**guard)
         timeline = simulate(requests, policy, instance_of(seats, num_gpus), loop="compiled")
         longest_wait_s = float(np.max(timeline.scheduled_s - requests.arrival_s))
         return summarize(timeline).flat() | {"longest_wait_s": longest_wait_s}

@@ -16,7 +16,6 @@ from scheduler_adapters.placement import load_placement
 from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric, HostLink
-from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.simulator.observers import LoadRecorder
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.first_answer_tail import first_answer_tail
@@ -42,13 +41,13 @@ PHASE_LENGTHS: Final = tuple(range(128, 2049, 128))
 PHASE_RATE: Final = 4.0
 """Requests per second of the figures; the paper does not give its own."""
 
-FCFS, RR, PASCAL = "fcfs", "round-robin", "pascal"
+FCFS, RR, PASCAL, STAYS = "fcfs", "round-robin", "pascal", "pascal, NoMigration"
 
 
 class PascalExperiment(Experiment):
     """Runs on eight instances, by system, mix, and load by name or rate in requests per second."""
 
-    once = ("high_rate",)
+    once = ("high_rate", "blocking_rate")
 
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config)
@@ -83,27 +82,37 @@ class PascalExperiment(Experiment):
         return round(self.high_rate(mix) * LOADS[load], 3)
 
     def values(self, figure: str, system: str, **setting: Any) -> SeedValues:
-        """Return a figure of every seed, at high load unless the setting has a load or a rate."""
+        """Return a figure of every seed, at high load unless the setting has a load or a rate.
+
+        The setting `blocked_s` stands for the rate at which NoMigration has this P99 of blocking.
+        """
         load = setting.pop("load", "high")
+        if blocked_s := setting.pop("blocked_s", None):
+            setting["rate"] = self.blocking_rate(setting["mix"], blocked_s)
         if "rate" not in setting:
             setting["rate"] = self.rate(setting["mix"], load)
         return super().values(figure, system, **setting)
 
-    def words(self, mix: str | None = None, **rest: Any) -> dict[str, Any]:
-        """Return the workload at high load."""
+    def words(
+        self, mix: str | None = None, blocked_s: float | None = None, **rest: Any
+    ) -> dict[str, Any]:
+        """Return the workload, at high load or at the rate of `blocked_s`."""
+        if blocked_s and mix:
+            return {"at": f"{mix}, {self.blocking_rate(mix, blocked_s):.1f} req/s"}
         return {"at": f"{mix}, high load ({self.high_rate(mix):.1f} req/s)"} if mix else {}
 
     def high_rate(self, mix: str) -> float:
         """Return the rate up to which FCFS has blocked requests no more than 20% of the time."""
-
-        def is_met(rate: float) -> bool:
-            blocked = self.mean("blocked", FCFS, mix=mix, rate=round(rate, 3), most_seeds=2)
-            return blocked <= MOST_BLOCKED
-
         fluid_per_s = self.fluid_rate(mix)
-        low, high = 0.75 * fluid_per_s, 1.1 * fluid_per_s
-        found = highest_load(is_met, low=low, high=high, tolerance=0.03)
-        return round(found or low, 2)
+        search = {"low": 0.75 * fluid_per_s, "high": 1.1 * fluid_per_s, "tolerance": 0.03}
+        search |= {"mix": mix, "most_seeds": 2}
+        return round(self.rate_at(MOST_BLOCKED, "blocked", FCFS, **search), 2)
+
+    def blocking_rate(self, mix: str, blocked_s: float) -> float:
+        """Return the rate at which P99 of blocking without migration is that of the paper."""
+        low = self.high_rate(mix)
+        search = {"low": low, "high": 1.5 * low, "tolerance": 0.01}
+        return self.rate_at(blocked_s, "blocking_s.p99", STAYS, mix=mix, **search)
 
     def fluid_rate(self, mix: str) -> float:
         """Return requests per second that fill the KV memory, if arrivals were even."""

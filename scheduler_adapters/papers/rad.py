@@ -8,7 +8,7 @@ import numpy as np
 from scheduler_adapters.papers.runs import Experiment, ReproduceConfig
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.staircase import tiles_of
+from scheduler_adapters.simulator.latency.staircase import TILE_COLUMNS, TILE_ROWS, tiles_of
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline
@@ -69,8 +69,10 @@ class TileSetting:
         self.instance = replace(preset, latency=latency)
         self.longest = mix.longest_prompt + mix.longest_output
         self.mean_work_s = latency.mean_work_s(*self._draw(NUM_REQUESTS, 0))
-        # T-max: the longest prompt and response, token by token and alone.
-        longest_work_s = self.longest * (latency.linear_pass_s + latency.per_token_s)
+        # T-max: the longest prompt and response, token by token and alone, under the slower of the
+        # A100's two tiles. That is the wide one, with half of the rows; attention is equal.
+        slower = TILE_ROWS // TILE_COLUMNS if tile == TILE_COLUMNS else 1
+        longest_work_s = self.longest * (slower * latency.linear_pass_s + latency.per_token_s)
         longest_work_s += latency.decode_attention_s(np.arange(1, self.longest + 1))
         self.longest_waste_s = (tile - 1) * longest_work_s
         """(t_col - 1) T-max: the longest time of a cycle beyond the work of its requests."""

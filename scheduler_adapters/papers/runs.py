@@ -18,6 +18,7 @@ from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import ConfigError, DataError, at_least, require
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.reporting.latency_tables import with_interval
+from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.workload.data_folder import data_file
 
 log = logging.getLogger(__name__)
@@ -161,6 +162,24 @@ class Experiment(ABC):
     def mean(self, figure: str, system: str, **setting: Any) -> float:
         """Return the mean of a figure over the seeds."""
         return self.values(figure, system, **setting).average
+
+    def rate_at(
+        self,
+        most: float,
+        figure: str,
+        system: str,
+        *,
+        low: float,
+        high: float,
+        tolerance: float,
+        **setting: Any,
+    ) -> float:
+        """Return the highest rate at which the mean of a figure is `most` at most, or `low`."""
+
+        def is_met(rate: float) -> bool:
+            return self.mean(figure, system, rate=round(rate, 3), **setting) <= most
+
+        return round(highest_load(is_met, low=low, high=high, tolerance=tolerance) or low, 3)
 
     def sweep(
         self, figure: str, system: str, *, rates: Sequence[float] = (), **setting: Any

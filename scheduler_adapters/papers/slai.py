@@ -63,7 +63,7 @@ class SlaiExperiment(Experiment):
         return {
             "median_ttft_s": float(np.nanmedian(ttft_s)),
             "mean_ttft_s": float(np.nanmean(ttft_s)),
-            "median_ttft_paying_s": float(np.nanmedian(ttft_s[is_paying])),
+            "mean_ttft_paying_s": float(np.nanmean(ttft_s[is_paying])),
             "tbt_p99_paying_s": paying_s,
             "tbt_p99_free_s": free_s,
         }
@@ -85,12 +85,8 @@ class SlaiExperiment(Experiment):
 
     def high_rate(self, sarathi_s: float) -> float:
         """Return the rate at which Sarathi's median TTFT is that of the paper."""
-
-        def is_met(rate: float) -> bool:
-            ttft_s = self.mean("median_ttft_s", SARATHI, rate=round(rate, 3), paying=0.05)
-            return ttft_s <= sarathi_s
-
-        return round(highest_load(is_met, low=1.0, high=2.4, tolerance=0.01), 3)
+        search = {"low": 1.0, "high": 2.4, "tolerance": 0.01}
+        return self.rate_at(sarathi_s, "median_ttft_s", SARATHI, paying=0.05, **search)
 
     def capacity(self, system: str, paying: float) -> float:
         """Return the highest rate that meets the paper's SLO."""

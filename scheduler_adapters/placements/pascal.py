@@ -8,6 +8,7 @@ from scheduler_adapters.placement import InstanceId, Placement, Watch
 from scheduler_adapters.views import InstanceView, RequestView, require_at_least
 
 Migration = Literal["adaptive", "always", "never"]
+Fresh = Literal["unpaced", "always"]
 
 
 class PascalPlacement(Placement):
@@ -18,6 +19,8 @@ class PascalPlacement(Placement):
     Args:
         migration: adaptive: stay if only the present instance has enough memory; always: follow
             the choice (NonAdaptive); never: answer where it reasoned (NoMigration).
+        fresh: when requests in the first quantum of their answer count beside those that reason
+            (r + a): unpaced, if no instance has tokens for all readers, as in Algorithm 2; always.
         reserve_tokens: free tokens beside the context from which memory is enough.
         quantum_tokens, demote_above_tokens: those of the policy in the instances.
         pace_s: time in which a reader reads one token.
@@ -32,6 +35,7 @@ class PascalPlacement(Placement):
         self,
         *,
         migration: Migration = "adaptive",
+        fresh: Fresh = "unpaced",
         reserve_tokens: int = 500,
         quantum_tokens: int = 500,
         demote_above_tokens: int = 5000,
@@ -39,8 +43,10 @@ class PascalPlacement(Placement):
     ) -> None:
         modes = ("adaptive", "always", "never")
         require("migration", repr(migration), migration in modes, "one of " + ", ".join(modes))
+        require("fresh", repr(fresh), fresh in ("unpaced", "always"), "unpaced or always")
         require_at_least(0, reserve_tokens=reserve_tokens)
         self.migration = migration
+        self.fresh = fresh
         self.reserve_tokens = reserve_tokens
         self.watch = Watch(
             quantum_tokens=quantum_tokens,
@@ -60,11 +66,12 @@ class PascalPlacement(Placement):
             return instance
         now_s = request.last_token_s or 0.0
         paced = [view for view in instances if now_s < view.paced_until_s]
+        counts_fresh = not paced or self.fresh == "always"
 
         def load(view: InstanceView) -> tuple[int, InstanceId]:
             # The request itself is counted among those that answer where it is.
             fresh = view.num_fresh_answering - (view.instance_id == instance)
-            number = view.num_thinking + (0 if paced else fresh)
+            number = view.num_thinking + (fresh if counts_fresh else 0)
             return number, view.instance_id
 
         chosen = min(paced or instances, key=load)

@@ -1,8 +1,10 @@
 """Prefill before decode: vLLM's first scheduler, and Orca, which mixes the two."""
 
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
-from scheduler_adapters.policy import Policy, Traits
+from scheduler_adapters.policy import Policy, PolicyWrapper, Traits, load_policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule, require_at_least
 
 _PREFILL = Rank(lane=0)
@@ -74,21 +76,28 @@ def _whole_prompts(max_resident: int) -> StepRule:
     return StepRule(max_resident=max_resident, whole_prompts=True)
 
 
-class RequestLevel(Policy):
+class RequestLevel(PolicyWrapper):
     """FasterTransformer: a batch runs until all its requests are done, without new requests.
 
     The published pseudo-code swaps the names of its two modes; this follows the text.
+
+    Args:
+        inside: policy that orders the waiting requests, with its `settings`; of pars it makes the
+            static batching of the PARS paper.
     """
 
     name = "request-level"
 
-    def __init__(self, *, max_batch: int = 8) -> None:
+    def __init__(self, *, max_batch: int = 8, inside: str = "fcfs", **settings: Any) -> None:
         require_at_least(1, max_batch=max_batch)
+        super().__init__(load_policy(inside, **settings))
+        self.name = "request-level" + ("" if inside == "fcfs" else f"+{inside}")
+        self.traits = replace(self.policy.traits, is_static=False)
         self.fill = StepRule(max_resident=max_batch, whole_prompts=True)
         self.drain = StepRule(max_prefills=0)
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
-        return _PREFILL
+        return self.policy.rank(request, load)
 
     def step_rule(self, load: LoadView) -> StepRule:
         return self.drain if load.num_decoding else self.fill

@@ -46,6 +46,14 @@ def test_a_better_order_is_served_sooner():
     assert burst["value"][0] == pytest.approx(fcfs / pars)
 
 
+def test_static_batches_are_slower_than_continuous_ones_and_keep_the_order():
+    experiment = ParsExperiment(SMALL)
+    setting = {"lengths": SHORT_MODEL, "seats": 64}
+    found = experiment.in_order("e2e_s.mean", ("Oracle", "PARS", "FCFS"), batch=64, **setting)
+    assert found["holds"]
+    assert found["means"][1] > experiment.mean("e2e_s.mean", "PARS", **setting)
+
+
 def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path, rows_of):
     random = np.random.default_rng(0)
     output = random.integers(1, 400, 300)

@@ -14,15 +14,17 @@ from scheduler_adapters.papers.pascal import (
     PASCAL,
     REASONING,
     RR,
+    STAYS,
     OnePhase,
     PascalExperiment,
     blocked_fraction,
 )
+from scheduler_adapters.papers.rows import KINDS
 from scheduler_adapters.papers.runs import FIRST_SEED, ReproduceConfig
 from scheduler_adapters.simulator.observers import LoadRecorder
 from scheduler_adapters.views import LoadView
 
-STAYS, FOLLOWS = "pascal, NoMigration", "pascal, NonAdaptive"
+FOLLOWS, COUNTS = "pascal, NonAdaptive", "pascal, r + a"
 RUN = {
     "qoe_violations": 0.01,
     "output_tokens_per_s": 1000.0,
@@ -101,8 +103,9 @@ def test_a_criterion_ends_where_the_table_says(measure, changes, holds, rows_of)
 def test_the_variants_are_held_to_their_factors(slower, holds, rows_of):
     names = ("blocking_s.p99", "qoe_violations", "e2e_s.p50")
     runs = [RUN | dict(zip(names, slower, strict=True))] * 2
-    rows = rows_of(made_up(**{STAYS: runs, FOLLOWS: runs}), "pair")
-    assert [row.verdict != "no" for row in rows] == [holds] * 3
+    rows = rows_of(made_up(**{STAYS: runs, FOLLOWS: runs, COUNTS: runs}), "pair")
+    found = {kind: [row.verdict != "no" for row in rows if row.kind == kind] for kind in KINDS}
+    assert found == {"paper": [holds] * 4, "own": [True] * 2, "fitted": []}
 
 
 def recorder(steps: list[tuple[float, float, int]]) -> LoadRecorder:
@@ -131,6 +134,15 @@ def test_the_high_rate_is_that_at_which_fcfs_has_been_blocked_a_fifth_of_the_tim
     high = trial.high_rate("arena-hard")
     assert high == pytest.approx(0.9 * trial.fluid_rate("arena-hard"), rel=0.04)
     assert systems == {("arena-hard", FCFS)}
+
+
+def test_the_papers_load_is_that_at_which_requests_without_migration_are_blocked_as_long():
+    trial = experiment()
+    trial.high_rate = lambda mix: 10.0
+    trial.run = lambda system, *, mix, rate, seed: {"blocking_s.p99": 27.4 + rate - 12.0}
+    assert trial.blocking_rate(CHATS[0], 27.4) == pytest.approx(12.0, rel=0.01)
+    assert trial.level("blocking_s.p99", STAYS, mix=CHATS[0], blocked_s=27.4)["value"][0] <= 27.4
+    assert trial.words(CHATS[0], blocked_s=27.4)["at"] == "alpaca-eval, 12.0 req/s"
 
 
 def test_a_run_has_the_figures_of_its_system():

@@ -1,5 +1,7 @@
 """RAD: backlog, emptiness and cycles are read off timelines as the theorem means them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -11,11 +13,16 @@ from scheduler_adapters.papers.rad import (
     TileSetting,
     idle_spans,
 )
+from scheduler_adapters.placements.baselines import RandomPlacement
+from scheduler_adapters.placements.distserve import DistServe
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
+from scheduler_adapters.policies.rad import RAD
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
+from scheduler_adapters.simulator.cluster import simulate_cluster
+from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Floats, Ints
@@ -83,6 +90,36 @@ def test_a_backlog_of_one_cycle_ends_within_twice_the_time_of_cycles_at_the_boun
     requests = tiles.requests(LOAD, int(horizon_s * LOAD / tiles.mean_work_s), backlog=size)
     empty_s, _ = idle_spans(requests.arrival_s, tiles.run(system, requests).finished_s)
     assert empty_s[0] <= horizon_s
+
+
+@pytest.mark.slow
+def test_two_nodes_with_random_routing_keep_up_where_one_for_each_phase_cannot():
+    setting = TileSetting(SHORT_CHATS, tile=8)
+    rad = partial(RAD, max_started=setting.cycle, tile=8, chunk=setting.latency.chunk_tokens)
+    systems = {
+        "random": (RandomPlacement, rad, ()),
+        "split": (DistServe, partial(PrefillFirst, padded=False), ("prefill", "decode")),
+    }
+
+    def grows(name: str, load: float) -> bool:
+        placement, policy, roles = systems[name]
+        requests = setting.requests(2 * load, 3000)
+        nodes = [setting.instance] * 2
+        parts = {"fabric": Fabric.of_model("llama-3-8b"), "roles": roles} if roles else {}
+        run = simulate_cluster(requests, placement(), policy, nodes, **parts)
+        first, half, end = backlog(run.timeline, requests.arrival_s[-1] * np.array([0.25, 0.5, 1]))
+        return end > half > first and end > 100
+
+    assert [grows("random", 1.05), grows("random", LOAD), grows("split", LOAD)] == [1, 0, 1]
+
+
+@pytest.mark.parametrize(("tile", "slower"), [(128, 2), (8, 1)])
+def test_the_longest_work_is_that_of_the_slower_of_the_tiles(tile, slower):
+    setting = TileSetting(SHORT_ANSWERS, tile=tile)
+    latency, longest = setting.latency, setting.longest
+    attention_s = latency.decode_attention_s(np.arange(1, longest + 1))
+    work_s = longest * (slower * latency.linear_pass_s + latency.per_token_s) + attention_s
+    assert setting.longest_waste_s == pytest.approx((tile - 1) * work_s)
 
 
 def test_the_system_is_empty_between_the_last_departure_and_the_next_arrival():

@@ -8,6 +8,7 @@ from lengthwise.errors import ConfigError
 from scheduler_adapters.checks import check_policy
 from scheduler_adapters.policies.fair_shares import ClassPriority
 from scheduler_adapters.policies.pascal import Pascal
+from scheduler_adapters.policies.prefill_first import RequestLevel
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
@@ -26,6 +27,7 @@ VARIANTS = {
     "rad small": lambda: RAD(max_started=7, tile=4, chunk=16),
     "rad twin small": lambda: RADTwin(max_started=7, tile=4, chunk=16),
     "round robin 10": lambda: RoundRobin(quantum_tokens=10),
+    "request level pars": lambda: RequestLevel(inside="pars", starve_after_s=1.0),
     "pascal capped": lambda: Pascal(quantum_tokens=10, max_decodes=4),
     "guard over class over pars": lambda: StarvationGuard(ClassPriority(pars()), after_s=1.0),
 }

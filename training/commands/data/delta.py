@@ -18,9 +18,10 @@ def main(table: TableOptions, output: OutputOptions) -> None:
 
     Pairs closer than delta are left out of training, because the next answers to the same prompts
     would reverse them. The input is the table of `collect --samples 10`, or any table with a row
-    per answer. The variation of a prompt is (longest - shortest) / longest of its answers, the
-    measure by which pairs are compared. Delta is the limit that half of the prompts stay within. It
-    grows with the number of answers. The paper takes ten, and .2 (.25 for a reasoning model).
+    per answer. The variance of a prompt, as the paper defines it, is longest / shortest answer - 1;
+    the median of the prompts stands beside the paper's .2 (.25 for a reasoning model). Delta is
+    that limit in the measure by which pairs are compared, (longest - shortest) / longest. Both grow
+    with the number of answers.
 
     example:
       python -m training delta --data lengths/m.jsonl
@@ -28,10 +29,12 @@ def main(table: TableOptions, output: OutputOptions) -> None:
     repeated = [item for item in read_prompts(table, "output_tokens") if len(item.lengths) > 1]
     if not repeated:
         raise DataError(f"no prompt has two answers or more; collect them with --samples {RUNS}")
-    variation = np.array([1 - min(item.lengths) / max(item.lengths) for item in repeated])
-    delta = float(np.median(variation))
+    each = [max(item.lengths) / min(item.lengths) - 1 for item in repeated]
+    variance = float(np.median(each))
+    delta = variance / (1 + variance)
     result = {
         "delta": delta,
+        "variance": variance,
         "prompts": len(repeated),
         "answers_per_prompt": float(np.mean([len(item.lengths) for item in repeated])),
     }
@@ -43,6 +46,7 @@ def _print(result: Mapping[str, Any]) -> None:
     count = result["answers_per_prompt"]
     rows = {
         "prompts": f"{result['prompts']}, with {count:.3g} answers each (paper: {RUNS})",
-        "delta": f"{result['delta']:.3f}, of half of the prompts",
+        "variance": f"{result['variance']:.3f} of half of the prompts (paper: .2, reasoning .25)",
+        "delta": f"{result['delta']:.3f}, the same limit as a share of the longer answer",
     }
     print_rows(rows, 19)
