@@ -13,7 +13,7 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
-from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_requests
+from scheduler_adapters.workload.requests import Ints, Requests, make_requests
 
 PROFILE = "llama-3-8b@a100-80g:staircase"
 NUM_REQUESTS = 4000
@@ -108,16 +108,6 @@ class TileSetting:
         _, output = self._draw(NUM_REQUESTS, 0)
         stay_s = float(output.mean()) * self.latency.linear_pass_s
         return exp(-LOAD / self.mean_work_s * stay_s)
-
-
-def idle_spans(arrival_s: Floats, left_s: Floats) -> tuple[Floats, Floats]:
-    """Return the times at which the system became empty, and the seconds until the next arrival.
-
-    `arrival_s` (N,) is sorted; `left_s` (N,) need not be. The end of the run does not count.
-    """
-    leaves_s, next_s = np.sort(left_s)[:-1], arrival_s[1:]
-    ends = leaves_s < next_s
-    return leaves_s[ends], (next_s - leaves_s)[ends]
 
 
 class RadExperiment(Experiment):

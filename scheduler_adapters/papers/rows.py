@@ -4,7 +4,7 @@ import subprocess
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from inspect import signature
 from operator import ge, gt, le, lt
 from pathlib import Path
@@ -77,8 +77,6 @@ class Row:
     at_most: float | str | None = None
     above: float | str | None = None
     below: float | str | None = None
-    cases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Other values of the fields, by the measured `case`."""
     needs: str = ""
     """Setting without which the row is left out."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -111,14 +109,13 @@ class Row:
     def figure(self, experiment: object) -> PaperFigure:
         """Measure and judge the row."""
         found = self.found(experiment)
-        row = replace(self, **self.cases.get(found.get("case", ""), {}))
         texts = {
-            name: str(getattr(row, name)).format_map(found)
+            name: str(getattr(self, name)).format_map(found)
             for name in ("metric", "workload", "baseline", "paper", "ours", "criterion", "note")
         }
-        numbers = ", ".join(f"{number:g}" for number in row.numbers)
-        band = f"within {row.band:.0%} of {numbers}" if numbers else ""
-        return PaperFigure(**texts, verdict=row.verdict(found), band=band, kind=row.kind)
+        numbers = ", ".join(f"{number:g}" for number in self.numbers)
+        band = f"within {self.band:.0%} of {numbers}" if numbers else ""
+        return PaperFigure(**texts, verdict=self.verdict(found), band=band, kind=self.kind)
 
     def verdict(self, found: Mapping[str, Any]) -> str:
         """Return the verdict on what is measured."""
@@ -179,8 +176,6 @@ def _rows(tables: list[dict[str, Any]], experiment: type) -> Iterator[Row]:
             row = Row(**{name: whole[name] for name in known & whole.keys()}, arguments=arguments)
             for measure, given in row.calls().values():
                 signature(getattr(experiment, measure)).bind(None, **given)
-            for case in row.cases.values():
-                replace(row, **case)
             if row.kind not in KINDS:
                 raise KeyError(row.kind)
             yield row

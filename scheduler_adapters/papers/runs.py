@@ -44,9 +44,9 @@ class ReproduceConfig:
 
     paper: str = field(metadata=POSITIONAL)
     """pars, slai, rad, pascal or phasor."""
-    seeds: int | None = None
-    """Runs per point with other arrivals; figures are means over them. None: 5; searches for a
-    capacity of phasor take 3 at most."""
+    seeds: int = 5
+    """Runs per point with other arrivals; figures are means over them. Searches for a capacity of
+    phasor take 3 at most."""
     scale: float = 1.0
     """Share of the full length of each run, .005 to 1; below 1 bands may be missed by noise."""
     model: str = "qwen2.5-7b"
@@ -78,11 +78,6 @@ class ReproduceConfig:
                 )
         if self.scored is None and self.scores != "trace":
             raise ConfigError(f"scores is {self.scores!r} but there is no trace; add --scored FILE")
-
-    @property
-    def num_seeds(self) -> int:
-        """`seeds`, or the number that intervals need."""
-        return self.seeds or 5
 
 
 class SeedValues(np.ndarray[Any, np.dtype[np.float64]]):
@@ -122,7 +117,7 @@ class Experiment(ABC):
     def __init__(self, config: ReproduceConfig) -> None:
         self.config = config
         self.systems: Mapping[str, Any] = paper_file(config.paper).get("systems", {})
-        self.seeds = range(FIRST_SEED, FIRST_SEED + config.num_seeds)
+        self.seeds = range(FIRST_SEED, FIRST_SEED + config.seeds)
         self.run = cache(self.measure)
         for name in self.once:
             setattr(self, name, cache(getattr(self, name)))

@@ -34,16 +34,6 @@ def test_a_small_run_gives_every_row_and_a_page(paper, tmp_path, capsys):
         (["pars", "--scores=bundle:run/bundle"], "add --scored FILE"),
         (["pascal", "--model=llama-3-8b"], "which pascal does not read; use it with phasor"),
         (["phasor", "--model=gpt-2"], "use one of qwen2.5-7b, llama-3-8b"),
-    ],
-)
-def test_scores_that_nothing_would_read_are_refused(arguments, complaint, capsys):
-    assert main(["reproduce", *arguments]) == 2
-    assert complaint in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
         (["orca"], "no paper named 'orca'; use one of pars"),
         (["pars", "--scale=2"], "scale is 2"),
         (["pars", "--seeds=0"], "seeds is 0"),

@@ -5,14 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from scheduler_adapters.papers.rad import (
-    CHATS,
-    LOAD,
-    SHORT_ANSWERS,
-    SHORT_CHATS,
-    TileSetting,
-    idle_spans,
-)
+from scheduler_adapters.papers.rad import CHATS, LOAD, SHORT_ANSWERS, SHORT_CHATS, TileSetting
 from scheduler_adapters.placements.baselines import RandomPlacement
 from scheduler_adapters.placements.distserve import DistServe
 from scheduler_adapters.policies.fcfs import FCFS
@@ -43,6 +36,12 @@ def backlog(timeline: Timeline, at_s: Floats) -> Ints:
     return arrived - np.searchsorted(np.sort(timeline.finished_s), at_s, "right")
 
 
+def empty_s(timeline: Timeline) -> Floats:
+    """Times at which the system became empty, before the end of the run."""
+    left_s = np.sort(timeline.finished_s)[:-1]
+    return left_s[left_s < timeline.requests.arrival_s[1:]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["RAD", "RAD's twin", *POLICIES])
 def test_the_backlog_grows_above_the_bound_and_no_work_is_saved(system):
@@ -62,8 +61,7 @@ def test_the_backlog_grows_above_the_bound_and_no_work_is_saved(system):
 
 def times_empty(setting: TileSetting, *, start: int, count: int, load: float = LOAD) -> int:
     requests = setting.requests(load, count, backlog=start)
-    timeline = setting.run("RAD", requests)
-    return len(idle_spans(requests.arrival_s, timeline.finished_s)[0])
+    return len(empty_s(setting.run("RAD", requests)))
 
 
 @pytest.mark.slow
@@ -88,29 +86,22 @@ def test_a_backlog_of_one_cycle_ends_within_twice_the_time_of_cycles_at_the_boun
     cycle_s = tiles.cycle * tiles.mean_work_s + tiles.longest_waste_s
     horizon_s = 2 * size / (tiles.cycle / cycle_s - LOAD / tiles.mean_work_s)
     requests = tiles.requests(LOAD, int(horizon_s * LOAD / tiles.mean_work_s), backlog=size)
-    empty_s, _ = idle_spans(requests.arrival_s, tiles.run(system, requests).finished_s)
-    assert empty_s[0] <= horizon_s
+    assert empty_s(tiles.run(system, requests))[0] <= horizon_s
 
 
 @pytest.mark.slow
 def test_two_nodes_with_random_routing_keep_up_where_one_for_each_phase_cannot():
     setting = TileSetting(SHORT_CHATS, tile=8)
     rad = partial(RAD, max_started=setting.cycle, tile=8, chunk=setting.latency.chunk_tokens)
-    systems = {
-        "random": (RandomPlacement, rad, ()),
-        "split": (DistServe, partial(PrefillFirst, padded=False), ("prefill", "decode")),
-    }
+    split = {"fabric": Fabric.of_model("llama-3-8b"), "roles": ("prefill", "decode")}
 
-    def grows(name: str, load: float) -> bool:
-        placement, policy, roles = systems[name]
-        requests = setting.requests(2 * load, 3000)
-        nodes = [setting.instance] * 2
-        parts = {"fabric": Fabric.of_model("llama-3-8b"), "roles": roles} if roles else {}
-        run = simulate_cluster(requests, placement(), policy, nodes, **parts)
+    def grows(load: float, placement=None, policy=rad, **parts) -> bool:
+        requests, nodes = setting.requests(2 * load, 3000), [setting.instance] * 2
+        run = simulate_cluster(requests, placement or RandomPlacement(), policy, nodes, **parts)
         first, half, end = backlog(run.timeline, requests.arrival_s[-1] * np.array([0.25, 0.5, 1]))
         return end > half > first and end > 100
 
-    assert [grows("random", 1.05), grows("random", LOAD), grows("split", LOAD)] == [1, 0, 1]
+    assert [grows(1.05), grows(LOAD), grows(LOAD, DistServe(), PrefillFirst, **split)] == [1, 0, 1]
 
 
 @pytest.mark.parametrize(("tile", "slower"), [(128, 2), (8, 1)])
@@ -120,13 +111,6 @@ def test_the_longest_work_is_that_of_the_slower_of_the_tiles(tile, slower):
     attention_s = latency.decode_attention_s(np.arange(1, longest + 1))
     work_s = longest * (slower * latency.linear_pass_s + latency.per_token_s) + attention_s
     assert setting.longest_waste_s == pytest.approx((tile - 1) * work_s)
-
-
-def test_the_system_is_empty_between_the_last_departure_and_the_next_arrival():
-    arrival_s = np.array([0.0, 0.0, 5.0, 6.0])
-    left_s = np.array([3.0, 2.0, 7.0, 6.5])
-    at_s, idle_s = idle_spans(arrival_s, left_s)
-    assert (at_s.tolist(), idle_s.tolist()) == ([3.0], [2.0])
 
 
 def test_no_scheduler_can_be_seen_empty_where_tiles_are_large_and_answers_long():

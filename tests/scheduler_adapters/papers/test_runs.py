@@ -66,11 +66,6 @@ def test_values_of_seeds_print_their_mean_with_its_interval():
     assert f"{values.mean():.1f}" == "0.2"
 
 
-def test_papers_have_five_seeds_unless_a_number_is_given():
-    assert ReproduceConfig(paper="pascal").num_seeds == 5
-    assert ReproduceConfig(paper="pars", seeds=1).num_seeds == 1
-
-
 def test_without_the_data_folder_a_file_is_missed_aloud(monkeypatch, tmp_path, caplog):
     monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
     (tmp_path / "a.txt").write_text("lengths")

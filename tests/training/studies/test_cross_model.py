@@ -51,6 +51,4 @@ def test_predictions_are_made_by_folds_that_have_not_seen_the_prompt():
 def test_models_are_spread_over_their_names():
     names = [f"m{n:02}" for n in range(50)]
     few = list(spread(pd.DataFrame(np.ones((1, 50)), columns=names), 5))
-    assert few[0] == "m00"
-    assert few[-1] == "m49"
-    assert len(few) == 5
+    assert (few[0], few[-1], len(few)) == ("m00", "m49", 5)

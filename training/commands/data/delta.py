@@ -29,16 +29,15 @@ def main(table: TableOptions, output: OutputOptions) -> None:
     repeated = [item for item in read_prompts(table, "output_tokens") if len(item.lengths) > 1]
     if not repeated:
         raise DataError(f"no prompt has two answers or more; collect them with --samples {RUNS}")
-    each = [max(item.lengths) / min(item.lengths) - 1 for item in repeated]
-    variance = float(np.median(each))
-    delta = variance / (1 + variance)
+    ratios = [max(item.lengths) / min(item.lengths) for item in repeated]
+    variance = float(np.median(ratios)) - 1
     result = {
-        "delta": delta,
+        "delta": variance / (1 + variance),
         "variance": variance,
         "prompts": len(repeated),
         "answers_per_prompt": float(np.mean([len(item.lengths) for item in repeated])),
     }
-    fit = f"python -m training fit pars --out run --loss.delta {delta:.2f}"
+    fit = f"python -m training fit pars --out run --loss.delta {result['delta']:.2f}"
     print_result(result, output, lambda: _print(result), fit)
 
 
