@@ -91,12 +91,13 @@ class LateScoring:
     def start(
         self, first: asyncio.Future[Answer], retry: Callable[[], Awaitable[Answer]]
     ) -> str | None:
-        """Return the key of a request whose score will be sent later; None for one too many.
+        """Return the key of a request whose score will be sent later; None if there will be none.
 
         `first` is the answer that missed the deadline.
         """
-        if len(self._tasks) >= MAX_LATE:
-            self._count("full")
+        is_away = first.done() and first.result().retry_s >= self._late_s
+        if is_away or len(self._tasks) >= MAX_LATE:
+            self._count("breaker_open" if is_away else "full")
             return None
         key = secrets.token_hex(16)
 
@@ -123,7 +124,7 @@ class LateScoring:
                 answer = await first
                 while answer.outcome in RETRIED:
                     # Requests refused together must not return together.
-                    await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+                    await asyncio.sleep(answer.retry_s + pause_s * random.uniform(0.5, 1.0))
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                     answer = await retry()
                 score = answer.score
@@ -150,7 +151,3 @@ class LateScoring:
         except OSError as error:  # the engine has ended
             log.debug("no late score for %s: %s", path, error)
         return True
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()

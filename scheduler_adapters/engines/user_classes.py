@@ -79,26 +79,22 @@ class UserClasses:
             is_right = tbt_s is None or (type(tbt_s) in (int, float) and 0 < tbt_s < inf)
             require(f"tbt_s of class {name!r}", tbt_s, is_right, "seconds > 0")
 
-    def of(self, headers: Headers, peer: str | None = None) -> str | None:
-        """Return the class of a request with these (lower-case) ASGI headers, or None.
+    def of(self, token: str, headers: Headers = (), peer: str | None = None) -> str | None:
+        """Return the class of a request with this bearer token, or None.
 
-        `peer`: address of the connection; None: unknown, so no trusted proxy.
+        `headers` are ASGI's, in lower case. `peer` is the address of the connection; None: unknown,
+        so no trusted proxy.
         """
-        sent = list(headers)
-        name = self.api_keys.get(bearer_token(sent))
+        name = self.api_keys.get(token)
         if name is None and self.header is not None and self._is_proxy(peer):
-            names = [value for key, value in sent if key == self.header.lower().encode()]
+            names = [value for key, value in headers if key == self.header.lower().encode()]
             # Of two, one may be the client's own, after which the gateway has put its own.
             name = names[0].decode("latin-1") if len(names) == 1 else None
         return name if name in self.tbt_s else self.default
 
-    def has_key(self, headers: Headers) -> bool:
-        """Return whether the request's key determines its class."""
-        return bearer_token(headers) in self.api_keys
-
-    def trusts(self, headers: Headers) -> bool:
-        """Return whether a request with these headers may carry hints of its own."""
-        key = bearer_token(headers).encode() if self.trusted_keys else b""
+    def trusts(self, token: str) -> bool:
+        """Return whether a request with this bearer token may carry hints of its own."""
+        key = token.encode()
         # Every key is compared, so that the time taken reveals nothing.
         return any([hmac.compare_digest(key, trusted.encode()) for trusted in self.trusted_keys])
 

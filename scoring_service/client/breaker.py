@@ -27,16 +27,18 @@ class CircuitBreaker:
         self._trying = False
 
     @property
-    def is_open(self) -> bool:
-        """True while no call is permitted, also during a trial call."""
+    def open_for_s(self) -> float | None:
+        """Seconds in which no call is permitted; 0: a trial call is; None: it is closed."""
         with self._lock:
-            until_s = self._open_until_s
-            return until_s is not None and (self._trying or self.clock() < until_s)
+            if self._open_until_s is None:
+                return None
+            # The end of a trial call is not known: it is looked for again soon.
+            return max(self._open_until_s - self.clock(), 0.05 if self._trying else 0.0)
 
     def allow(self) -> bool:
         """Return True if a call is permitted: then report `success`, `failure` or `unsure`."""
         with self._lock:
-            if self.is_open:
+            if self.open_for_s:
                 return False
             self._trying = self._open_until_s is not None
             return True

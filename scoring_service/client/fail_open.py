@@ -40,6 +40,8 @@ class Answer:
     outcome: str
     """"scored"; without a score "breaker_open", "timeout", "overloaded", "unavailable",
     "invalid_prompt", "error", or "cancelled" by the caller."""
+    retry_s: float = 0.0
+    """Seconds before which the same question has the same answer."""
 
 
 @dataclass(slots=True)
@@ -137,15 +139,15 @@ class FailOpenScorer(Connection):
             self._breaker.unsure()
 
     @property
-    def is_away(self) -> bool:
-        """True while the breaker permits no call."""
-        return self._breaker.is_open
+    def away_s(self) -> float | None:
+        """Seconds in which the breaker permits no call; 0: a trial call; None: all calls."""
+        return self._breaker.open_for_s
 
     async def answers_within(self, seconds: float) -> bool:
         """Wait as long; return whether no more time passes between answers of the service."""
         begun_s = time.monotonic()
         await asyncio.sleep(seconds)
-        return self._answered_s >= begun_s and self._silence_s <= seconds and not self.is_away
+        return self._answered_s >= begun_s and self._silence_s <= seconds and not self.away_s
 
     def _submit(self, prompt: str, client: str = "") -> _Waiter:
         waiter = _Waiter(prompt, client, time.monotonic() + self._timeout_s)
@@ -231,7 +233,7 @@ class FailOpenScorer(Connection):
         with self._lock:
             self._in_flight -= 1
             self._calls -= Counter({waiter.client for waiter in batch})
-            if self._breaker.is_open:
+            if self._breaker.open_for_s:
                 for waiter in chain.from_iterable(self._waiting.values()):
                     self._answer(waiter, None, "breaker_open")
                 self._waiting.clear()

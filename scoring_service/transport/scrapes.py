@@ -36,9 +36,7 @@ class ScrapeEndpoint:
         self._may_read = may_read
         self._timeout_s = timeout_s
         self._open: BlockedCalls[asyncio.StreamWriter] = BlockedCalls(
-            lambda writer: writer.transport.abort(),
-            timeout_s=timeout_s,
-            max_calls=max_connections,
+            lambda writer: writer.transport.abort(), timeout_s=timeout_s, max_calls=max_connections
         )
         self._loop = asyncio.new_event_loop()
         listen = asyncio.start_server(self._serve, host.strip("[]"), port, limit=_MAX_REQUEST_BYTES)

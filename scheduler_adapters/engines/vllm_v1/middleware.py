@@ -37,11 +37,7 @@ from scheduler_adapters.engines.bundle_scoring import cut_score
 from scheduler_adapters.engines.engine_metrics import exposition
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports
 from scheduler_adapters.engines.score_channel import RETRIED, LateScoring
-from scheduler_adapters.engines.user_classes import (
-    UserClasses,
-    bearer_token,
-    read_user_classes,
-)
+from scheduler_adapters.engines.user_classes import UserClasses, bearer_token, read_user_classes
 from scheduler_adapters.engines.vllm_v1 import client_bodies
 from scheduler_adapters.engines.vllm_v1.client_bodies import HINT_HEADERS, PRIORITY, Prompts
 from scheduler_adapters.planner.request_annotations import (
@@ -191,13 +187,8 @@ class ScoreMetrics:
         for reason in UNSCORABLE | RETRIED | {"error", "no_key", "no_scorer", "unreadable"}:
             self.requests.labels("unscored", reason)
             self.late_scores.labels(reason)
-        for outcome, reason in (
-            ("scored", ""),
-            ("explicit", ""),
-            ("engine", ""),
-            ("late", "timeout"),
-        ):
-            self.requests.labels(outcome, reason)
+        for pair in (("scored", ""), ("explicit", ""), ("engine", ""), ("late", "timeout")):
+            self.requests.labels(*pair)
 
     def count(self, outcome: str, reason: str = "") -> None:
         """Count a request."""
@@ -212,6 +203,7 @@ class ScoreMetrics:
 class _Client:
     """Identity and permissions of the client of a request."""
 
+    token: str = field(repr=False)
     name: str
     """Hash of a known key, else the address."""
     is_let_in: bool
@@ -307,10 +299,10 @@ class ScoreMiddleware:
             self._count_hints(has_priority, client)
             await self.app(scope, _replay(message, receive), send)
             return
-        is_changed = self._drop_hints(body, has_priority, client, scope["headers"])
+        is_changed = self._drop_hints(body, has_priority, client)
         added: dict[str, Any] = {}
         if prompts_of is not None:
-            user_class = self.classes.of(scope["headers"], _peer(scope))
+            user_class = self.classes.of(client.token, scope["headers"], _peer(scope))
             added = self.classes.annotations(user_class)
             if self.config.shares:
                 added[CLIENT] = hash_of(client.name)[:16]
@@ -344,29 +336,27 @@ class ScoreMiddleware:
 
     def _client_of(self, scope: Scope) -> _Client:
         headers, classes = scope["headers"], self.classes
-        found = hash_of(bearer_token(headers))
+        found = hash_of(token := bearer_token(headers))
         # Hashes are compared, not keys: the time taken reveals nothing of a key.
-        is_listed, is_trusted = found in self.config.key_hashes, classes.trusts(headers)
-        is_known = is_listed or is_trusted or classes.has_key(headers)
+        is_listed, is_trusted = found in self.config.key_hashes, classes.trusts(token)
+        if not (is_listed or is_trusted or token in classes.api_keys):
+            found = network_of(classes.client_address(headers, _peer(scope)) or "")
         return _Client(
-            name=found
-            if is_known
-            else network_of(classes.client_address(headers, _peer(scope)) or ""),
+            token=token,
+            name=found,
             is_let_in=is_listed or not self.config.key_hashes,
             may_hint=self.config.client_hints or is_trusted,
             is_trusted=is_trusted,
         )
 
-    def _drop_hints(
-        self, body: dict[str, Any], has_priority: bool, client: _Client, headers: Any
-    ) -> bool:
+    def _drop_hints(self, body: dict[str, Any], has_priority: bool, client: _Client) -> bool:
         """Remove the client's hints that it may not send; return whether there were any."""
         own = client_bodies.own_hints(body)
         in_body = body.get(PRIORITY) not in (None, 0)
         self._count_hints(bool(own) or in_body or has_priority, client)
         if client.may_hint:
-            of_key = {USER_CLASS, TBT_S} if self.classes.has_key(headers) else set()
-            return client_bodies.drop_hints(body, of_key)
+            has_class = client.token in self.classes.api_keys
+            return client_bodies.drop_hints(body, {USER_CLASS, TBT_S} if has_class else ())
         if in_body:
             del body[PRIORITY]
         return client_bodies.drop_hints(body, FROM_CLIENTS) or in_body
@@ -393,7 +383,7 @@ class ScoreMiddleware:
             reason = "no_text"
         elif not client.is_let_in:
             reason = "no_key"
-        elif is_over and not self.scorer.is_away:
+        elif is_over and not self.scorer.away_s:
             # Where the service is late, too many at once are not of the client's making.
             in_time = await self.scorer.answers_within(self.config.deadline_s)
             reason = "budget" if in_time else "overloaded"
@@ -403,24 +393,26 @@ class ScoreMiddleware:
         return self._without_score(reason, client)
 
     def _without_score(self, reason: str, client: _Client) -> dict[str, Any]:
-        is_away = self.scorer is not None and self.scorer.is_away  # then by arrival
         is_last = reason in UNSCORABLE and self.config.unscored_last and not client.is_trusted
-        if is_away or not is_last:
+        is_away = self.scorer is not None and self.scorer.away_s  # then by arrival
+        if is_away or not is_last or self.highest_score == -inf:
             return {}
-        top = self.highest_score
-        return score_annotations(top, self.highest_quantiles) if top > -inf else {}
+        return score_annotations(self.highest_score, self.highest_quantiles)
 
     async def _request_score(
         self, scorer: FailOpenScorer, prompts: Prompts, client: _Client
     ) -> dict[str, Any]:
         started_s, key = time.monotonic(), None
+        # A service that was away delays no request by its trial: a score is late, then.
+        is_trial = scorer.away_s is not None and self.late is not None
         request = partial(self._ask, scorer, prompts, client)
         requested = request()
         try:
-            await asyncio.wait({requested}, timeout=self.config.deadline_s)
+            if not requested.done():
+                await asyncio.wait({requested}, timeout=0 if is_trial else self.config.deadline_s)
             self.metrics.waited_s.observe(time.monotonic() - started_s)
             answer = requested.result() if requested.done() else Answer(None, "timeout")
-            if not requested.done() and self.late is not None:
+            if not requested.done() and self.late is not None and not is_trial:
                 scorer.out_of_time()
             if answer.score is not None:
                 self.metrics.count("scored", answer.outcome.removeprefix("scored"))
@@ -439,9 +431,9 @@ class ScoreMiddleware:
         self, scorer: FailOpenScorer, prompts: Prompts, client: _Client
     ) -> asyncio.Future[Answer]:
         """Request a score; until the answer the prompts are in progress."""
-        if scorer.is_away:
+        if away_s := scorer.away_s:
             away: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-            away.set_result(Answer(None, "breaker_open"))
+            away.set_result(Answer(None, "breaker_open", away_s))
             return away
 
         def answered(_: object) -> None:
@@ -590,8 +582,6 @@ def _stopping(late: LateScoring, key: str, send: Send) -> Send:
 
 
 def _with_body(scope: Scope, body: bytes) -> tuple[Scope, Message]:
-    unframed = (b"content-length", b"transfer-encoding")
-    headers = [header for header in scope["headers"] if header[0] not in unframed]
-    headers.append((b"content-length", str(len(body)).encode()))
-    message = {"type": "http.request", "body": body, "more_body": False}
-    return {**scope, "headers": headers}, message
+    scope = _without(scope, b"content-length", b"transfer-encoding")
+    scope["headers"].append((b"content-length", str(len(body)).encode()))
+    return scope, {"type": "http.request", "body": body, "more_body": False}

@@ -35,7 +35,7 @@ def key_of(number: int) -> str:
 def sender(tmp_path: Path) -> Iterator[LateScoring]:
     made = LateScoring(tmp_path, late_s=60.0, count=print)
     yield made
-    made.close()
+    made._socket.close()
 
 
 def test_more_scores_than_a_socket_holds_arrive_at_every_engine(
@@ -148,7 +148,7 @@ class Bench:
     async def ended(self) -> Counter[str]:
         while self.late._tasks:
             await asyncio.wait(self.late._tasks.values())
-        self.late.close()
+        self.late._socket.close()
         return self.counts
 
 
@@ -165,6 +165,7 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*(Answer(None, outcome) for outcome in sorted(RETRIED)), SCORED], "sent"),
         ([Answer(None, "invalid_prompt")], "invalid_prompt"),
         ([Answer(None, "overloaded")], "timeout"),  # after that no answer comes
+        ([Answer(None, "breaker_open", 60.0)], "timeout"),  # it is not asked again before
     ],
 )
 def test_an_outcome_that_may_change_is_retried_in_time_and_a_score_sent_with_its_key(
@@ -176,8 +177,18 @@ def test_an_outcome_that_may_change_is_retried_in_time_and_a_score_sent_with_its
         assert key is not None
         assert await bench.ended() == {outcome: 1}
         assert bench.sent == [{SCORE: 7.0, REQUEST_KEY: key}] * (outcome == "sent")
-        if outcome != "timeout":
+        if outcome != "timeout" or answers[0].retry_s:
             assert bench.scorer.asked == ["prompt"] * len(answers)
+
+    asyncio.run(main())
+
+
+def test_no_score_is_awaited_of_a_service_that_is_away_for_longer() -> None:
+    async def main() -> None:
+        bench, away = Bench(), asyncio.get_running_loop().create_future()
+        away.set_result(Answer(None, "breaker_open", 60.0))
+        assert bench.late.start(away, partial(bench.scorer.ask_async, "prompt")) is None
+        assert await bench.ended() == {"breaker_open": 1}
 
     asyncio.run(main())
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.engines.user_classes import UserClasses, read_user_classes
+from scheduler_adapters.engines.user_classes import UserClasses, bearer_token, read_user_classes
 
 
 def write(path: Path, content: Any) -> Path:
@@ -25,13 +25,13 @@ def test_a_class_file_says_who_is_who(tmp_path):
         "trusted_keys": ["sk-gate"],
     }
     classes = read_user_classes(write(tmp_path / "classes.json", content))
-    assert classes.of([(b"authorization", b"bearer sk-1")]) == "chat"
-    assert classes.of([(b"x-user-class", b"chat")], "10.0.0.1") == "chat"
-    assert classes.of([(b"x-user-class", b"chat")], "10.0.0.2") == "batch"
-    assert classes.trusts([(b"authorization", b"Bearer sk-gate")])
-    assert not classes.trusts([(b"authorization", b"Bearer sk-1")])
-    assert not classes.trusts([])
-    assert classes.of([]) == "batch"
+    assert classes.of(bearer_token([(b"authorization", b"bearer sk-1")])) == "chat"
+    assert classes.of("", [(b"x-user-class", b"chat")], "10.0.0.1") == "chat"
+    assert classes.of("", [(b"x-user-class", b"chat")], "10.0.0.2") == "batch"
+    assert classes.trusts(bearer_token([(b"authorization", b"Bearer sk-gate")]))
+    assert not classes.trusts("sk-1")
+    assert not classes.trusts("")
+    assert classes.of("") == "batch"
     assert classes.annotations("chat") == {"lengthwise_class": "chat", "lengthwise_tbt_s": 0.05}
     assert classes.annotations("batch") == {"lengthwise_class": "batch"}
     assert classes.annotations(None) == {}

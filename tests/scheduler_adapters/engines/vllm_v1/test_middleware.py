@@ -66,7 +66,7 @@ class FakeScorer:
         self.quantiles = quantiles or {}
         self.asked: list[str] = []
 
-    is_away = False
+    away_s: float | None = None
 
     def out_of_time(self) -> None:
         pass
@@ -827,7 +827,7 @@ class Sending(LateScoring):
 
     def __init__(self, count: Any) -> None:
         super().__init__(Path(), late_s=60, count=count)
-        self.close()
+        self._socket.close()
         self.sent: list[Any] = []
 
     async def send(self, carried: Any) -> None:
@@ -841,10 +841,14 @@ def late_bench(scorer: Any) -> tuple[Bench, Sending]:
     return bench, late
 
 
-def test_a_score_that_misses_the_deadline_is_sent_after_its_request() -> None:
+@pytest.mark.parametrize("is_trial", [False, True])
+def test_a_score_that_misses_the_deadline_is_sent_after_its_request(is_trial: bool) -> None:
     async def main() -> None:
         scorer = SlowScorer()
         bench, late = late_bench(scorer)
+        if is_trial:  # of a service that was away: no deadline is waited for
+            scorer.away_s = 0.0
+            bench.configure(deadline_s=59.0)
         reached = asyncio.Event()
 
         async def engine(scope: Any, receive: Any, send: Any) -> None:
@@ -857,7 +861,7 @@ def test_a_score_that_misses_the_deadline_is_sent_after_its_request() -> None:
 
         bench.middleware.app = engine
         call = asyncio.create_task(bench.call(b'{"prompt": "hello"}', "/v1/completions"))
-        await asyncio.wait_for(reached.wait(), 60)
+        await asyncio.wait_for(reached.wait(), 30)
         scorer.ready.set()
         assert (await asyncio.wait_for(call, 60))[-1]["body"] == b"a"
         request_key = json.loads(bench.server.content)["vllm_xargs"]["lengthwise_request_key"]
@@ -979,7 +983,7 @@ def test_a_service_that_never_answers_is_soon_left_alone(
     proceed.set()
     made.scorer.close()
     assert made.late is not None
-    made.late.close()
+    made.late._socket.close()
     service.stop()
 
 
@@ -1017,7 +1021,7 @@ def test_no_request_ranks_last_because_the_service_is_away(
             proceed.set()
             return
         async with asyncio.timeout(120):
-            while not scorer.is_away:
+            while not scorer.away_s:
                 await burst()
         await burst()
         asked = bench.registry.get_sample_value("lengthwise_score_wait_seconds_count")
@@ -1062,7 +1066,7 @@ def test_settings_come_from_the_environment_and_late_scores_need_a_shared_folder
         assert made.scorer._timeout_s == (5.05 if is_late else 0.05)
         made.scorer.close()
         if made.late is not None:
-            made.late.close()
+            made.late._socket.close()
 
 
 @pytest.mark.parametrize(
