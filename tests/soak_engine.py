@@ -215,7 +215,7 @@ def outage(rounds: int = 5) -> None:
             for count in (1, 8, 700):
                 longest_s: dict[Live, list[float]] = {ours: [], plain: []}
                 before, overtaken = ours.outcomes(), 0
-                for number in range(2 * rounds):
+                for number in range(2 * rounds * (1 if count == 700 else 8)):  # short ones differ
                     live = (ours, plain, plain, ours)[number % 4]
                     waits_s = asyncio.run(served(live, count, count, 8))
                     assert len(waits_s) == count
@@ -239,23 +239,30 @@ def most_overtaken(live: Live, count: int) -> int:
 
 
 def ends(rounds: int = 20) -> None:
-    """Print how long the server runs after SIGTERM at random moments under load."""
+    """Print how long servers run after SIGTERM at random moments under load, at most 40 s.
+
+    Plain vLLM, which may wait for its clients, is in turn with ours.
+    """
 
     async def main(live: Live) -> float:
         load = asyncio.create_task(served(live, 10_000, 48, 150))
         await asyncio.sleep(random.uniform(0, 6))
         server, begun_s = psutil.Process(live.pid), time.monotonic()
         server.terminate()
-        await asyncio.to_thread(server.wait, 300)
+        with suppress(psutil.TimeoutExpired):
+            await asyncio.to_thread(server.wait, 40)
+        took_s = round(time.monotonic() - begun_s, 2)
         load.cancel()
         await asyncio.gather(load, return_exceptions=True)
-        return time.monotonic() - begun_s
+        return took_s
 
-    took_s = []
-    for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as name, serving(Path(name) / "s", "", [], VLLM) as live:
-            took_s.append(round(asyncio.run(main(live)), 2))
-        print(json.dumps({"ends_after_s": took_s, "longest": max(took_s)}), flush=True)
+    took_s: dict[str, list[float]] = {"ours": [], "plain": []}
+    for side in [*took_s] * rounds:
+        with tempfile.TemporaryDirectory() as name:
+            own = [] if side == "ours" else None
+            with serving(Path(name) / "s", "", own, VLLM) as live:
+                took_s[side].append(asyncio.run(main(live)))
+        print(json.dumps({"ends_after_s": took_s}), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,7 @@ from typing import Generic
 
 from scheduler_adapters.planner.engine_view import EngineView
 from scheduler_adapters.planner.eviction import displace, secure_block
-from scheduler_adapters.planner.ranking import (
-    Item,
-    RankedQueue,
-    RankEntry,
-    Ranker,
-    RankOrder,
-)
+from scheduler_adapters.planner.ranking import Item, RankedQueue, RankEntry, Ranker, RankOrder
 from scheduler_adapters.planner.residents import Residents
 from scheduler_adapters.planner.step_budget import Plan, Step, StepBudget
 from scheduler_adapters.policy import ask_rule

@@ -1,26 +1,27 @@
 """Tokens per CPU second of `serve-vllm` without a scorer, beside plain vLLM of the same options.
 
-python tests/peers/server_price.py --pairs 30
-python tests/peers/server_price.py --pairs 30 --bundle run/bundle    # with a ranker in the engine
+    python tests/peers/server_price.py --pairs 30
+    python tests/peers/server_price.py --pairs 30 --bundle BUNDLE    with a ranker in the engine
+    python tests/peers/server_price.py --pairs 60 --echo             the API server alone
+    python tests/peers/server_price.py --pairs 30 --control          plain vLLM beside plain vLLM
 
 Both servers run at once and serve the same bursts, in pairs of a shuffled order. CPU seconds are
 those of all processes of a server. Engine core and worker spin while they wait for each other, so
-that other work on the machine adds to theirs. After each burst both serve a few streams one by one,
-in turn, for the time to their first token. The figures are medians of pairs, with 95% intervals by
-the bootstrap.
+that other work on the machine adds to theirs: --control shows by how much, and --echo is without
+them. For the engine core, `bench-engine --running 16 --waiting 100` has no spin. After each burst
+both serve a few streams one by one, in turn, for the time to their first token. The figures are
+medians of pairs, with 95% intervals by the bootstrap.
 """
 
 import argparse
 import asyncio
-import os
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -30,35 +31,10 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from lengthwise.child_processes import free_port
-from scheduler_adapters.commands.serve_vllm import server_module
-from scheduler_adapters.engines.random_model import make_tiny_model
-from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
-from tests.scheduler_adapters.commands.test_serve_vllm_live import (
-    wait_until_healthy,
-    write_tokenizer,
-)
+from tests.scheduler_adapters.commands.test_serve_vllm_live import serving
 
-OPTIONS = [
-    *("--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32", "--enforce-eager"),
-    *("--max-model-len=2048", "--max-num-seqs=16", f"--kv-cache-memory-bytes={64 << 20}"),
-]
+OPTIONS = ["--max-model-len=2048", "--max-num-seqs=16", "--max-num-batched-tokens=2048"]
 REQUESTS, OPEN = 32, 16
-
-
-@contextmanager
-def server(command: list[str], port: int, log: Path) -> Iterator[psutil.Process]:
-    environment = {**os.environ, **ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-    with log.open("w") as written:
-        started = subprocess.Popen(command, stdout=written, stderr=written, env=environment)
-    try:
-        wait_until_healthy(f"http://127.0.0.1:{port}", started, log)
-        yield psutil.Process(started.pid)
-    finally:
-        started.terminate()
-        started.wait(timeout=300)
-
-
 PARTS = ("API server", "engine core", "worker")
 
 
@@ -125,23 +101,24 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--policy", default="pars")
     parser.add_argument("--bundle", default=None)
+    parser.add_argument("--echo", action="store_true", help="no engine (echo_engine.py)")
+    parser.add_argument("--control", action="store_true", help="plain vLLM twice")
     parser.add_argument("--words", type=int, default=400, help="of the longest prompt")
     parser.add_argument("--tokens", type=int, default=16, help="of each answer")
     options = parser.parse_args()
     load = {"words": options.words, "tokens": options.tokens}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        model = str(make_tiny_model(Path(folder) / "model"))
-        write_tokenizer(Path(model))
-        ports = [free_port(), free_port()]
-        plain = [sys.executable, "-m", *server_module(model), f"--port={ports[0]}", *OPTIONS]
-        ours = [sys.executable, "-m", "scheduler_adapters", "serve-vllm", model]
-        ours += [f"--policy={options.policy}", f"--port={ports[1]}"]
-        ours += [f"--bundle={options.bundle}"] if options.bundle else []
-        ours += ["--", *OPTIONS]
-        servers = [
-            stack.enter_context(server(command, port, Path(folder) / f"log{port}"))
-            for command, port in zip((plain, ours), ports, strict=True)
+        echo = [f"--tool-parser-plugin={Path(__file__).parent / 'echo_engine.py'}"]
+        own = [f"--policy={options.policy}", "--timeline=null"]
+        own += [f"--bundle={options.bundle}"] if options.bundle else []
+        live = [
+            stack.enter_context(
+                serving(Path(folder) / side, "", own_of, OPTIONS + echo * options.echo)
+            )
+            for side, own_of in (("plain", None), ("ours", None if options.control else own))
         ]
+        servers = [psutil.Process(one.pid) for one in live]
+        ports = [int(one.url.rpartition(":")[2]) for one in live]
         for port in ports:
             asyncio.run(burst(port, 0, **load))
         dice, spent = random.Random(0), np.zeros((options.pairs, 2, len(PARTS)))

@@ -14,12 +14,7 @@ from typing import Any, Final
 
 from lengthwise.tables import prompt_text
 from scheduler_adapters.engines.user_classes import Headers, first_header
-from scheduler_adapters.planner.request_annotations import (
-    CLIENT,
-    FROM_CLIENTS,
-    LIMITS,
-    REQUEST_KEY,
-)
+from scheduler_adapters.planner.request_annotations import CLIENT, FROM_CLIENTS, LIMITS, REQUEST_KEY
 
 XARGS: Final = "vllm_xargs"
 PRIORITY: Final = "priority"

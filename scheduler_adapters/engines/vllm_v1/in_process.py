@@ -22,20 +22,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from lengthwise.errors import ConfigError, UnsupportedByEngine, require
-from scheduler_adapters.engines.driver import (
-    EngineDriver,
-    late_scores_of,
-    random_prompts,
-)
+from scheduler_adapters.engines.driver import EngineDriver, late_scores_of, random_prompts
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, clock_kind, make_clock
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model, write_config
 from scheduler_adapters.engines.vllm_v1 import TESTED
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
 from scheduler_adapters.planner.late_scores import LateScore
-from scheduler_adapters.planner.request_annotations import (
-    REQUEST_KEY,
-    annotations_of,
-)
+from scheduler_adapters.planner.request_annotations import REQUEST_KEY, annotations_of
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver, measuring
 from scheduler_adapters.timeline.steps import Chunk, StepRecord

@@ -25,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.child_processes import free_port
+from scheduler_adapters.commands.serve_vllm import server_module
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
@@ -45,7 +46,7 @@ DEAD_PROXIES |= {"no_proxy": "", "NO_PROXY": ""}
 """Environment of every server here: no process of one machine reaches another by a proxy."""
 FINISHED = "lengthwise_e2e_seconds_count"
 PROMPTS = {"yes": "yes no short", "essay": "long essay poem"}
-"""The tiny ranker's shortest and longest: what the prompts say is what their scores follow."""
+"""The tiny ranker's shortest and longest: scores follow their words."""
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -104,7 +105,7 @@ class Live:
         return sum(s.value for s in self.samples(name) if labels.items() <= s.labels.items())
 
     def outcomes(self) -> Counter[str]:
-        """Requests so far by what became of their score: "scored", "unscored unavailable", ..."""
+        """Requests so far by what became of their score: "scored", "unscored unavailable"."""
         samples = self.samples("lengthwise_requests_total")
         named = ((f"{s.labels['outcome']} {s.labels['reason']}", s.value) for s in samples)
         return Counter({name.strip(): int(value) for name, value in named})
@@ -138,16 +139,21 @@ class Live:
 
 
 @contextmanager
-def serving(folder: Path, scorer: str, own: list[str], vllms: list[str]) -> Iterator[Live]:
-    """`serve-vllm` with a tiny model, and options of its own and of vLLM, until the block ends."""
+def serving(folder: Path, scorer: str, own: list[str] | None, vllms: list[str]) -> Iterator[Live]:
+    """`serve-vllm` with a tiny model, and options of its own and of vLLM, until the block ends.
+
+    Without a list of its own options: plain vLLM.
+    """
     folder.mkdir(exist_ok=True)
     model = make_tiny_model(folder / "model")
     write_tokenizer(model)
     port = free_port()
     timeline, log = folder / "timeline.jsonl", folder / "log"
-    command = [sys.executable, "-m", "scheduler_adapters", "serve-vllm", str(model)]
-    command += ["--policy=pars", f"--port={port}", f"--timeline={timeline}", *own]
-    command += [*([f"--scorer={scorer}"] if scorer else []), "--"]
+    command = [sys.executable, "-m", *server_module(str(model)), f"--port={port}"]
+    if own is not None:
+        command = [*command[:2], "scheduler_adapters", "serve-vllm", str(model), f"--port={port}"]
+        command += ["--policy=pars", f"--timeline={timeline}", *own]
+        command += [*([f"--scorer={scorer}"] if scorer else []), "--"]
     command += ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32"]
     command += ["--max-num-batched-tokens=256", "--enforce-eager"]
     command += [f"--kv-cache-memory-bytes={32 << 20}", *vllms]
@@ -200,7 +206,7 @@ def client(live: Live) -> Any:
 async def stream(
     openai: Any, number: int, kind: str, max_tokens: int = MAX_TOKENS, *, leaves: bool = False
 ) -> tuple[str, float]:
-    """Ask as chat or as completion; the kind and the instant of the last chunk.
+    """Stream a chat or a completion; the kind and the instant of the last chunk.
 
     A client that leaves does so after `MAX_TOKENS` chunks: the server does not know the length.
     """
@@ -245,7 +251,7 @@ async def burst(
 
 
 def lead(order: list[str]) -> float:
-    """How many places the short ones finish before the long ones, on average; at most 32."""
+    """Places that the short ones finish before the long ones, on average; at most 32."""
     places = {kind: [p for p, k in enumerate(order) if k == kind] for kind in PROMPTS}
     return mean(places["essay"]) - mean(places["yes"])
 
