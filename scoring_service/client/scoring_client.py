@@ -1,22 +1,16 @@
-"""Clients whose calls return a score or raise: `ScoringClient("127.0.0.1:50051").score(prompt)`.
+"""Calls that return a score or raise: `ScoringClient("127.0.0.1:50051").score(prompt)`.
 
-They need only grpc and protobuf: a scheduler process installs no model runtime for them.
+The client needs only grpc and protobuf: a scheduler process installs no model runtime for it.
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, ParamSpec, Self, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from lengthwise.errors import InvalidPrompt, ScoringError
 from scoring_service.client import codec
 from scoring_service.client.channel import Connection
 from scoring_service.client.codec import Observed, Score, ServiceInfo
 from scoring_service.proto import scoring_pb2 as pb
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class ScoringClient(Connection):
@@ -92,41 +86,3 @@ class ScoringClient(Connection):
         call = getattr(self._stub, method)
         with self._errors():
             return call(request, **self._options(timeout_s))
-
-
-class AsyncScoringClient:
-    """`ScoringClient` for any event loop: the same arguments, and the same calls, awaited."""
-
-    def __init__(self, target: str, **settings: Any) -> None:
-        self._client = ScoringClient(target, **settings)
-        # Threads, so that one implementation of the calls serves both clients. They are as many as
-        # the calls that a service answers at once.
-        self._threads = ThreadPoolExecutor(64, "scoring-client")
-
-    async def score(self, prompt: str, *, timeout_s: float | None = None) -> Score:
-        """Return the score of one prompt. Raises as `ScoringClient.score` does."""
-        return await self._run(self._client.score, prompt, timeout_s=timeout_s)
-
-    async def score_batch(
-        self, prompts: Sequence[str], *, timeout_s: float | None = None
-    ) -> list[Score | ScoringError]:
-        """Return a score or an error for each prompt, in their order."""
-        return await self._run(self._client.score_batch, prompts, timeout_s=timeout_s)
-
-    async def info(self, *, timeout_s: float | None = None) -> ServiceInfo:
-        """Return the served model and the service's limits. Raises as `score` does."""
-        return await self._run(self._client.info, timeout_s=timeout_s)
-
-    async def close(self) -> None:
-        """Close the connection; calls in flight fail."""
-        self._client.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._client.close()
-
-    async def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, partial(call, *args, **kwargs))

@@ -17,7 +17,7 @@ from lengthwise.errors import (
     ServiceOverloaded,
     ServiceUnavailable,
 )
-from scoring_service.client import AsyncScoringClient, Score, ScoringClient, fail_open
+from scoring_service.client import Score, ScoringClient, fail_open
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.fail_open import FailOpenScorer
 from tests.scoring_service.waiting import wait_until
@@ -220,11 +220,3 @@ def test_a_closed_client_is_unavailable_not_a_crash(server):
     client.close()
     with pytest.raises(ServiceUnavailable):
         client.score("yes")
-
-    async def main():
-        asynchronous = AsyncScoringClient(server.target, timeout_s=60)
-        await asynchronous.close()
-        with pytest.raises(ServiceUnavailable):
-            await asynchronous.score("yes")
-
-    asyncio.run(main())

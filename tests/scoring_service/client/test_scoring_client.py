@@ -1,12 +1,11 @@
-"""The plain client and its asyncio twin against a server in this process, with the tiny ranker."""
+"""The plain client against a server in this process, with the tiny ranker."""
 
-import asyncio
 import threading
 
 import pytest
 
 from lengthwise.errors import ConfigError, InvalidPrompt, ScoringTimeout, ServiceUnavailable
-from scoring_service.client import AsyncScoringClient, Score, ScoringClient
+from scoring_service.client import Score, ScoringClient
 from scoring_service.client.fail_open import FailOpenScorer
 
 
@@ -44,15 +43,14 @@ def test_loopback_needs_no_proxy_and_another_host_names_its_variable(server, mon
 
 @pytest.mark.parametrize("target", ["", None, 50051])
 def test_a_client_without_a_target_is_refused(target):
-    for client in (ScoringClient, AsyncScoringClient, FailOpenScorer):
+    for client in (ScoringClient, FailOpenScorer):
         with pytest.raises(ConfigError, match="target is"):
             client(target)
 
 
 @pytest.mark.parametrize("seconds", [-1, 0, float("nan"), float("inf")])
 def test_a_client_whose_calls_could_never_be_in_time_is_refused(seconds):
-    clients = ((ScoringClient, "timeout_s"), (AsyncScoringClient, "timeout_s"))
-    for client, name in (*clients, (FailOpenScorer, "budget_s")):
+    for client, name in ((ScoringClient, "timeout_s"), (FailOpenScorer, "budget_s")):
         with pytest.raises(ConfigError, match=f"{name} is"):
             client("127.0.0.1:1", **{name: seconds})
 
@@ -99,19 +97,3 @@ def test_no_service_is_unavailable_with_the_command_that_starts_one():
         with pytest.raises(ServiceUnavailable, match="scoring_service serve"):
             client.score("yes")
         assert {type(error) for error in client.score_batch(["a", "b"])} == {ServiceUnavailable}
-
-
-def test_the_asyncio_client_equals_the_plain_one(server, client):
-    prompts = ["yes", "", "long essay"] * 5
-
-    async def main():
-        async with AsyncScoringClient(server.target, timeout_s=60) as asynchronous:
-            with pytest.raises(InvalidPrompt):
-                await asynchronous.score("")
-            return await asynchronous.score_batch(prompts), await asynchronous.score("yes")
-
-    batch, one = asyncio.run(main())
-    assert one == client.score("yes")
-    for ours, theirs in zip(batch, client.score_batch(prompts), strict=True):
-        assert type(ours) is type(theirs)
-        assert isinstance(ours, InvalidPrompt) or ours == theirs
