@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.closed_loop import ClosedLoop
 from scheduler_adapters.simulator.engine.engine import Engine, uncollected
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -36,7 +35,6 @@ def simulate(
     *,
     loop: LoopName = "auto",
     kind: EngineKind = "plain",
-    clients: int | None = None,
     observers: Sequence[EngineObserver] = (),
 ) -> Timeline:
     """Serve `requests` under `policy` on one `instance` in virtual time; equal input, equal bytes.
@@ -47,12 +45,9 @@ def simulate(
         loop: "compiled" runs a compiled loop where one supports the policy, "auto" only for many
             requests. All loops give the same bytes.
         kind: "vllm" adds async scheduling and prefix caching, two defaults of vLLM.
-        clients: number of requests in flight; each finished request is replaced at once. The
-            arrivals of the timeline are then the times of sending. None: requests arrive by time.
         observers: called by the loop in plain Python only.
 
     Raises:
-        ConfigError: there is no client.
         UnsupportedByEngine: the policy requires what the instance cannot do.
         InvalidDecision: the policy raised, or ranked with NaN.
         SchedulingError: requests evict each other without end, or a step is beyond the time tables.
@@ -60,26 +55,20 @@ def simulate(
     """
     instance.check(policy)
     wants = loop == "compiled" or (loop == "auto" and len(requests) >= _WORTH_COMPILING)
-    if wants and kind == "plain" and clients is None and find_spec("numba") is not None:
+    if wants and kind == "plain" and find_spec("numba") is not None:
         # Imported late: numba takes a second, and most runs do without it.
         from scheduler_adapters.simulator.compiled.run import run_compiled
 
         if (timeline := run_compiled(requests, policy, instance)) is not None:
             return timeline
     engine = Engine(policy, instance, vllm=kind == "vllm", observers=observers)
-    closed_loop = None if clients is None else ClosedLoop(engine, requests, clients=clients)
     try:
         with uncollected():
-            if closed_loop is None:
-                engine.submit_all(requests)
+            engine.submit_all(requests)
             engine.advance(inf)
     except KeyboardInterrupt as error:
-        raise Interrupted(_timeline(engine, requests, closed_loop)) from error
-    return _timeline(engine, requests, closed_loop)
-
-
-def _timeline(engine: Engine, requests: Requests, closed_loop: ClosedLoop | None) -> Timeline:
-    return engine.timeline(requests if closed_loop is None else closed_loop.sent_requests())
+        raise Interrupted(engine.timeline(requests)) from error
+    return engine.timeline(requests)
 
 
 def simulate_replicas(

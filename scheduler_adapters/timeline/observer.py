@@ -1,7 +1,7 @@
 """Events of one engine, simulated or real, and the base classes of its observers.
 
-Progress lines, load curves, closed loops of clients, step records, the live log, telemetry and
-recordings are observers. Events that an observer does not override cost no time.
+Progress lines, load curves, step records, the live log, telemetry and recordings are observers.
+Events that an observer does not override cost no time.
 """
 
 from collections.abc import Sequence

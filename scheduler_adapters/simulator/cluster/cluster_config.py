@@ -9,6 +9,7 @@ from lengthwise.errors import ConfigError, at_least, require
 from scheduler_adapters.placement import Placement, load_placement
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
+from scheduler_adapters.simulator.cluster.placement_calls import QueueLength
 from scheduler_adapters.simulator.instance_config import InstanceConfig
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.simulate import LoopName, simulate
@@ -112,27 +113,26 @@ class ClusterConfig(InstanceConfig):
     ) -> tuple[Timeline, ClusterRun | None]:
         """Serve requests on one instance, or on the cluster; `faults` are its outages and age."""
         placement, instance = self.loaded_placement(), self.instance()
-        if placement is None:
+        if placement is None and clients is None:
             timeline = simulate(
                 requests,
                 make_policy(),
                 instance,
                 loop=loop,
                 kind=self.engine,
-                clients=clients,
                 observers=observers(0),
             )
             return timeline, None
         run = simulate_cluster(
             requests,
-            placement,
+            placement or QueueLength(),
             make_policy,
             [instance] * self.instances,
-            fabric=self.fabric(),
+            fabric=None if placement is None else self.fabric(),
             roles=self.roles(),
             kind=self.engine,
             clients=clients,
             observers=observers,
             **faults,
         )
-        return run.timeline, run
+        return run.timeline, None if placement is None else run
