@@ -9,7 +9,7 @@
 # make soak    ten minutes of hostile clients against the scoring service (see tests/soak.py), then
 #              serve-vllm with full disks, an absent scorer and stops (see tests/soak_engine.py; root),
 #              floods of one client, and places of long tasks in frames by the demo's ranker
-# make mutants share of small faults that the fast tests notice (an hour; see tests/mutants.py)
+# make mutants MODULE=FILE  small faults in a file that the tests of its room do not notice (Cosmic Ray)
 # make bench   the benchmarks behind the README's speed figures
 # make dist    wheel, source archive and list of parts (CycloneDX) in dist/
 # make pins    write .ci/constraints.txt from what .venv holds
@@ -29,6 +29,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 PY := .venv/bin/python
 JOBS ?= 6
+MODULE ?= scheduler_adapters/planner/residents.py
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -94,7 +95,12 @@ soak: setup
 
 mutants: setup
 	@$(PY) -m pip install --disable-pip-version-check -qq -c .ci/constraints.txt -e ".[mutants]"
-	@$(PY) tests/mutants.py
+	@rm -f mlruns/mutants.*
+	@sed "s|MODULE|$(MODULE)|; s|TESTS|tests/$(dir $(MODULE))|" .ci/mutants.toml > mlruns/mutants.toml
+	@.venv/bin/cosmic-ray init mlruns/mutants.toml mlruns/mutants.sqlite
+	@.venv/bin/cr-filter-operators mlruns/mutants.sqlite mlruns/mutants.toml
+	@.venv/bin/cosmic-ray exec mlruns/mutants.toml mlruns/mutants.sqlite
+	@.venv/bin/cr-report --surviving-only --show-diff mlruns/mutants.sqlite
 
 bench: setup
 	@$(PY) -m scoring_service bench
