@@ -2,18 +2,20 @@
 
 import json
 import math
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+T = TypeVar("T")
 _MOST_DEPTH: Final = 100
 
 
-def finite_or_null(value: Any) -> Any:
+def finite_or_null(value: T) -> T:
     """Return a value with None for NaN and infinity, at any depth; tuples become lists."""
+    found: Any = value
     if isinstance(value, dict):
-        return {key: finite_or_null(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite_or_null(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        found = {key: finite_or_null(part) for key, part in value.items()}
+    elif isinstance(value, list | tuple):
+        found = [finite_or_null(part) for part in value]
+    return None if isinstance(found, float) and not math.isfinite(found) else found
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:

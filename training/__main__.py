@@ -38,7 +38,7 @@ fit demo --out mlruns/demo          4,000 real prompts, minutes on two cores
 fit demo --out run --loss.delta .3  any setting of a recipe can be overridden""",
     commands={
         "fit": ("fit:main", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
-        "evaluate": ("evaluate:main", "measure a bundle on any table of prompts and lengths"),
+        "evaluate": ("evaluate:main", "measure a bundle on any table or log, also for drift"),
         "recalibrate": ("recalibrate:main", "fit a bundle's lengths to another model's responses"),
         "calibrate": ("calibrate:main", "fit a model's prefill cost to measured latencies"),
         "cross-model": (
@@ -50,17 +50,15 @@ fit demo --out run --loss.delta .3  any setting of a recipe can be overridden"""
             "the paper's tables on the data at hand, beside its figures",
         ),
         "list": ("list:main", "show runs, registered versions and the champion"),
-        "compare": ("compare:main", "rank the same prompts by two bundles, and compare tau_b"),
         "promote": ("promote:main", "make a version the champion, if it beats the present one"),
         "export": ("export:main", "write the bundle of a run into a folder"),
         "fetch": ("data.fetch:main", "build the table of a data card from its public source"),
         "collect": ("data.collect:main", "measure response lengths at an OpenAI-style endpoint"),
         "delta": ("data.delta:main", "find the delta of ranking pairs from ten answers per prompt"),
-        "monitor": ("monitor:main", "check a bundle against logged lengths for drift"),
     },
     extra="train",
     extras={"collect": "collect", "fetch": "collect"},
-    names={"compare": "compare-rankers", "reproduce": "reproduce-ranker"},
+    names={"reproduce": "reproduce-ranker"},
     prepare=_prepare,
 )
 main: Final = PROGRAM.run

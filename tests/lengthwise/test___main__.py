@@ -52,8 +52,7 @@ def test_the_page_names_every_command_once_in_three_groups(capsys):
 
 
 def test_two_commands_of_one_name_have_two_names_here():
-    assert NAMED["compare"] == (SCHEDULERS, "compare")
-    assert NAMED["compare-rankers"] == (RANKERS, "compare")
+    assert NAMED["reproduce"] == (SCHEDULERS, "reproduce")
     assert NAMED["reproduce-ranker"] == (RANKERS, "reproduce")
     assert NAMED["bench-service"] == (SCORES, "bench")
     assert NAMED["bench-simulator"] == (SCHEDULERS, "bench")
@@ -131,7 +130,7 @@ def test_a_completion_script_names_every_command(shell):
 def test_tab_completes_commands_options_and_choices(tmp_path):
     (tmp_path / "complete.sh").write_text(completion(["bash"]))
     asked = {
-        "lengthwise comp": "compare compare-rankers completion",
+        "lengthwise comp": "compare completion",
         "lengthwise fit --data.on": "--data.on-bad-rows",
         "lengthwise vllm --start": "--start-without-scorer",
         "lengthwise simulate --engine ''": "plain vllm",

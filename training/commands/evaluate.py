@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthwise.agreement import figure_text, tau_b
-from lengthwise.bundle import Manifest
-from lengthwise.errors import DataError
+from lengthwise.bundle import Manifest, ModelBundle
+from lengthwise.errors import ConfigError, DataError, at_least
 from lengthwise.strict_json import finite_or_null
 from training.commands.options import BundleOptions, OutputOptions, print_result, print_rows
 from training.data.labelled_splits import LabelledSplits
@@ -20,12 +20,14 @@ from training.data.provenance import training_data, unseen
 from training.evaluation import baselines
 from training.evaluation.calibration import coverage, target_of
 from training.evaluation.ranking_metrics import (
+    MIN_ROWS,
     ceiling,
     grouped_tau_b,
     tau_b_ci,
-    warn_of_few,
+    tau_b_difference_ci,
 )
 from training.export.bundle_scores import score_prompts
+from training.release.registry import find_bundle
 
 logger = logging.getLogger(__name__)
 
@@ -38,31 +40,89 @@ class EvaluateOptions(BundleOptions):
     """Folder of the bundle's own data set."""
     target_model: str | None = None
     """Calibration to check; default: the bundle's first."""
+    against: str | None = None
+    """A second bundle, in the same form, for the paired difference in tau_b on the same prompts."""
+    newest: int | None = None
+    """Only as many prompts, from the end of the table."""
+    gate: bool = False
+    """Compare tau_b with the lower end of the bundle's 95% interval on its test prompts; exit
+    status 1 if it is below."""
+
+    def __post_init__(self) -> None:
+        at_least("newest", self.newest, MIN_ROWS)
 
 
-def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -> None:
+def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -> int:
     """Measure a model bundle on a table of prompts and observed lengths.
 
     Rows with the same prompt are repeated samples: the first is ranked, and the mean of the others
-    is the ceiling. Prompts of the bundle's own training are dropped and counted, and baselines
-    fitted on them, if its data set is at hand.
+    is the ceiling. Prompts of a bundle's own training are dropped and counted, and baselines fitted
+    on them, if its data set is at hand. The difference between two bundles has a paired bootstrap
+    interval. Without any drift, 1,000 prompts fall below the gate by chance in one check of eight;
+    `certain` in the result is true if the whole interval is on that side.
 
-    example:
+    examples:
       python -m training evaluate --bundle mlruns/demo/bundle --data logs.jsonl \\
           --prompt-column text --length-column completion_tokens --json
+      python -m training evaluate --bundle new --against NAME@champion --data run/test.parquet
+      python -m training evaluate --bundle NAME@champion --data responses.jsonl --newest 2000 --gate
     """
     bundle = options.open()
-    prompts = read_prompts(table, bundle.manifest.label)
+    other = options.against and find_bundle(options.against, options.mlruns_dir)
+    target = target_of(bundle.manifest, options.target_model)
+    gate = _gate(bundle.manifest) if options.gate else None
+    prompts = read_prompts(table, bundle.manifest.label)[-(options.newest or 0) :]
     own = training_data(bundle.manifest, options.data_dir)
     kept, num_seen = unseen(prompts, own)
+    if other:
+        kept, num_seen_by_other = unseen(kept, training_data(other.manifest, options.data_dir))
+        num_seen += num_seen_by_other
     if len(kept) < 2:
         raise DataError(f"{len(kept)} prompts to evaluate on after {num_seen} seen in training")
-    target = target_of(bundle.manifest, options.target_model)
-    result = measure(bundle.manifest, kept, score_prompts(bundle, texts(kept)), target)
+    scores = score_prompts(bundle, texts(kept))
+    result = measure(bundle.manifest, kept, scores, target)
     result |= {"num_seen_in_training": None if own is None else num_seen}
     result |= {"baselines": _baselines(own, kept)}
+    if other:
+        result |= {"against": _difference(other, kept, scores)}
+        result["banner"] = result["banner"] or other.manifest.banner
+    if gate is not None:
+        result |= {"gate": judge(result, gate)}
     serve = f"python -m scoring_service serve --bundle {quote(options.bundle)}"
     print_result(result, output, lambda: _print(result), serve)
+    return int(gate is not None and result["gate"]["is_below"])
+
+
+def _gate(manifest: Manifest) -> float:
+    if not (interval := manifest.metrics.get("tau_b_ci")) or interval[0] is None:
+        raise ConfigError(f"bundle {manifest.name} has no tau_b of its test prompts; drop --gate")
+    return float(interval[0])
+
+
+def judge(result: Mapping[str, Any], gate: float) -> dict[str, Any]:
+    """Return the gate, whether tau_b is below, and whether the whole interval is on that side."""
+    if result["tau_b"] is None:
+        raise DataError("tau_b is undefined and cannot be compared with the gate; give more rows")
+    (low, high), is_below = result["tau_b_ci"], result["tau_b"] < gate
+    return {
+        "tau_b": gate,
+        "is_below": is_below,
+        "certain": high < gate if is_below else low >= gate,
+    }
+
+
+def _difference(
+    other: ModelBundle, kept: Sequence[LabelledPrompt], scores: NDArray[np.float64]
+) -> dict[str, Any]:
+    lengths, others = observed(kept), score_prompts(other, texts(kept))
+    figures = {
+        "revision": other.manifest.revision,
+        "tau_b": tau_b(others, lengths),
+        "difference": tau_b(scores, lengths) - tau_b(others, lengths),
+        "difference_ci": tau_b_difference_ci(scores, others, lengths),
+        "order_tau_b": tau_b(scores, others),
+    }
+    return finite_or_null(figures)
 
 
 def measure(
@@ -89,9 +149,10 @@ def measure(
         logger.warning("tau_b is undefined: all %d lengths are %g", len(kept), lengths[0])
     elif np.ptp(scores) == 0:
         logger.warning("tau_b is undefined: all %d scores are %g", len(kept), scores[0])
-    warn_of_few(len(kept))
-    cleaned: dict[str, Any] = finite_or_null(result)
-    return cleaned
+    if len(kept) < MIN_ROWS:
+        text = "%d prompts tell little, and the interval is too narrow; give %d or more"
+        logger.warning(text, len(kept), MIN_ROWS)
+    return finite_or_null(result)
 
 
 def _baselines(
@@ -106,8 +167,7 @@ def _baselines(
         if own is not None:
             predicted = predict(own.splits.train, own.config.data.repeats, items)
             found[predict.__name__] = tau_b(predicted, lengths)
-    cleaned: dict[str, float | None] = finite_or_null(found)
-    return cleaned
+    return finite_or_null(found)
 
 
 def _print(result: Mapping[str, Any]) -> None:
@@ -125,6 +185,13 @@ def _print(result: Mapping[str, Any]) -> None:
         **{f"baseline {name}": value for name, value in fitted.items()},
         **{f"coverage of {q}": share for q, share in (result["coverage"] or {}).items()},
     }
+    if other := result.get("against"):
+        rows |= {"tau_b of the other": other["tau_b"], "difference": other["difference"]}
+        rows |= {"difference, 95% interval": other["difference_ci"]}
+    if gate := result.get("gate"):
+        said = "BELOW" if gate["is_below"] else "holds"
+        sure = "" if gate["certain"] else ", which may be chance"
+        rows |= {f"gate of {gate['tau_b']:.3f}": f"{said}{sure}"}
     print_rows({name: _show(value) for name, value in rows.items()}, 29)
 
 

@@ -1,4 +1,4 @@
-"""Scores and observed lengths -> metrics, baselines, calibration, drift and the report.
+"""Scores and observed lengths -> metrics, baselines, calibration and the report.
 
 Start with `ranking_metrics.py`.
 """

@@ -1,6 +1,5 @@
 """Metrics of a ranking. NumPy in, float out; NaN for an undefined figure."""
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -13,13 +12,11 @@ from lengthwise.agreement import tau_b
 MIN_ROWS: Final = 20
 """A bootstrap of fewer rows gives too narrow an interval."""
 
-logger = logging.getLogger(__name__)
 
-
-def tau_b_ci(scores: ArrayLike, lengths: ArrayLike, *, resamples: int = 500) -> tuple[float, float]:
+def tau_b_ci(scores: ArrayLike, lengths: ArrayLike) -> tuple[float, float]:
     """Return the 95% percentile bootstrap interval of tau_b over prompts."""
     x, y = np.asarray(scores), np.asarray(lengths)
-    return _interval(lambda i: tau_b(x[i], y[i]), len(x), resamples)
+    return _interval(lambda i: tau_b(x[i], y[i]), len(x))
 
 
 def tau_b_difference_ci(
@@ -27,7 +24,7 @@ def tau_b_difference_ci(
 ) -> tuple[float, float]:
     """Return the 95% paired bootstrap interval of tau_b(scores) - tau_b(others)."""
     x, z, y = np.asarray(scores), np.asarray(others), np.asarray(lengths)
-    return _interval(lambda i: tau_b(x[i], y[i]) - tau_b(z[i], y[i]), len(x), 500)
+    return _interval(lambda i: tau_b(x[i], y[i]) - tau_b(z[i], y[i]), len(x))
 
 
 def ceiling(samples: Sequence[Sequence[int]], most: int | None = None) -> float:
@@ -57,17 +54,8 @@ def grouped_tau_b(scores: ArrayLike, lengths: ArrayLike, groups: Sequence[str]) 
     return float(np.average(taus[defined], weights=sizes[defined])) if defined.any() else math.nan
 
 
-def warn_of_few(num_prompts: int) -> None:
-    """Log a warning if a bootstrap of so few prompts gives too narrow an interval."""
-    if num_prompts < MIN_ROWS:
-        text = "%d prompts tell little, and the interval is too narrow; give %d or more"
-        logger.warning(text, num_prompts, MIN_ROWS)
-
-
-def _interval(
-    statistic: Callable[[NDArray[np.int64]], float], n: int, resamples: int
-) -> tuple[float, float]:
-    rows = np.random.default_rng(0).integers(n, size=(resamples, n))
+def _interval(statistic: Callable[[NDArray[np.int64]], float], n: int) -> tuple[float, float]:
+    rows = np.random.default_rng(0).integers(n, size=(500, n))
     draws = [statistic(chosen) for chosen in rows]
     if np.all(np.isnan(draws)):
         return math.nan, math.nan

@@ -134,8 +134,7 @@ def assess(
         metrics["tau_b_geometric_mean"] = tau_b(served, means)
         samples = [item.lengths for item in splits.test]
         metrics |= {"ceiling": ceiling(samples), "second_answer": ceiling(samples, most=1)}
-    cleaned: dict[str, Any] = finite_or_null(metrics)
-    return cleaned
+    return finite_or_null(metrics)
 
 
 def _calibration(

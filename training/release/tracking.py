@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from training.data.labelled_splits import LabelledSplits
 
 EXPERIMENT: Final = "lengthwise"
-DESCRIPTION: Final = "Length rankers that `python -m training` trained, monitored and calibrated."
+DESCRIPTION: Final = "Length rankers that `python -m training` trained and calibrated."
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class Tracker(Store):
     ) -> None:
         """Log a table as an input of the run, and its name and SHA-256 as tags.
 
-        `context` is its purpose, such as training or monitoring; `profile` counts its rows.
+        `context` is its purpose, such as training; `profile` counts its rows.
         """
         data = Dataset(
             name, digest[:36], "lengthwise", json.dumps(source), profile=json.dumps(profile or {})
@@ -206,11 +206,11 @@ class Tracker(Store):
         given = [RunTag(key, value) for key, value in tags.items() if value]
         self.client.log_batch(self.run_id, tags=given)
 
-    def log_metrics(self, metrics: Mapping[str, Any], *, step: int = 0) -> None:
-        """Log the defined numbers of a result, or of one point of a curve."""
+    def log_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Log the defined numbers of a result."""
         now_ms = int(time.time() * 1000)
         points = [
-            Metric(key, value, now_ms, step)
+            Metric(key, value, now_ms, 0)
             for key, value in metrics.items()
             if isinstance(value, int | float) and not math.isnan(value)
         ]

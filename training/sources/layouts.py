@@ -221,4 +221,3 @@ LAYOUTS: Final = {
         files=r"(?:questions|answers)/.*cat\d.*\.txt", rows=pm_llm, keys=("prompt_id",)
     ),
 }
-"""Layouts by the id of the card."""

@@ -2,12 +2,18 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from lengthwise.errors import DataError
+from tests.training.commands.conftest import TEST, draw_prompts
 from training.__main__ import main
+from training.commands.evaluate import judge
+from training.data.records import PromptResponse
 
 COLUMNS = ["--prompt-column", "text", "--length-column", "tokens"]
 
@@ -83,12 +89,8 @@ def test_equal_lengths_or_scores_are_told_and_not_ranked(rows, why, evaluate, ca
 
 
 @pytest.mark.parametrize(("count", "warned"), [(5, True), (19, True), (20, False)])
-def test_few_prompts_are_warned_of(count, warned, evaluate, tiny_bundle, tmp_path, caplog):
+def test_few_prompts_are_warned_of(count, warned, evaluate, caplog):
     assert evaluate(count, *COLUMNS) == 0
-    assert (f"{count} prompts tell little" in caplog.text) == warned
-    caplog.clear()
-    bundles = [str(tiny_bundle.path)] * 2
-    assert main(["compare", *bundles, "--data", str(tmp_path / "logs"), *COLUMNS]) == 0
     assert (f"{count} prompts tell little" in caplog.text) == warned
 
 
@@ -98,3 +100,71 @@ def test_repeated_prompts_are_samples_and_give_the_ceiling(evaluate, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["n"] == 3
     assert result["ceiling"] == pytest.approx(1.0)
+
+
+def test_a_second_bundle_gives_a_paired_difference(make_bundle, register, training, data):
+    good, bad = make_bundle(0), make_bundle(3)
+    register("compared", bad)
+    rankers = ["--bundle", good.path, "--against", "compared/1"]
+    status, result = training("evaluate", *rankers, "--data", data)
+    found = result["against"]
+    low, high = found["difference_ci"]
+    assert (status, found["revision"]) == (0, bad.manifest.revision)
+    assert 0 < low < found["difference"] < high
+    assert found["difference"] == pytest.approx(result["tau_b"] - found["tau_b"])
+    _, same = training("evaluate", "--bundle", bad.path, "--against", bad.path, "--data", data)
+    assert same["against"]["difference_ci"] == [0, 0]
+    assert same["against"]["order_tau_b"] == pytest.approx(1)
+
+
+def test_prompts_that_a_ranker_has_learnt_from_are_dropped(
+    make_bundle, learnt, training, tiny_bundle, tmp_path
+):
+    trained, splits = learnt(900)
+    bundle, log = make_bundle(0, **trained).path, tmp_path / "log.parquet"
+    strangers = [replace(record, prompt=f"again {record.prompt}") for record in TEST]
+    for part, num_seen in (([], 0), (splits.train[:30], 30), (splits.test, 0)):
+        rows = [PromptResponse(prompt=p.prompt, output_tokens=int(p.observed)) for p in part]
+        pd.DataFrame([*strangers, *rows]).to_parquet(log)
+        _, result = training("evaluate", "--bundle", bundle, "--data", log)
+        assert result["num_seen_in_training"] == num_seen
+        against = ["--bundle", tiny_bundle.path, "--against", bundle]
+        _, result = training("evaluate", *against, "--data", log)
+        assert (result["num_seen_in_training"], result["n"]) == (None, len(rows) - num_seen + 120)
+
+
+def test_drift_in_the_newest_rows_is_below_the_gate(make_bundle, training, tmp_path):
+    bundle = make_bundle(0, metrics={"tau_b": 0.65, "tau_b_ci": [0.5, 0.7]})
+    log = tmp_path / "log.parquet"
+    drifted = [replace(r, prompt=f"{r.prompt} now") for r in draw_prompts(100, drifted=True)]
+    pd.DataFrame(draw_prompts(300) + drifted).to_parquet(log)
+    words = ["evaluate", "--bundle", bundle.path, "--data", log, "--gate", "--newest"]
+    status, result = training(*words, "100")
+    assert (status, result["n"], result["gate"]["is_below"]) == (1, 100, True)
+    assert (result["gate"]["tau_b"], result["gate"]["certain"]) == (0.5, True)
+    assert training(*words, "19") == (2, "error: newest is 19; use 20 or more")
+    pd.DataFrame(draw_prompts(300)).to_parquet(log)
+    status, result = training(*words, "100")
+    assert (status, result["gate"]["is_below"], set(result["coverage"])) == (
+        0,
+        False,
+        {"0.5", "0.9"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("interval", "gate", "is_below", "certain"),
+    [
+        ([0.4, 0.6], 0.4, False, True),
+        ([0.4, 0.6], 0.5, False, False),
+        ([0.4, 0.6], 0.6, True, False),
+        ([0.4, 0.6], 0.61, True, True),
+    ],
+)
+def test_a_verdict_is_certain_where_the_whole_interval_is_on_its_side(
+    interval, gate, is_below, certain
+):
+    found = judge({"tau_b": 0.5, "tau_b_ci": interval}, gate)
+    assert (found["is_below"], found["certain"]) == (is_below, certain)
+    with pytest.raises(DataError, match="undefined"):
+        judge({"tau_b": None, "tau_b_ci": [None, None]}, gate)

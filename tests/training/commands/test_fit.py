@@ -91,10 +91,12 @@ def test_prompts_that_the_tokenizer_does_not_know_have_undefined_figures(
     assert main(["list", "--mlruns-dir", str(tmp_path / "mlruns")]) == 0
     assert capsys.readouterr().out.count("undefined") == 3
     bundle, data = str(tmp_path / "out" / "bundle"), ["--data", str(tmp_path / "out/test.parquet")]
-    assert main(["compare", bundle, bundle, *data]) == 0
-    assert "not compared: a tau_b is undefined" in capsys.readouterr().out
-    assert main(["evaluate", "--bundle", bundle, *data]) == 0
-    assert "tau_b                        undefined" in capsys.readouterr().out
+    assert main(["evaluate", "--bundle", bundle, "--against", bundle, *data]) == 0
+    shown = capsys.readouterr().out
+    assert "tau_b                        undefined" in shown
+    assert "difference                   undefined" in shown
+    assert main(["evaluate", "--bundle", bundle, "--gate", *data]) == 2
+    assert "has no tau_b of its test prompts" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -292,12 +294,7 @@ def test_a_teacher_that_does_not_fit_is_one_line(fit, taught, capsys):
     teacher = str(root / "teacher" / "bundle")
     for settings, message in {
         ("--teacher", "/no/such"): "/no/such",
-        (
-            "--teacher",
-            teacher,
-            "--split.seed",
-            "1",
-        ): "prompts that are held out here",
+        ("--teacher", teacher, "--split.seed", "1"): "prompts that are held out here",
         ("--teacher", teacher, "--data.heads", "answer_tokens"): "no answer_tokens",
         ("--teacher", teacher, "--loss.teacher-weight", "0"): "--teacher has no effect",
         ("--loss.teacher-weight", "0"): "the vocabulary of a teacher",

@@ -24,8 +24,10 @@ def test_without_json_the_commands_tell_it_in_words(register, mlruns, data, tmp_
         (["promote", "in-words", "1"], "in-words version 1 is the champion: the first champion"),
         (["list"], "* in-words"),
         (["export", "--run", run, "--out", str(tmp_path / "bundle")], "bundle: tiny revision"),
-        (["compare", "in-words/1", "in-words/1", "--data", str(data)], "no difference is proven"),
-        (["compare", "in-words/1", "in-words/1", "--data", str(data)], "training: not checked"),
+        (
+            ["evaluate", "--bundle", "in-words/1", "--data", str(data)],
+            "training             not checked",
+        ),
     ):
         assert main([*arguments, "--mlruns-dir", str(mlruns)]) == 0
         assert words in capsys.readouterr().out
@@ -35,13 +37,13 @@ def test_without_json_the_commands_tell_it_in_words(register, mlruns, data, tmp_
     ("arguments", "message"),
     [
         (["promote", "nobody", "1"], "no model 'nobody'"),
-        (["compare", "nobody/1", "nobody@champion"], "no model 'nobody'"),
-        (["compare", "no/folder", "no/folder"], "is not a model bundle"),
+        (["evaluate", "--bundle", "nobody@champion"], "no model 'nobody'"),
+        (["evaluate", "--bundle", "no/folder"], "is not a model bundle"),
         (["export", "--run", "0" * 32, "--out", "x"], "has no run"),
     ],
 )
 def test_what_is_not_in_the_store_is_one_line(refused, data, arguments, message):
-    extra = ["--data", data] if arguments[0] == "compare" else []
+    extra = ["--data", data] if arguments[0] == "evaluate" else []
     assert message in refused(*arguments, *extra)
 
 

@@ -81,12 +81,8 @@ def test_runs_versions_and_bundles_live_on_a_server_and_mlflow_serves_them(
         assert version["revision"] == bundle.manifest.revision
         data = ["--data", "out/test.parquet"]
         assert training("promote", "logs", "1", "--force")["champion"] is True
-        both = training("compare", "out/bundle", "logs@champion", *data)
-        assert both["difference"] == 0
-        measured = training("evaluate", "--bundle", "logs/1", *data)
-        assert measured["tau_b"] == pytest.approx(both["a"]["tau_b"])
-        log = ["--log", "out/test.parquet", "--window", "20", "--gate-tau-b", "-1"]
-        assert training("monitor", "--bundle", "logs@champion", *log)["mlflow_run_id"]
+        both = ["--bundle", "logs/1", "--against", "logs@champion"]
+        assert training("evaluate", *both, *data)["against"]["difference"] == 0
         recalibrated = ["--target-model", "other", "--out", "recalibrated"]
         training("recalibrate", "--bundle", "logs@champion", *recalibrated, *data)
         training("export", "--run", run_id, "--out", "exported")
