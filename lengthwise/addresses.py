@@ -12,7 +12,6 @@ from lengthwise.errors import ConfigError
 
 _HTTP: Final = ("http://", "https://")
 _TARGET: Final = re.compile(r"(?:dns:(?:///)?|ipv[46]:)?(\[[^]]*\]|[^:/]*)(?::\w+)?")
-"""A gRPC target, with its host."""
 
 
 def is_loopback(address: str) -> bool:

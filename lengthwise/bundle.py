@@ -59,7 +59,6 @@ class Manifest:
     files: Mapping[str, str] = field(default_factory=dict)
     """File name -> SHA-256, for every file of the bundle except the manifest."""
     score_direction: str = DIRECTION
-    """The only direction."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Resolved training configuration, enough to train again."""
     dataset: Mapping[str, Any] = field(default_factory=dict)

@@ -42,7 +42,6 @@ FIGURE_STYLE: Final[dict[Any, Any]] = {
     "legend.handlelength": 2.8,
     "savefig.transparent": True,
 }
-"""Settings of matplotlib for every figure of a report."""
 
 
 @dataclass(frozen=True, kw_only=True)

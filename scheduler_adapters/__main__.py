@@ -13,18 +13,12 @@ COMMANDS: Final = {
     "compare": ("compare:run", "several policies on the same requests: table, report, CSV"),
     "capacity": ("capacity:run", "the highest rate, or number of clients, that meets targets"),
     "advise": ("advise.command:run", "a log of requests: would ordering by length help?"),
-    "reproduce": (
-        "reproduce:run",
-        "a paper's figures and ours: pars, slai, rad, pascal, phasor",
-    ),
+    "reproduce": ("reproduce:run", "a paper's figures and ours: pars, slai, rad, pascal, phasor"),
     "rivals": (
         "scheduler_adapters.studies.rivals:run",
         "rules without learning beside learned orders, on four workloads",
     ),
-    "bench": (
-        "scheduler_adapters.benchmarks.simulator:run",
-        "requests per CPU second, and memory",
-    ),
+    "bench": ("scheduler_adapters.benchmarks.simulator:run", "requests per CPU second, and memory"),
     "validate": ("validate:validate", "latencies of one trace, served by vLLM and simulated"),
     "bench-engine": (
         "scheduler_adapters.benchmarks.engine:bench",

@@ -89,11 +89,7 @@ def parse(
     }
 
 
-def make_parser(
-    program: str,
-    command: Command,
-    description: str | None = None,
-) -> ArgumentParser:
+def make_parser(program: str, command: Command, description: str | None = None) -> ArgumentParser:
     """Return the parser of a command; its own help has every option."""
     from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
 

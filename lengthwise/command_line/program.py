@@ -38,7 +38,6 @@ DISTRIBUTION: Final = "lengthwise"
 ENTRY_POINTS: Final = "lengthwise.commands"
 """Group of entry points, module -> its Program."""
 _PACKAGES: Final = ("training", "scoring_service", "scheduler_adapters")
-"""In the order of the help of `lengthwise`."""
 _DISK_ERRORS: Final = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -55,11 +54,9 @@ class Program:
     """The commands of one package: `python -m MODULE COMMAND`, or `lengthwise COMMAND`."""
 
     module: str
-    """Name of the package."""
     title: str
     """Heading of its commands in the help of `lengthwise`."""
     about: str
-    """Purpose, for --help."""
     examples: str
     """Arguments of each example of --help, one per line."""
     commands: Commands

@@ -72,9 +72,7 @@ class LogFormat:
     prepare: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     """Rewrites a row before its paths are read."""
     without_prompt: str = "a trace of lengths has none; give a log with prompts"
-    """Advice about rows without a prompt."""
     without_length: str = "log the usage of each response"
-    """Advice about rows without a length."""
 
     def advice(self, field: str) -> str:
         """Return what gives the rows of this format a field."""
@@ -222,11 +220,7 @@ OPENAI: Final = LogFormat(
     total_tokens=_under(_RESPONSE, _USAGE_TOTAL),
     cached_tokens=_under(_RESPONSE, _USAGE_CACHED),
     model=_under((*_REQUEST, *_RESPONSE), ("model", "modelId", "modelVersion")),
-    arrival_s=(
-        *_TIMES,
-        *_under(_REQUEST, _TIMES),
-        *_under(_RESPONSE, ("created", "created_at")),
-    ),
+    arrival_s=(*_TIMES, *_under(_REQUEST, _TIMES), *_under(_RESPONSE, ("created", "created_at"))),
     request_id=("request_id", "requestId", "id", *_under(_RESPONSE, ("id",))),
     finish_reason=_under(_RESPONSE, _FINISH),
     limit=_under(_REQUEST, _LIMITS),

@@ -15,11 +15,7 @@ import numpy as np
 from lengthwise.bundle import read_manifest
 from lengthwise.errors import ConfigError, DataError, at_least, require
 from lengthwise.tables.options import TraceOptions
-from scheduler_adapters.workload.arrivals import (
-    CLASS_STREAM,
-    gamma_arrivals_s,
-    poisson_arrivals_s,
-)
+from scheduler_adapters.workload.arrivals import CLASS_STREAM, gamma_arrivals_s, poisson_arrivals_s
 from scheduler_adapters.workload.mixes import LENGTHS, draw_lengths
 from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.score_sources import open_prompt_scorer, synthetic_scores

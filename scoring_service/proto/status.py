@@ -23,7 +23,6 @@ CODE_OF: Final[dict[type[ScoringError], grpc.StatusCode]] = {
     errors.AccessDenied: grpc.StatusCode.UNAUTHENTICATED,
     ScoringError: grpc.StatusCode.INTERNAL,
 }
-"""Status code for each error of the server."""
 
 ERROR_OF: Final[dict[grpc.StatusCode, type[ScoringError]]] = {
     **{code: error for error, code in CODE_OF.items()},

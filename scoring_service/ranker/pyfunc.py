@@ -11,7 +11,6 @@ from scoring_service.ranker.scorer import OnnxScorer
 from scoring_service.tokenizing import PromptTokenizer
 
 PROMPT, SCORE = "prompt", "score"
-"""Columns of the input and of the result."""
 
 
 class BundleModel:

@@ -32,7 +32,6 @@ def _load_messages() -> dict[str, Any]:
 
 
 MESSAGES: Final = _load_messages()
-"""Message classes by name."""
 
 
 class OpenInference:

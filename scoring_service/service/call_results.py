@@ -48,7 +48,6 @@ class Flight:
     result: Result | None = None
     """None before the end."""
     waiting: list[Callable[[Flight], None]] = field(default_factory=list)
-    """Callbacks for the end."""
 
 
 class ScoreCache:

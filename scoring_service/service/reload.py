@@ -26,7 +26,6 @@ class ModelReloader:
     """Polls for a new bundle and swaps the service's model."""
 
     service: ScoringService
-    """Service whose `model` is replaced."""
     locate: Locate
     poll_s: float
     """Interval between polls, seconds."""

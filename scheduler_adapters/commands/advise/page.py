@@ -7,11 +7,7 @@ from typing import Final
 
 import pandas as pd
 
-from lengthwise.report_page import (
-    ReportSection,
-    save_table,
-    write_report,
-)
+from lengthwise.report_page import ReportSection, save_table, write_report
 from scheduler_adapters.commands.advise.replay import (
     LEARNED,
     STATISTICS,

@@ -24,11 +24,7 @@ from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Floats, Requests
-from scheduler_adapters.workload.score_sources import (
-    achieved_tau_b,
-    synthetic_scores,
-    with_lengths,
-)
+from scheduler_adapters.workload.score_sources import achieved_tau_b, synthetic_scores, with_lengths
 
 LOADS: Final = (0.7, 1.0, 1.3)
 """Multiples of the load of the log."""

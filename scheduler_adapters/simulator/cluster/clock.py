@@ -65,7 +65,6 @@ class ClusterClock:
         heappush(self.events, (at_s, kind, number, second, action))
 
     def run(self) -> None:
-        """Run all events, and all steps."""
         while (at_s := self._advance_to_next_event()) < inf:
             self.now_s = at_s
             while self.events and self.events[0][0] == at_s:

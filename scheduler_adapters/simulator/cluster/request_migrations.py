@@ -74,13 +74,11 @@ class RequestMigrations:
         self.has_fabric = fabric is not None
         self.transfers = Transfers(fabric or Fabric(kv_bytes_per_token=1))
         self.under_way: dict[int, OngoingMigration] = {}
-        """Migrations by number."""
         self.num_begun = self.num_events = self.num_aborted = 0
         self.prefilled: deque[OngoingMigration] = deque()
         """Requests with their first token in prefill instances, until a destination is named."""
         self.ended: list[Migration] = []
         self.counts = np.zeros(len(self.clock.requests), dtype=np.int64)
-        """Number of migrations of each request."""
 
     def take_out(
         self, source: int, state: RequestState, *, keeps_kv: bool = True

@@ -56,7 +56,6 @@ class RankedRequests:
         self.num_waiting = 0
         """Waiting requests; those that are being copied back are residents as well."""
         self.waiting_tokens = 0
-        """Prompt tokens of the waiting requests."""
         self.num_reasoning = 0
         """Decodes that have not ended their thinking."""
 
