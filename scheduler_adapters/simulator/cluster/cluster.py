@@ -294,8 +294,7 @@ def simulate_cluster(
         roles: first roles of the instances; None: both for all. An instance of role prefill hands
             its requests over once they have their first token.
         kind: that of `simulate`.
-        clients: number of requests in flight; each finished request is replaced at once. The
-            arrivals of the timeline are then the times of sending. None: requests arrive by time.
+        clients: requests in flight, each replaced when it has finished; None: arrivals by time.
         outages: times in which instances are dead. Lost requests are placed again, at the latest
             when the first instance recovers.
         age: age of the views of instances; None: they are up to date.

@@ -131,7 +131,7 @@ def test_a_try_that_tells_nothing_leaves_room_for_another(monkeypatch):
 
 
 def test_clients_take_turns_and_none_has_all_the_calls(server, held):
-    """However many prompts one client asks for, another one has a call of its own."""
+    """However many prompts one client sends, another one has a call of its own."""
 
     async def main():
         with FailOpenScorer(
