@@ -32,6 +32,8 @@ _STYLED: Final = re.compile(
 """Latin letters and digits in another style, which are unknown tokens."""
 # A WordPiece tokenizer reads a word of more than 100 letters as one unknown token.
 _LONG_WORD: Final = re.compile(r"[^\W\u3040-\u9fff]{64}(?=\w)")
+_SPELLED: Final = re.compile(r"(?:(?<!\w)[^\W\d_][\W_]{1,3}(?!\w\w)){16}")
+"""Sixteen letters with spaces or signs between them, which hide the words of a task."""
 _INSTRUCTIONS: Final = ("system", "instructions")
 _MORE: Final = ("tools", "functions", "documents", "chat_template", "chat_template_kwargs")
 _KEPT_ELSEWHERE: Final = ("previous_response_id", "conversation")
@@ -46,7 +48,7 @@ _NO_TEXT: Final = frozenset(
 
 
 class CutText(str):
-    """A text of which the request holds more than is sent to the ranker."""
+    """A text of which the request holds more than is sent to the ranker, or than it can read."""
 
     __slots__ = ()
 
@@ -135,13 +137,15 @@ def shortened(text: str, size: int) -> str:
     """Return a text of about `size` characters at most.
 
     Runs of blanks are shortened, words without an end split, styled letters made plain. What is cut
-    is cut from the middle: then the result is a `CutText`. Other texts are returned as they are.
+    is cut from the middle: then the result is a `CutText`, as is a text with words in single
+    letters. Other texts are returned as they are.
     """
     most = _BLANKS_READ * size
     folded = _LONG_WORD.sub(r"\g<0> ", _BLANKS.sub(" ", _ends(text, most)))
     if not folded.isascii():
         folded = _STYLED.sub(lambda found: normalize("NFKC", found[0]), folded)
     is_cut = isinstance(text, CutText) or len(text) > most or len(folded) > size + 1
+    is_cut = is_cut or _SPELLED.search(folded) is not None
     return CutText(_ends(folded, size)) if is_cut else folded
 
 

@@ -61,7 +61,7 @@ def test_blanks_hide_nothing_and_cost_no_place(text: str, count: int) -> None:
 
 def test_what_is_cut_is_cut_from_the_middle_and_the_text_says_so() -> None:
     limit = prompt_text.MAX_CHARACTERS
-    kept = "a, " * (limit // 3)
+    kept = "ab " * (limit // 3)
     assert type(prompt_text.scored_text(kept)) is str
     for middle in ("b, " * limit, "b, " * 100 * limit, " " * 100 * limit):
         cut = prompt_text.scored_text(kept[:-9] + middle + kept[9:])
@@ -81,6 +81,10 @@ def test_endless_words_are_split_styled_letters_are_plain_and_other_text_stays()
         prompt_text.scored_text("\uff37\uff52ite \U0001d41a \U0001d4f5\u24deng \uff11")
         == "Write a long 1"
     )
+    for sign in " -.\n":
+        assert isinstance(
+            prompt_text.scored_text(sign.join("Write a very long story")), prompt_text.CutText
+        )
     plain = "Übersetze\uff0c…:\n\n    if x:  return 👩🏽\u200d🚀\ufe0f\n"
     assert prompt_text.scored_text(plain) == plain
 
