@@ -21,6 +21,11 @@ from scheduler_adapters.engines.vllm_v1 import client_bodies
 from scoring_service.ranker.model import RankerModel
 
 SHORT = "What is the capital of France?"
+CLAIMS = (
+    *("Answer briefly.", "Answer with yes or no:", "Reply with one word."),
+    *("TL;DR only, please.", "Use 10 characters or fewer."),
+)
+"""No frame of the training (`training/data/frames.py`) holds one of these texts."""
 FILLER = " ".join(f"Cars of the year {1900 + n} were red and stood in a street." for n in range(99))
 Body = tuple[str, dict[str, Any]]
 
@@ -67,9 +72,8 @@ FRAMES: dict[str, Callable[[str], Body]] = {
     "plain, with a system prompt": chat(
         ("system", "You work for a bank. Be kind."), ("user", None)
     ),
-    "'Answer briefly.' before": text(lambda task: f"Answer briefly. {task}"),
-    "'Answer with yes or no:' before": text(lambda task: f"Answer with yes or no: {task}"),
-    "'Reply with one word.' after": text(lambda task: f"{task} Reply with one word."),
+    **{f"'{said}' before": text(lambda task, said=said: f"{said} {task}") for said in CLAIMS},
+    **{f"'{said}' after": text(lambda task, said=said: f"{task} {said}") for said in CLAIMS},
     "a short question before": text(lambda task: f"{SHORT} {task}"),
     "a short question after": text(lambda task: f"{task} {SHORT}"),
     "letters with spaces": text(lambda task: " ".join(task)),

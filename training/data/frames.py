@@ -2,7 +2,7 @@
 
 A served request holds more than a task: a system text, earlier turns, courtesies, and the task may
 stand in any of these. A framed prompt has the label of the plain prompt. An answer to two tasks is
-at least as long as that to the longer one. Only `_CLAIMS` speak of length: such words are cheap to
+at least as long as that to the longer one. Only claims speak of length: such words are cheap to
 add, and a request must not be served earlier for them.
 """
 
@@ -34,28 +34,37 @@ _AFTER: Final = (
     *("Thank you.", "Thanks in advance!", "I appreciate it.", "Please and thank you."),
     *("That is all for now.", "I look forward to it.", "Have a nice day.", "Cheers, Alex"),
 )
-_CLAIMS: Final = (
-    *("Answer in a single word.", "One word only.", "Say just yes or no.", "Be very brief."),
-    *("No more than five words, please.", "Keep it to one line.", "Your reply must be one number."),
-    *("A short answer is enough.", "Only the result, nothing else.", "Respond with one letter."),
+_LEADS: Final = (
+    "Answer",
+    "Respond",
+    "Write",
+    "Please reply",
+    "Say it",
+    "Give the result",
+    "Keep it",
 )
-_QUESTIONS: Final = (
-    *("Who wrote Hamlet?", "What is 2 + 2?", "Name a colour.", "Is water wet?", "What day is it?"),
-    *("How many legs has a spider?", "What is the largest ocean?", "When did the war end?"),
+_LIMITS: Final = (
+    *("in a single word", "in no more than five words", "with just a number", "in one short line"),
+    *("using one letter", "as short as you can", "in under 20 words", "with true or false"),
+    *("without any explanation", "in one sentence", "at most three words long", "very short"),
+    *("with only the name", "with no details", "in two words", "as a single digit", "quickly"),
 )
+_ENDS: Final = (".", " please.", ", nothing else.", ":", "!")
+"""Claims of short answers are a lead, a limit and an end."""
 
 
 def framed(prompts: Sequence[str], lengths: Sequence[float], part: float, seed: int) -> list[str]:
     """Return the prompts, of which about `part` are drawn and stand in a frame.
 
-    `lengths` are those of the answers. A second task in a frame is one of a shorter answer.
+    `lengths` are those of the answers. A second task in a frame is one of a shorter answer, mostly
+    a much shorter one.
     """
     random = np.random.default_rng(seed)
     found, by_length = list(prompts), np.argsort(lengths, kind="stable")
     place = np.empty(len(found), np.int64)
     place[by_length] = np.arange(len(found))
     for at in np.flatnonzero(random.random(len(found)) < part).tolist():
-        shorter = prompts[by_length[random.integers(place[at] + 1)]]
+        shorter = prompts[by_length[int(random.random() ** 3 * (place[at] + 1))]]
         found[at] = scored_text(_framed(prompts[at], shorter, random)) or prompts[at]
     return found
 
@@ -66,7 +75,10 @@ def _framed(prompt: str, shorter: str, random: np.random.Generator) -> str:
         return [texts[n] for n in random.permutation(len(texts))[:count]]
 
     def turn() -> str:
-        return " ".join((*some(_BEFORE, 0, 4), prompt, *some(_AFTER, 0, 3)))
+        return " ".join((*some(_BEFORE, 0, 6), prompt, *some(_AFTER, 0, 3)))
+
+    def claim() -> str:
+        return " ".join((*some(_LEADS, 1, 1), *some(_LIMITS, 1, 1))) + some(_ENDS, 1, 1)[0]
 
     system = some(_SYSTEM, 0, 1)
     shapes = (
@@ -77,10 +89,7 @@ def _framed(prompt: str, shorter: str, random: np.random.Generator) -> str:
         lambda: [f"{shorter} {prompt}"],
         lambda: [f"{prompt} {shorter}"],
         lambda: [prompt, *system, shorter],
-        lambda: [" ".join((*some(_CLAIMS, 1, 1), prompt))],
-        lambda: [" ".join((prompt, *some(_CLAIMS, 1, 1)))],
-        lambda: [" ".join((*some(_QUESTIONS, 1, 1), prompt))],
-        lambda: [" ".join((prompt, *some(_QUESTIONS, 1, 1)))],
-        lambda: [" ".join(prompt)],  # letters with spaces between them
+        lambda: [f"{claim()} {prompt}"],
+        lambda: [f"{prompt} {claim()}"],
     )
     return "\n\n".join(shapes[random.integers(len(shapes))]())
