@@ -2,10 +2,11 @@
 
 import logging
 import re
+import shelve
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -59,6 +60,9 @@ class ReproduceConfig:
     service:HOST:PORT, which score its column prompt."""
     out: Path | None = None
     """Folder for report.html; none: mlruns/reproduce/PAPER."""
+    resume: Path | None = None
+    """File that keeps the result of each run, from which the same command continues after an
+    interruption. Delete it when the code changes."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -118,9 +122,30 @@ class Experiment(ABC):
         self.config = config
         self.systems: Mapping[str, Any] = paper_file(config.paper).get("systems", {})
         self.seeds = range(FIRST_SEED, FIRST_SEED + config.seeds)
-        self.run = cache(self.measure)
+        self.run = self.kept("measure")
         for name in self.once:
-            setattr(self, name, cache(getattr(self, name)))
+            setattr(self, name, self.kept(name))
+
+    def kept(self, name: str) -> Callable[..., Any]:
+        """Return a method that runs once for equal arguments; its results are kept in `resume`."""
+        method, resume = getattr(self, name), self.config.resume
+        scope = type(self).__name__, name, replace(self.config, out=None, json=False, resume=None)
+
+        @cache
+        def found(*arguments: Any, **setting: Any) -> Any:
+            if resume is None:
+                return method(*arguments, **setting)
+            key = repr((scope, arguments, setting))
+            with shelve.open(str(resume)) as known:
+                if key in known:
+                    return known[key]
+            # Closed meanwhile: the method may use kept methods, too.
+            result = method(*arguments, **setting)
+            with shelve.open(str(resume)) as known:
+                known[key] = result
+            return result
+
+        return found
 
     def policy(self, system: str) -> Policy:
         """Return a fresh policy of a system in the paper's file."""

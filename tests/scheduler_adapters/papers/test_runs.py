@@ -1,6 +1,7 @@
 """Runs of a paper: settings, means over seeds, and one simulation for each setting and seed."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,16 @@ def test_a_setting_is_simulated_once_for_each_seed():
     assert experiment.values("found", 4).tolist() == [308, 309, 310]
     assert experiment.values("found", 4, most_seeds=1).tolist() == [308]
     assert experiment.calls == 3
+
+
+def test_an_interrupted_command_continues_with_the_runs_of_its_file(tmp_path):
+    config = ReproduceConfig(paper="rad", seeds=3, resume=tmp_path / "runs")
+    before, after = Doubled(config), Doubled(config)
+    assert before.run(4, seed=300) == after.run(4, seed=300) == {"found": 308}
+    assert after.mean("found", 4) == 309
+    assert (before.calls, after.calls) == (1, 2)
+    other = Doubled(replace(config, scale=0.5))
+    assert (other.run(4, seed=300), other.calls) == ({"found": 308}, 1)
 
 
 def test_systems_are_compared_by_seed_and_rate():
