@@ -1,11 +1,13 @@
 """Runs: settings of a reproduction, and a cache of simulated runs with their means over seeds."""
 
+import dbm
 import logging
 import re
 import shelve
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -136,12 +138,12 @@ class Experiment(ABC):
             if resume is None:
                 return method(*arguments, **setting)
             key = repr((scope, arguments, setting))
-            with shelve.open(str(resume)) as known:
+            with kept_runs(resume) as known:
                 if key in known:
                     return known[key]
             # Closed meanwhile: the method may use kept methods, too.
             result = method(*arguments, **setting)
-            with shelve.open(str(resume)) as known:
+            with kept_runs(resume) as known:
                 known[key] = result
             return result
 
@@ -263,6 +265,18 @@ class Experiment(ABC):
             one: [self.pair(base=base, system=one, **cell)["ratio"].average for cell in cells]
             for one in systems
         }
+
+
+@contextmanager
+def kept_runs(path: Path) -> Iterator[MutableMapping[str, Any]]:
+    """Open a file of results by their arguments. Raises DataError: it cannot be read or made."""
+    try:
+        with shelve.open(str(path)) as known:
+            yield known
+    except (ValueError, *dbm.error) as error:
+        raise DataError(
+            f"no kept runs ({error}); give a new file by --resume", path=path
+        ) from error
 
 
 @cache

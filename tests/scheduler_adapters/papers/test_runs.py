@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lengthwise.errors import DataError
 from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, recorded, seed_values
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
 
@@ -37,6 +38,9 @@ def test_an_interrupted_command_continues_with_the_runs_of_its_file(tmp_path):
     assert (before.calls, after.calls) == (1, 2)
     other = Doubled(replace(config, scale=0.5))
     assert (other.run(4, seed=300), other.calls) == ({"found": 308}, 1)
+    lost = Doubled(replace(config, resume=tmp_path / "no" / "runs"))
+    with pytest.raises(DataError, match=r"no kept runs \(.*; give a new file by --resume"):
+        lost.run(4, seed=300)
 
 
 def test_systems_are_compared_by_seed_and_rate():
