@@ -57,7 +57,8 @@ class SearchConfig(setup.Setup, ClusterConfig):
     """Names of policies, which `simulate --help` lists, or import paths."""
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings of policies, by name, e.g. {"pars": {"starve_after_s": null}}. A name may be
-    invented: {"pars-patient": {"policy": "pars", "starve_after_s": 600}}."""
+    invented: {"pars-patient": {"policy": "pars", "starve_after_s": 600}}. With "scores" a policy
+    has a source of its own: {"small": {"policy": "pars", "scores": "bundle:small/bundle"}}."""
     slo: dict[str, float] = field(default_factory=lambda: {"ttft_s.p99": 1.0, "tpot_s.p99": 0.1})
     """Targets: metric.statistic -> limit in seconds; statistics are mean, p50, p90, p99. Or
     qoe_violations -> limit of the share of requests with a QoE below .95. Of one user class:
@@ -80,6 +81,15 @@ class SearchConfig(setup.Setup, ClusterConfig):
         check_slo(self.slo)
         setup.check_policies(self.policies, self.settings)
         setup.check_folder(self.out)
+        for source in self._own_scores.values():
+            _ = self._with_source(source).banner  # refuses an unknown source, and a broken bundle
+
+    @property
+    def _own_scores(self) -> dict[str, str]:
+        return {name: str(own["scores"]) for name, own in self.settings.items() if "scores" in own}
+
+    def _with_source(self, scores: str) -> Self:
+        return replace(self, policies=["fcfs"], settings={}, scores=scores)
 
     def loaded(self) -> tuple[Self, Requests]:
         config, requests = super().loaded()
@@ -111,11 +121,15 @@ class SearchConfig(setup.Setup, ClusterConfig):
         """Return the requests with the scores for a policy; those of the oracle are lengths."""
         by_oracle = policy_of(policy, self.settings) == "oracle"
         scored = self.scored(requests, by_oracle=by_oracle)
+        if (source := self._own_scores.get(policy)) is not None:
+            own = self._with_source(source)
+            scored = own.scored(requests.with_scores(own.load().score))
         return with_lengths(scored, load_named(policy, self.settings))
 
     def conditions(self, arrivals: str, num_requests: int) -> str:
         cluster = f"{self.cluster_text}; " if self.cluster_text else ""
-        return cluster + super().conditions(arrivals, num_requests)
+        own = "".join(f"; scores of {name}: {text}" for name, text in self._own_scores.items())
+        return cluster + super().conditions(arrivals, num_requests) + own
 
     def searched(self, num_requests: int) -> str:
         """Conditions of a search, for a caption."""

@@ -170,3 +170,23 @@ def test_requests_that_reason_add_what_their_readers_saw(tmp_path, capsys):
     assert main(["compare", *arguments, f"--out={tmp_path}"]) == 0
     assert "QoE < .95" in capsys.readouterr().out
     assert "qoe_violations" in pd.read_csv(tmp_path / "summary.csv")
+
+
+def test_a_policy_may_have_scores_of_its_own(tiny_bundle, tmp_path, capsys):
+    words = ["yes", "short poem", "long essay"] * 20
+    lengths = [{"yes": 2, "short poem": 40, "long essay": 400}[word] for word in words]
+    trace = tmp_path / "trace.jsonl"
+    table = pd.DataFrame({"prompt": words, "output_tokens": lengths, "prompt_tokens": 5})
+    table.to_json(trace, orient="records", lines=True)
+    given = [*SMALL, f"--trace={trace}", "--scores=constant", "--policies=[pars, small, oracle]"]
+    settings = {"small": {"policy": "pars", "scores": f"bundle:{tiny_bundle.path}"}}
+    assert main(["compare", *given, f"--settings={json.dumps(settings)}"]) == 0
+    assert f"scores of small: bundle:{tiny_bundle.path}" in capsys.readouterr().out
+    assert main(["compare", *given, f"--settings={json.dumps(settings)}", "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    constant_s, small_s, oracle_s = (run["normalized_latency_mean_s"] for run in runs)
+    assert constant_s > 1.2 * small_s > oracle_s
+    for wrong in ("bundle:" + str(tmp_path), "nonsense"):
+        settings["small"]["scores"] = wrong
+        assert main(["compare", *given, f"--settings={json.dumps(settings)}"]) == 2
+        assert capsys.readouterr().out == ""
