@@ -273,7 +273,11 @@ def check(config: ServeConfig) -> None:
     if config.timeline is not None:
         timeline_log.require_writable(config.timeline)
     if (ranker := configured_bundle(config.additional_config)) is not None:
-        ranker.verify()
+        from scoring_service.ranker.model import RankerModel
+
+        # A model that does not fit its tokenizer shows only in use: in one line here, in a
+        # traceback of the engine's process later.
+        RankerModel.load(ranker.verify())
     # The engine would refuse it, too, but minutes later.
     require_think_end(
         policy,

@@ -1,7 +1,9 @@
 """`serve-vllm` refuses at the start what would fail later, and passes the rest to vLLM."""
 
+import hashlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -128,6 +130,13 @@ def test_a_wrong_bundle_is_refused_before_vllm_is_loaded(
     given = ("--bundle", str(tiny_bundle.path))
     assert "it knows tiny-llm" in refusal(*given, "--target-model=other")
     assert "give one source of scores" in refusal(*given, "--scorer=127.0.0.1:1")
+    other = Path(shutil.copytree(tiny_bundle.path, tmp_path / "other"))
+    tokenizer, manifest = other / "tokenizer.json", other / "manifest.json"
+    before = tokenizer.read_bytes()
+    tokenizer.write_bytes(before.replace(b'"##9":', b'"more": 900, "##9":'))
+    hashes = [hashlib.sha256(each).hexdigest() for each in (before, tokenizer.read_bytes())]
+    manifest.write_text(manifest.read_text().replace(*hashes))
+    assert "cannot score its tokenizer's" in refusal("--bundle", str(other))
 
 
 def test_a_target_model_that_the_service_is_not_calibrated_for_is_refused(
