@@ -4,13 +4,13 @@ import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -22,6 +22,7 @@ from scoring_service.client import ScoringClient
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, Job, MicroBatcher
 
+T = TypeVar("T")
 BATCH: Final = 32
 NUM_CLIENTS: Final = 16
 SIGMA: Final = 0.65
@@ -34,6 +35,8 @@ class BenchConfig:
 
     bundle: str = "mlruns/demo/bundle"
     """Folder of the bundle to serve."""
+    beside: str | None = None
+    """Folder of a second bundle, whose figures are measured in turn with the first one's."""
     precision: str = "auto"
     """fp32, int8, or auto (int8 where the bundle has it)."""
     rounds: int = 9
@@ -120,11 +123,16 @@ def closed_loop(pid: int, asks: Sequence[Ask], prompts: Sequence[str]) -> float:
     return served_s / len(prompts) * 1e3
 
 
-def offline(model: RankerModel, prompts: Sequence[str], num_threads: int) -> float:
-    """CPU of the bare runtime per tokenized prompt, one per run, milliseconds."""
-    ids = {p: t.ids for p, t in zip(prompts, model.tokenizer.tokenize(prompts), strict=True)}
-    asks = [lambda prompt: model.score([ids[prompt]])] * num_threads
-    return closed_loop(os.getpid(), asks, prompts)
+def offline(run: Callable[[T], object], prompts: Sequence[T], num_threads: int) -> float:
+    """CPU of this process per prompt, one per run, milliseconds."""
+
+    def run_part(first: int) -> None:
+        for prompt in prompts[first::num_threads]:
+            run(prompt)
+
+    with ThreadPoolExecutor(num_threads) as pool:
+        spent_s = took_s(time.process_time, lambda: list(pool.map(run_part, range(num_threads))))
+    return spent_s / len(prompts) * 1e3
 
 
 def took_s(clock: Callable[[], float], action: Callable[[], object]) -> float:
@@ -141,20 +149,36 @@ def median_ratio(values: Sequence[float], others: Sequence[float]) -> float | No
     return statistics.median(a / b for a, b in zip(values, others, strict=True))
 
 
-def cpu_ms_in_turns(subject: Subject, peers: Sequence[Peer]) -> Mapping[str, Sequence[float]]:
-    """Server CPU of each peer by round: "NAME/1" with one client, "NAME/all" saturated."""
-    turns = defaultdict[str, list[float]](list)
-    clients = {peer.name: [peer.client() for _ in range(NUM_CLIENTS)] for peer in peers}
-    size = subject.config.slice_size
-    for _ in range(subject.config.rounds):
+Turns = defaultdict[str, list[float]]
+"""CPU by round: "NAME/1" with one client, "NAME/all" saturated, milliseconds."""
+
+
+class TakingTurns:
+    """CPU of the bare model, of empty calls of our server, and of each peer; ours is first."""
+
+    def __init__(self, subject: Subject, peers: Sequence[Peer]) -> None:
+        self._subject = subject
+        self._peers = peers
+        self._clients = {peer.name: [peer.client() for _ in range(NUM_CLIENTS)] for peer in peers}
+        self._empty = [peers[0].empty_client() for _ in range(NUM_CLIENTS)]
+        self.cpu_ms = Turns(list)
+
+    def take(self) -> None:
+        """Measure each once, with one client and saturated."""
+        subject, model, turns = self._subject, self._subject.model, self.cpu_ms
+        size = subject.config.slice_size
         # The bare model runs on every core: concurrent runs share caches and memory.
         for load, threads, num in (("1", 1, 1), ("all", subject.cores, NUM_CLIENTS)):
             prompts = subject.make.lognormal(size if num == 1 else 3 * size)
-            turns[f"bare/{load}"].append(offline(subject.model, prompts, threads))
-            for peer in peers:
-                cpu_ms = closed_loop(peer.pid, clients[peer.name][:num], prompts)
+            ids = [[prompt.ids] for prompt in model.tokenizer.tokenize(prompts)]
+            turns[f"bare/{load}"].append(offline(model.score, ids, threads))
+            read_ms = offline(model.score_texts, [[prompt] for prompt in prompts], threads)
+            ours = self._peers[0].pid
+            turns[f"empty/{load}"].append(closed_loop(ours, self._empty[:num], prompts))
+            turns[f"floor/{load}"].append(read_ms + turns[f"empty/{load}"][-1])
+            for peer in self._peers:
+                cpu_ms = closed_loop(peer.pid, self._clients[peer.name][:num], prompts)
                 turns[f"{peer.name}/{load}"].append(cpu_ms)
-    return turns
 
 
 def batch_cpu_ratio(subject: Subject, peer: Peer) -> float:

@@ -11,6 +11,7 @@ from typing import Final
 from lengthwise.child_processes import started
 from scoring_service.client import ScoringClient
 from scoring_service.client.channel import PLAINTEXT
+from scoring_service.server.health import SERVICE as HEALTH
 from scoring_service.server.oip import INPUT, MESSAGES
 from scoring_service.server.oip import SERVICE as OIP_SERVICE
 
@@ -27,6 +28,11 @@ class Peer:
     def client(self) -> Ask:
         """A new connection, as a function that scores one prompt."""
         return ScoringClient(self.target, timeout_s=60.0).score
+
+    def empty_client(self) -> Ask:
+        """A new connection, as a function that makes a call without content."""
+        call = PLAINTEXT.open(self.target).unary_unary(f"/{HEALTH}/Check")
+        return lambda _: call(b"", timeout=60.0)
 
 
 class OpenInferencePeer(Peer):

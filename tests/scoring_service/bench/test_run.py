@@ -10,12 +10,14 @@ from scoring_service.bench.run import TARGETS
 
 @pytest.mark.slow
 def test_the_bench_prints_every_figure_as_one_json_object(tiny_bundle, capsys):
-    options = ["--rounds", "2", "--slice-size", "20"]
-    assert main(["bench", "--bundle", str(tiny_bundle.path), "--json", *options]) == 0
+    path = str(tiny_bundle.path)
+    options = ["--rounds", "2", "--slice-size", "20", "--beside", path]
+    assert main(["bench", "--bundle", path, "--json", *options]) == 0
     result = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
-    assert set(TARGETS) <= set(result)
+    other = result.pop("beside")
+    assert set(TARGETS) <= set(result) == set(other)
     assert result["vs_peer_cpu"] is None
-    assert result["cpu_ratio_unary"] > 1
+    assert result["cpu_ratio_unary"] > result["cpu_ratio_floor"] > 1
 
 
 def test_no_bundle_is_one_clear_line(capsys, tmp_path):
