@@ -115,6 +115,9 @@ def run(config: CompareConfig) -> None:
       python -m scheduler_adapters compare --policies '[sarathi, slai]' --rates-per-s '[2, 4]'
       python -m scheduler_adapters compare --rate-per-s 4 --slo '{"ttft_s.p90": 1}' --out compared
       python -m scheduler_adapters compare --instances 4 --placements '[round-robin, least-kv]'
+      python -m scheduler_adapters compare --trace run/test.parquet --scores bundle:run/bundle \\
+          --policies '[fcfs, small, pars, oracle]' \\
+          --settings '{"small": {"policy": "pars", "scores": "bundle:run/small/bundle"}}'
 
     Ctrl-C, or the failure of a policy, ends the command; finished runs are written and shown. The
     exit code is then 130, or 2.
