@@ -4,7 +4,7 @@ import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -153,32 +153,28 @@ Turns = defaultdict[str, list[float]]
 """CPU by round: "NAME/1" with one client, "NAME/all" saturated, milliseconds."""
 
 
-class TakingTurns:
-    """CPU of the bare model, of empty calls of our server, and of each peer; ours is first."""
+def taking_turns(subject: Subject, peers: Sequence[Peer]) -> Iterator[Turns]:
+    """Measure the bare model, empty calls of our server, and each peer once more for each value.
 
-    def __init__(self, subject: Subject, peers: Sequence[Peer]) -> None:
-        self._subject = subject
-        self._peers = peers
-        self._clients = {peer.name: [peer.client() for _ in range(NUM_CLIENTS)] for peer in peers}
-        self._empty = [peers[0].empty_client() for _ in range(NUM_CLIENTS)]
-        self.cpu_ms = Turns(list)
-
-    def take(self) -> None:
-        """Measure each once, with one client and saturated."""
-        subject, model, turns = self._subject, self._subject.model, self.cpu_ms
-        size = subject.config.slice_size
+    The first peer is ours. Yields all rounds so far.
+    """
+    config, model, cpu_ms = subject.config, subject.model, Turns(list)
+    clients = {peer.name: [peer.client() for _ in range(NUM_CLIENTS)] for peer in peers}
+    empty = [peers[0].empty_client() for _ in range(NUM_CLIENTS)]
+    while True:
         # The bare model runs on every core: concurrent runs share caches and memory.
         for load, threads, num in (("1", 1, 1), ("all", subject.cores, NUM_CLIENTS)):
-            prompts = subject.make.lognormal(size if num == 1 else 3 * size)
+            prompts = subject.make.lognormal(config.slice_size * (1 if num == 1 else 3))
             ids = [[prompt.ids] for prompt in model.tokenizer.tokenize(prompts)]
-            turns[f"bare/{load}"].append(offline(model.score, ids, threads))
-            read_ms = offline(model.score_texts, [[prompt] for prompt in prompts], threads)
-            ours = self._peers[0].pid
-            turns[f"empty/{load}"].append(closed_loop(ours, self._empty[:num], prompts))
-            turns[f"floor/{load}"].append(read_ms + turns[f"empty/{load}"][-1])
-            for peer in self._peers:
-                cpu_ms = closed_loop(peer.pid, self._clients[peer.name][:num], prompts)
-                turns[f"{peer.name}/{load}"].append(cpu_ms)
+            took_ms = {"bare": offline(model.score, ids, threads)}
+            took_ms["empty"] = closed_loop(peers[0].pid, empty[:num], prompts)
+            texts = [[prompt] for prompt in prompts]
+            took_ms["floor"] = took_ms["empty"] + offline(model.score_texts, texts, threads)
+            for peer in peers:
+                took_ms[peer.name] = closed_loop(peer.pid, clients[peer.name][:num], prompts)
+            for name, ms in took_ms.items():
+                cpu_ms[f"{name}/{load}"].append(ms)
+        yield cpu_ms
 
 
 def batch_cpu_ratio(subject: Subject, peer: Peer) -> float:

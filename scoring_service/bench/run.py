@@ -65,16 +65,12 @@ def _side_by_side(subjects: Sequence[Subject], config: BenchConfig) -> list[dict
         ]
         others = [] if config.peer is None else [stack.enter_context(peers.other(config.peer))]
         turns = [
-            measures.TakingTurns(subject, [us, *others])
+            measures.taking_turns(subject, [us, *others])
             for subject, us in zip(subjects, servers, strict=True)
         ]
         for _ in range(config.rounds):
-            for each in turns:
-                each.take()
-        return [
-            _figures(subject, us, each.cpu_ms)
-            for subject, us, each in zip(subjects, servers, turns, strict=True)
-        ]
+            cpu_ms = [next(each) for each in turns]
+        return list(map(_figures, subjects, servers, cpu_ms))
 
 
 def _figures(subject: Subject, us: Peer, cpu_ms: measures.Turns) -> dict[str, Any]:

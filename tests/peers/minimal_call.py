@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from lengthwise.child_processes import started
 from scoring_service.__main__ import main as run_service
-from scoring_service.bench.measures import BenchConfig, Subject, TakingTurns, median_ratio
+from scoring_service.bench.measures import BenchConfig, Subject, median_ratio, taking_turns
 from scoring_service.bench.peers import Peer, ours
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.call_lifecycle import CallLifecycle
@@ -44,12 +44,12 @@ def minimal(bundle):
 def main(bundle):
     subject = Subject.load(BenchConfig(bundle=bundle))
     with ours(Path(bundle), "auto") as us, minimal(bundle) as other:
-        turns = TakingTurns(subject, [us, other])
+        turns = taking_turns(subject, [us, other])
         for _ in range(subject.config.rounds):
-            turns.take()
-    for name, values in turns.cpu_ms.items():
-        least, load = turns.cpu_ms[f"floor/{name.split('/')[1]}"], statistics.median(values)
-        print(f"{name:12} {load:.3f} ms, {median_ratio(values, least):.3f} of the floor")
+            cpu_ms = next(turns)
+    for name, values in cpu_ms.items():
+        ratio = median_ratio(values, cpu_ms[f"floor/{name.split('/')[1]}"])
+        print(f"{name:12} {statistics.median(values):.3f} ms, {ratio:.3f} of the floor")
 
 
 if __name__ == "__main__":
