@@ -57,18 +57,19 @@ def delayed(requests: Requests, scores: np.ndarray, cost_s: float) -> Requests:
 
 def reranked(requests: Requests, scores: np.ndarray, cost_s: float, is_last: bool, instance):
     """Simulate requests whose score is replaced while they wait."""
-    engine, at_s, done = Engine(load_policy("pars"), instance), 0.0, set[int]()
+    engine, at_s, left = Engine(load_policy("pars"), instance), 0.0, set(range(len(requests)))
     engine.submit_all(requests)
     while True:
-        next_s = engine.advance(at_s)
-        waiting = [
-            (state.view.score if state.view.score is not None else 0.0, state.row)
-            for state in engine.requests
-            if state.is_waiting and not state.is_gone and state.rank and state.row not in done
-        ]
+        next_s, waiting = engine.advance(at_s), []
+        for row in list(left) if engine.ranked.num_waiting else ():
+            state = engine.requests[row]
+            if state.is_gone or not state.is_waiting:
+                left.discard(row)  # running ones do not wait again here: KV memory suffices
+            elif state.rank:
+                waiting.append((state.view.score if state.view.score is not None else 0.0, row))
         if waiting:
             row = (max if is_last else min)(waiting)[1]
-            done.add(row)
+            left.discard(row)
             at_s += cost_s
             state = engine.requests[row]
             heappush(engine.ranked.late_scores, (at_s, row, state, float(scores[row])))
@@ -134,9 +135,8 @@ def main() -> None:
             for name in means.columns[2:]:
                 less = (1 - means[name] / means["small"]).tolist()
                 wins = np.mean(less) >= 0.02 and interval(less)[0] > 0
-                print(
-                    f"  {name:40} less than small {with_interval(less, '{:.1%}')} {wins * 'wins'}"
-                )
+                said = f"less than small {with_interval(less, '{:.1%}')}{' wins' * bool(wins)}"
+                print(f"  {name:40} {said}", flush=True)
 
 
 if __name__ == "__main__":
