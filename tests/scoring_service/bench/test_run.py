@@ -1,4 +1,4 @@
-"""The bench measures every figure it names, and its own parts measure what they say."""
+"""The bench measures every figure it names, for one bundle and for two in turn."""
 
 import json
 
