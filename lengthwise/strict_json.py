@@ -15,7 +15,10 @@ def finite_or_null(value: T) -> T:
         found = {key: finite_or_null(part) for key, part in value.items()}
     elif isinstance(value, list | tuple):
         found = [finite_or_null(part) for part in value]
-    return None if isinstance(found, float) and not math.isfinite(found) else found
+    elif isinstance(value, float) and not math.isfinite(value):
+        found = None
+    result: T = found
+    return result
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
