@@ -1,7 +1,7 @@
-"""Streams of legs over a handle of Ray Serve: opened, moved at a phase change, resumed.
+"""Streams of legs over a handle of Ray Serve: opened, moved at move points, resumed.
 
 A leg that cannot be moved stays where it is. A leg whose replica fails is continued by another
-replica, from the last token received.
+replica, from the last token received. So is a request whose KV could not be handed over.
 """
 
 import asyncio
@@ -10,17 +10,26 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
 from lengthwise.errors import require
-from scheduler_adapters.routers.legs import BrokenLeg, Emitted, Generation, Leg
+from scheduler_adapters.routers.legs import (
+    BrokenLeg,
+    Emitted,
+    Generation,
+    Leg,
+    MovePoints,
+)
 
 log = logging.getLogger(__name__)
 
 Message = TypeVar("Message", str, Emitted)
+_ASK_AGAIN_S: Final = 0.05
+"""Time between two choices for a prefilled request that finds no place."""
+_FAILURES: Final = (RayError, RayServeException, BrokenLeg, TimeoutError)
 
 
 class Unavailable(Exception):
@@ -75,13 +84,13 @@ class LegLimits:
 class LegStreams:
     """Serves requests by legs on the replicas behind a handle of their `generate`, with streams.
 
-    `moves`: place a request anew at its phase change.
+    `points`: where a request is placed anew.
     """
 
-    def __init__(self, handle: Any, limits: LegLimits, *, moves: bool = True) -> None:
-        self.handle, self.limits, self.moves = handle, limits, moves
+    def __init__(self, handle: Any, limits: LegLimits, points: MovePoints) -> None:
+        self.handle, self.limits, self.points = handle, limits, points
         self.counts: Counter[str] = Counter()
-        """Legs by decider, and "moved", "stayed", "hand_over_failed", "resumed"."""
+        """Legs by decider, and "moved", "stayed", "hand_over_failed", "resumed", "with_kv"."""
 
     async def serve(self, generation: Generation) -> AsyncIterator[int]:
         """Yield the number of new tokens of each message, until the request has ended.
@@ -89,7 +98,7 @@ class LegStreams:
         Raises:
             Unavailable: no replica has accepted it, or too many have failed.
         """
-        stream = _Stream(self.handle.remote, generation.leg("arrival"))
+        stream = self._open(generation.leg("arrival"))
         end_s = time.monotonic() + self.limits.request_s
         try:
             while True:
@@ -97,20 +106,26 @@ class LegStreams:
                     if not stream.replica:
                         await self._accept(stream)
                     left_s = min(self.limits.stall_s, end_s - time.monotonic())
-                    was_thinking = generation.is_thinking
-                    num_new = generation.accept(await stream.next(Emitted, max(0.0, left_s)))
+                    before, was_thinking = generation.generated_tokens, generation.is_thinking
+                    emitted = await stream.next(Emitted, max(0.0, left_s))
+                    num_new = generation.accept(emitted)
                 except BrokenLeg as error:
                     stream.response.cancel()
-                    leg = self._resumed(generation, stream, error, end_s)
-                    stream = _Stream(self.handle.remote, leg)
+                    stream = self._open(self._resumed(generation, stream, error, end_s))
                     continue
                 yield num_new
                 if generation.finish:
                     return
-                if was_thinking and not generation.is_thinking and self.moves:
-                    stream = await self._change_phase(generation, stream)
+                is_paused = emitted.finish == "paused"
+                kind = self.points.reached(generation, before, was_thinking) if num_new else None
+                if is_paused or kind:
+                    leg = generation.leg(kind or "quantum", stream.replica, emitted.kv)
+                    stream = await self._move(generation, stream, leg, end_s, is_paused=is_paused)
         finally:
             stream.response.cancel()
+
+    def _open(self, leg: Leg) -> _Stream:
+        return _Stream(self.handle.remote, self.points.pauses(leg))
 
     async def _accept(self, stream: _Stream) -> None:
         stream.replica = await stream.next(str, self.limits.accept_s)
@@ -132,25 +147,47 @@ class LegStreams:
         self.counts["resumed"] += 1
         return generation.leg("resumed")
 
-    async def _change_phase(self, generation: Generation, stream: _Stream) -> _Stream:
-        """Return the stream of the answering phase: a new one if the placement moves the request.
+    async def _move(
+        self, generation: Generation, stream: _Stream, leg: Leg, end_s: float, *, is_paused: bool
+    ) -> _Stream:
+        """Return the stream behind a move point, in the replica that the placement chooses.
 
-        The present stream continues meanwhile, so a failed hand-over loses nothing.
+        A leg that has not paused continues until another replica has accepted, so a failed move
+        loses nothing. After a pause, a replica must accept in half of the KV's lease, which it
+        then prolongs itself. Otherwise the context is computed again.
         """
-        leg = generation.leg("phase_change", current=stream.replica)
-        new, closed = None, stream
+        wait_s = self.limits.accept_s
+        if is_paused:
+            stream.response.cancel()
+            wait_s = min(wait_s, leg.kv["lease_s"] / 2) if leg.kv else wait_s
+        leg, new = self.points.pauses(leg), None
+        last_s = time.monotonic() + (wait_s - 2 * _ASK_AGAIN_S if is_paused else 0)
         try:
-            deadline = asyncio.timeout(self.limits.accept_s)
-            async with deadline, self.handle.choose_replica(leg) as selection:
-                if selection.replica_id != stream.replica:
-                    closed = new = _Stream(self.handle.dispatch, selection, leg)
-                    await self._accept(new)
-                    closed = stream
-            self.counts["stayed" if new is None else "moved"] += 1
-        except (RayError, RayServeException, BrokenLeg, TimeoutError) as error:
-            log.warning("%s stays at %s: %s", leg.request_id, stream.replica, error)
-            self.counts["hand_over_failed"] += 1
-        finally:
+            async with asyncio.timeout(wait_s):
+                while True:
+                    async with self.handle.choose_replica(leg) as selection:
+                        waits = leg.routed is not None and leg.routed.decided_by == "waits"
+                        if not waits or time.monotonic() >= last_s:
+                            if is_paused or selection.replica_id != stream.replica:
+                                new = _Stream(self.handle.dispatch, selection, leg)
+                                await self._accept(new)
+                            break
+                    await asyncio.sleep(_ASK_AGAIN_S)
+        except BaseException as error:
             if new is not None:
-                closed.response.cancel()
-        return stream if closed is new or new is None else new
+                new.response.cancel()
+            if not isinstance(error, _FAILURES):
+                raise
+            log.warning("%s is not handed over: %s", leg.request_id, error)
+            self.counts["hand_over_failed"] += 1
+            if not is_paused:
+                return stream
+            # Where no replica has accepted, none has failed.
+            again = self._resumed(generation, new, error, end_s) if new else None
+            return self._open(again or generation.leg("resumed"))
+        if new is not None and not is_paused:
+            stream.response.cancel()
+        has_moved = new is not None and new.replica != stream.replica
+        self.counts["moved" if has_moved else "stayed"] += 1
+        self.counts["with_kv"] += has_moved and leg.kv is not None
+        return new or stream

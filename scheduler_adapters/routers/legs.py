@@ -1,8 +1,11 @@
 """Legs: the parts of a request that one replica serves, and the request's state across them.
 
-A request is one leg, unless it moves to another replica at its phase change, or its replica fails.
-A later leg has the tokens of the earlier ones behind its prompt and computes their KV again.
+A request is one leg, unless it moves to another replica at a move point, or its replica fails. A
+later leg has the tokens of the earlier ones behind its prompt. It computes their KV again, or pulls
+it from the replica of the leg before.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,8 +13,9 @@ from typing import Any, Literal, NamedTuple
 
 from scheduler_adapters.views import Phase, RequestView
 
-LegKind = Literal["arrival", "phase_change", "resumed"]
-Finish = Literal["stop", "length"]
+LegKind = Literal["arrival", "prefilled", "phase_change", "quantum", "resumed"]
+Finish = Literal["stop", "length", "paused"]
+"""paused: the leg has ended at a move point, and its request has not."""
 
 
 class Routed(NamedTuple):
@@ -48,7 +52,13 @@ class Leg:
     score: float | None = None
     quantiles: tuple[tuple[float, float], ...] = ()
     current: str = ""
-    """Replica in which the request has changed its phase."""
+    """Replica in which the request has reached its move point."""
+    pause_after: int | None = None
+    """Tokens after which the leg pauses, with its KV kept; None: it never does."""
+    pauses_at_think_end: bool = False
+    """Pause behind `think_end`, with the KV kept."""
+    kv: Mapping[str, Any] | None = None
+    """KV of the context that the current replica keeps; None: another one computes it again."""
     excluded: frozenset[str] = frozenset()
     """Replicas that have failed this request."""
     gateway: str = ""
@@ -61,6 +71,9 @@ class Leg:
 
     def view(self, now_s: float) -> RequestView:
         """Return the request as a placement sees it at `now_s`."""
+        phase = Phase.REASONING if self.is_thinking else Phase.ANSWERING
+        if self.kind in ("arrival", "resumed"):
+            phase = Phase.WAITING
         return RequestView(
             self.request_id,
             0,
@@ -68,7 +81,7 @@ class Leg:
             self.prompt_tokens,
             self.score,
             quantiles=self.quantiles,
-            phase=Phase.ANSWERING if self.kind == "phase_change" else Phase.WAITING,
+            phase=phase,
             generated_tokens=self.generated_tokens,
             thinking_tokens=self.thinking_tokens,
             last_token_s=None if self.kind == "arrival" else now_s,
@@ -85,10 +98,51 @@ class Emitted(NamedTuple):
     """Number of tokens of the context before these; the gateway thereby sees a loss."""
     token_ids: Sequence[int]
     finish: Finish | None = None
+    kv: Mapping[str, Any] | None = None
+    """KV that is kept for the next leg: how to pull it, and `lease_s`, for how long."""
 
 
 class BrokenLeg(Exception):
     """Leg that ended before its request, or whose tokens do not continue those before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovePoints:
+    """Points of a request at which a placement may move it.
+
+    Without KV a leg continues over its points, and a move computes the context again. With KV it
+    pauses at each of them, as an engine hands over the KV of an ended leg only.
+    """
+
+    prefill_end: bool = False
+    """After the first token."""
+    think_end: bool = False
+    """After the reasoning phase."""
+    every_tokens: int | None = None
+    """After each so many generated tokens."""
+    with_kv: bool = False
+
+    def pauses(self, leg: Leg) -> Leg:
+        """Return the leg with its pauses."""
+        if not self.with_kv:
+            return leg
+        after, done = None, leg.generated_tokens
+        if self.prefill_end and not done:
+            after = 1
+        elif self.every_tokens is not None:
+            after = self.every_tokens - done % self.every_tokens
+        think_end = self.think_end and leg.is_thinking
+        return replace(leg, pause_after=after, pauses_at_think_end=think_end)
+
+    def reached(self, one: Generation, before: int, was_thinking: bool) -> LegKind | None:
+        """Return the kind of the next leg if a request with `before` tokens has reached a point."""
+        if self.think_end and was_thinking and not one.is_thinking:
+            return "phase_change"
+        if self.prefill_end and not before:
+            return "prefilled"
+        every = self.every_tokens
+        has_quantum = every is not None and one.generated_tokens // every > before // every
+        return "quantum" if has_quantum else None
 
 
 @dataclass(slots=True)
@@ -114,7 +168,7 @@ class Generation:
     def generated_tokens(self) -> int:
         return len(self.token_ids) - self.first.prompt_tokens
 
-    def leg(self, kind: LegKind, current: str = "") -> Leg:
+    def leg(self, kind: LegKind, current: str = "", kv: Mapping[str, Any] | None = None) -> Leg:
         """Return the leg that continues the request from here."""
         done, sampling = self.generated_tokens, dict(self.first.sampling)
         if least := sampling.get("min_tokens"):
@@ -128,6 +182,7 @@ class Generation:
             max_tokens=self.first.max_tokens - done,
             sampling=sampling,
             current=current,
+            kv=kv,
             excluded=self.failed,
             routed=None,
         )
@@ -151,7 +206,8 @@ class Generation:
                 self.finish = "length"
             if self.finish:
                 break
-        self.finish = self.finish or emitted.finish
+        if emitted.finish != "paused":
+            self.finish = self.finish or emitted.finish
         return len(self.token_ids) - before
 
     def cut(self, generated_tokens: int) -> None:

@@ -22,13 +22,14 @@ from ray.serve.config import RequestRouterConfig
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from lengthwise.errors import at_least
 from lengthwise.tables import prompt_text
 from scheduler_adapters.placement import overrides
 from scheduler_adapters.routers import openai_bodies as openai
 from scheduler_adapters.routers.leg_streams import LegLimits, LegStreams, Unavailable
-from scheduler_adapters.routers.legs import Generation, Leg
+from scheduler_adapters.routers.legs import Generation, Leg, MovePoints
 from scheduler_adapters.routers.prompt_scores import RoutingScores
-from scheduler_adapters.routers.routing import RoutingConfig
+from scheduler_adapters.routers.routing import MovingConfig
 from scheduler_adapters.routers.text_stream import StopStrings, TransformersCodec
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ _CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatewayConfig(RoutingConfig, LegLimits):
+class GatewayConfig(MovingConfig, LegLimits):
     """Settings of the gateway and of its router."""
 
     model: str
@@ -46,6 +47,12 @@ class GatewayConfig(RoutingConfig, LegLimits):
     """Token that ends the reasoning phase; None: the model does not reason."""
     max_context_tokens: int = 4096
     """Most tokens of prompt and output."""
+    hand_over_kv: bool = False
+    """Hand the KV of a moved request over; the engines need a connector for it. False: it is
+    computed again."""
+    move_every_tokens: int | None = None
+    """Generated tokens after which a request may be moved by a tick of the placement; None: never.
+    With hand_over_kv each such point ends a leg."""
     scorer: str | None = None
     """service:HOST:PORT or bundle:PATH; None: requests are routed without a score."""
     scorer_deadline_s: float = 0.05
@@ -53,7 +60,19 @@ class GatewayConfig(RoutingConfig, LegLimits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        at_least("move_every_tokens", self.move_every_tokens, 1)
         self.load()  # refused here, not with the first request
+
+    @property
+    def move_points(self) -> MovePoints:
+        """The points of a request at which the placement decides again."""
+        placement = self.load()
+        return MovePoints(
+            prefill_end=bool(self.roles) and overrides(placement, "at_prefill_end"),
+            think_end=self.think_end is not None and overrides(placement, "at_phase_change"),
+            every_tokens=self.move_every_tokens,
+            with_kv=self.hand_over_kv,
+        )
 
 
 class PhaseGateway:
@@ -62,9 +81,8 @@ class PhaseGateway:
     def __init__(self, engines: Any, config: GatewayConfig, make_codec: Callable[[str], Any]):
         self.config, self.codec = config, make_codec(config.model)
         self.scores = RoutingScores(config.scorer, config.scorer_deadline_s)
-        moves = overrides(config.load(), "at_phase_change")
         handle = engines.options(method_name="generate", stream=True)
-        self.streams = LegStreams(handle, config, moves=moves)
+        self.streams = LegStreams(handle, config, config.move_points)
         self.actor = ray.get_runtime_context().get_actor_name() or ""
         self.counts: Counter[str] = Counter()
         """Requests by outcome."""
@@ -201,17 +219,15 @@ def build_gateway(
     return serve.deployment(PhaseGateway).options(**options).bind(engines, config, make_codec)
 
 
-def engine_options(config: RoutingConfig, *, report_s: float = 0.2) -> dict[str, Any]:
+def engine_options(config: MovingConfig, *, report_s: float = 0.2) -> dict[str, Any]:
     """Return the options of the engines' deployment that set our router.
 
     `report_s`: time between two reports of a replica.
     """
     router = RequestRouterConfig(
         request_router_class="scheduler_adapters.routers.ray_router:PlacementRouter",
-        request_router_kwargs={
-            one.name: getattr(config, one.name) for one in fields(RoutingConfig)
-        },
+        request_router_kwargs={one.name: getattr(config, one.name) for one in fields(MovingConfig)},
         request_routing_stats_period_s=report_s,
-        request_routing_stats_timeout_s=max(1.0, report_s),
+        request_routing_stats_timeout_s=max(config.max_stale_s, report_s),
     )
     return {"max_ongoing_requests": 1000, "request_router_config": router}

@@ -14,6 +14,7 @@ from scheduler_adapters.routers.legs import Emitted, Finish, Leg
 from scheduler_adapters.routers.replica_load import ReplicaLoad
 
 _LOOK_S: Final = 0.25
+Tokens = tuple[Sequence[int], Finish | None] | tuple[Sequence[int], Finish | None, Any]
 
 
 class RayReplica(ABC):
@@ -24,13 +25,19 @@ class RayReplica(ABC):
 
     def __init__(self, load: ReplicaLoad) -> None:
         self.load = load
-        self.name = serve.get_replica_context().replica_id.unique_id
+        context = serve.get_replica_context()
+        self.name = context.replica_id.unique_id
+        self.rank = {"rank": context.rank.rank}
         self._dead: set[str] = set()
         self._watch: asyncio.Task[None] | None = None
 
     @abstractmethod
-    def tokens(self, leg: Leg) -> AsyncIterator[tuple[Sequence[int], Finish | None]]:
-        """Yield the tokens of a leg; the last ones with the reason of the end."""
+    def tokens(self, leg: Leg) -> AsyncIterator[Tokens]:
+        """Yield the tokens of a leg; the last ones with the reason of the end.
+
+        A leg with `pause_after` or `pauses_at_think_end` ends there with "paused", and with how
+        another replica may pull its KV, if at all.
+        """
 
     async def generate(self, leg: Leg) -> AsyncIterator[str | Emitted]:
         """Yield the name of the replica, then the tokens of a leg."""
@@ -40,18 +47,18 @@ class RayReplica(ABC):
         try:
             yield self.name
             async with aclosing(cast(Any, self.tokens(leg))) as stream:
-                async for token_ids, finish in stream:
+                async for token_ids, finish, *kv in stream:
                     if leg.gateway in self._dead:
                         return
                     self.load.emitted(number, token_ids)
-                    yield Emitted(position, token_ids, finish)
+                    yield Emitted(position, token_ids, finish, *kv)
                     position += len(token_ids)
         finally:
             self.load.end(number)
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """Return the report for routers; called by Ray at regular times."""
-        return self.load.report()
+        return self.load.report() | self.rank
 
     async def _find_dead(self) -> None:
         """Look for gateways that have died, as long as there are legs."""

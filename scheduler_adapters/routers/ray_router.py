@@ -9,7 +9,7 @@ from typing import Any
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from scheduler_adapters.routers.legs import Leg
-from scheduler_adapters.routers.routing import Routing, RoutingConfig
+from scheduler_adapters.routers.routing import MovingConfig, Routing
 
 
 # Without FIFOMixin: it would send the next request in line to a replica chosen for another one.
@@ -17,10 +17,13 @@ class PlacementRouter(RequestRouter):  # type: ignore[misc]
     """Sends each `Leg` to the replica chosen by a placement, other calls to the shortest queue."""
 
     def initialize_state(self, **settings: Any) -> None:
-        """Make the routing of a `RoutingConfig` with these fields."""
-        config = RoutingConfig(**settings)
+        """Make the routing of a `MovingConfig` with these fields."""
+        config = MovingConfig(**settings)
         self.routing = Routing(
-            config.load(), max_stale_s=config.max_stale_s, queue_length=self._queue_length
+            config.load(),
+            roles=config.roles,
+            max_stale_s=config.max_stale_s,
+            queue_length=self._queue_length,
         )
         self._listed: list[RunningReplica] | None = None
         self._by_name: dict[str, RunningReplica] = {}

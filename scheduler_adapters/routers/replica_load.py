@@ -21,11 +21,19 @@ class _RunningLeg:
     read_s: float = inf
     """Time at which the reader has read all tokens; inf before the first one."""
 
+    @property
+    def tokens(self) -> tuple[str, int, int]:
+        """Request, its prompt tokens and its generated tokens."""
+        prompt = self.leg.prompt_tokens
+        return self.leg.request_id, prompt, self.context_tokens - prompt
+
 
 class ReplicaLoad:
     """Counts of `InstanceView` for one replica; its KV is that of the contexts of started legs.
 
-    `watch`: limits of the placement by which legs are counted.
+    Args:
+        watch: limits of the placement by which legs are counted.
+        lists_decodes: list the decodes in each report, for a placement that moves them at ticks.
     """
 
     def __init__(
@@ -34,13 +42,17 @@ class ReplicaLoad:
         total_blocks: int,
         block_tokens: int = 16,
         watch: Watch | None = None,
+        lists_decodes: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         require_at_least(1, total_blocks=total_blocks, block_tokens=block_tokens)
         self.total_blocks, self.block_tokens = total_blocks, block_tokens
         self.watch, self.clock = watch or Watch(), clock
+        self.lists_decodes = lists_decodes
         self.legs: dict[int, _RunningLeg] = {}
         self.num_begun = self.num_reports = 0
+        self.busy_since_s = clock()
+        """Time since which there has been a leg at all times."""
         self.arrived: dict[str, int] = {}
         """Highest number of a leg that has arrived, by router."""
 
@@ -48,6 +60,8 @@ class ReplicaLoad:
         """Count a leg that has arrived; return its number for the other calls."""
         if (routed := leg.routed) is not None:
             self.arrived[routed.router] = max(routed.number, self.arrived.get(routed.router, 0))
+        if not self.legs:
+            self.busy_since_s = self.clock()
         self.num_begun += 1
         answer = leg.generated_tokens - leg.thinking_tokens
         self.legs[self.num_begun] = _RunningLeg(leg, len(leg.token_ids), leg.is_thinking, answer)
@@ -93,4 +107,5 @@ class ReplicaLoad:
             "paced_for_s": min((one.read_s for one in legs), default=inf) - self.clock(),
             "prefill_tokens": sum(contexts),
             "prefill_squares": sum(tokens**2 for tokens in contexts),
+            "decodes": [one.tokens for one in started] if self.lists_decodes else [],
         }

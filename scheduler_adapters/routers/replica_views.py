@@ -7,12 +7,13 @@ decides alike on both.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Any, Final
 
 from scheduler_adapters.placement import Watch
 from scheduler_adapters.routers.legs import Leg
-from scheduler_adapters.views import InstanceView
+from scheduler_adapters.views import InstanceView, RequestView, Role
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ COUNTS: Final = frozenset({
     *("prefill_tokens", "prefill_squares"),
 })  # fmt: skip
 """Whole numbers of `InstanceView` that a report may hold."""
-_BOOKING_S: Final = 2.0
+_BOOKING_S: Final = 10.0
 """Seconds after which a booking that no report has shown is void: its leg was lost."""
 
 
@@ -32,6 +33,7 @@ class Replica:
     """One replica as known to a router."""
 
     instance_id: int
+    role: Role = "both"
     view: InstanceView | None = None
     """None without a valid report."""
     report_number: int = -1
@@ -45,12 +47,13 @@ class Replica:
 class ReplicaViews:
     """Views by name of the replica.
 
-    A booking ends with the report that shows its leg, with the leg, or after 2 s. The age of a
-    report is counted from its receipt, so that clocks of machines need not agree.
+    A booking ends with the report that shows its leg, with the leg, or after 10 s. The age of a
+    report is counted from its receipt, so that clocks of machines need not agree. A report may name
+    an age that it had already when it was made.
     """
 
-    def __init__(self, watch: Watch | None) -> None:
-        self.watch = watch
+    def __init__(self, watch: Watch | None, roles: Sequence[Role] = ()) -> None:
+        self.watch, self.roles = watch, roles
         self.replicas: dict[str, Replica] = {}
         self.names: list[str] = []
         """Names by number of the instance."""
@@ -72,9 +75,17 @@ class ReplicaViews:
                     log.warning("report of replica %s is left out: %s", name, report)
                 self.num_invalid_reports += 1
                 continue
-            replica.report_number, replica.received_s = report["number"], now_s
             replica.fields = {key: report[key] for key in COUNTS & report.keys()}
+            if replica.report_number < 0 and report.get("rank", inf) < len(self.roles):
+                replica.role = self.roles[report["rank"]]
             replica.fields["paced_until_s"] = now_s + report.get("paced_for_s", inf)
+            decodes = tuple(
+                RequestView(name, n, 0.0, prompt, generated_tokens=generated)
+                for n, (name, prompt, generated) in enumerate(report.get("decodes", ()))
+            )
+            replica.fields["decodes"] = partial(tuple, decodes)
+            replica.report_number = report["number"]
+            replica.received_s = now_s - report.get("age_s", 0.0)
             arrived = report.get("arrived", {}).get(router, 0)
             replica.bookings = {
                 call: (leg, number, made_s)
@@ -86,7 +97,10 @@ class ReplicaViews:
     def _show(self, replica: Replica) -> None:
         """Make the view anew: the newest report, and the bookings."""
         replica.view = view = InstanceView(
-            instance_id=replica.instance_id, now_s=replica.received_s, **replica.fields
+            instance_id=replica.instance_id,
+            now_s=replica.received_s,
+            role=replica.role,
+            **replica.fields,
         )
         for leg, _, _ in replica.bookings.values():
             self._add(view, leg)
@@ -95,6 +109,12 @@ class ReplicaViews:
         """Return the views of these replicas with a report received since then."""
         replicas = [self.replicas[name] for name in names if name in self.replicas]
         return [one.view for one in replicas if one.view and one.received_s >= since_s]
+
+    def set_role(self, instance_id: int, role: Role) -> None:
+        """Change the role of an instance, here and in its view."""
+        replica = self.replicas[self.names[instance_id]]
+        replica.role = role
+        self._show(replica)
 
     def book(self, name: str, call: str, leg: Leg, number: int, now_s: float) -> None:
         """Book the leg of a call at its replica; a leg that stays only changes its phase."""
@@ -119,13 +139,13 @@ class ReplicaViews:
     def _add(self, view: InstanceView, leg: Leg) -> None:
         context = len(leg.token_ids)
         view.num_waiting += 1
-        if leg.kind == "phase_change":
-            # As in the simulated cluster: the newest token has no KV yet.
-            view.booked_blocks += view.blocks_of(context - 1)
-            view.num_fresh_answering += self.watch is not None
-            return
         if leg.is_thinking or not leg.generated_tokens:
             view.num_thinking += self._is_counted(leg)
+        if leg.current:
+            # As in the simulated cluster: the newest token has no KV yet.
+            view.booked_blocks += view.blocks_of(context - 1)
+            view.num_fresh_answering += leg.kind == "phase_change" and self.watch is not None
+            return
         view.waiting_prompt_tokens += leg.prompt_tokens
         view.prefill_tokens += context
         view.prefill_squares += context**2
@@ -139,10 +159,13 @@ def is_valid(report: Mapping[str, Any]) -> bool:
     least = {"used_blocks": 0, "number": 0, "total_blocks": 1, "block_tokens": 1}
     counts = least.keys() | COUNTS & report.keys()
     paced_for_s, arrived = report.get("paced_for_s", inf), report.get("arrived", {})
+    age_s = report.get("age_s", 0.0)
     return (
         all(type(report.get(key)) is int and report[key] >= least.get(key, 0) for key in counts)
         and type(paced_for_s) in (int, float)
         and -inf < paced_for_s <= inf
+        and type(age_s) in (int, float)
+        and 0 <= age_s < inf
         and isinstance(arrived, Mapping)
         and all(type(number) is int for number in arrived.values())
     )

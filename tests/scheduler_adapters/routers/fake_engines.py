@@ -108,12 +108,18 @@ def fake_engine():
             try:
                 for left in reversed(range(leg.max_tokens)):
                     if hold_at and len(context) - leg.prompt_tokens == hold_at:
-                        await self.board.hold.remote(key, self.name)
+                        held = asyncio.wrap_future(self.board.hold.remote(key, self.name).future())
+                        while not (await asyncio.wait([held], timeout=0.5))[0]:
+                            yield [], None  # a held replica is not a silent one
                     await asyncio.sleep(0.002)
                     context.append(next_token(context, thinking, total, leg.prompt_tokens))
-                    is_end = context[-1] in leg.stop_token_ids
-                    yield [context[-1]], "stop" if is_end else None if left else "length"
-                    if is_end:
+                    finish = None if left else "length"
+                    if len(context) - len(leg.token_ids) == leg.pause_after:
+                        finish = "paused"
+                    if context[-1] in leg.stop_token_ids:
+                        finish = "stop"
+                    yield [context[-1]], finish, {"lease_s": 600}
+                    if finish:
                         return
             finally:
                 await self.board.leg.remote(-1, key, self.name)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from scheduler_adapters.routers.legs import Emitted, Generation
+from scheduler_adapters.routers.legs import Emitted, Generation, MovePoints, Routed
 from tests.scheduler_adapters.routers.test_legs import END, THINK_END, leg
 
 pytest.importorskip("ray")
@@ -14,7 +14,17 @@ leg_streams = pytest.importorskip("scheduler_adapters.routers.leg_streams")
 pytestmark = pytest.mark.ray
 THOUGHT, ANSWER = Emitted(3, [7, THINK_END]), Emitted(5, [9, END])
 SILENT, DONE = "silent", [7, THINK_END, 9, END]
-CASES = {
+FIRST, REST = Emitted(3, [7], "paused", {"lease_s": 60}), Emitted(4, [THINK_END, 9, END])
+BRIEF = Emitted(3, [7], "paused", {"lease_s": 1})
+PAUSES = {
+    "moved by KV": [["a", FIRST], ["b", REST]],
+    "with_kv": [["a", FIRST], ["b", REST]],
+    "stayed": [["b", FIRST], ["b", REST]],
+    "hand_over_failed as its KV expired": [["a", BRIEF], [SILENT], ["c", REST]],
+    "moved to a target that died": [["a", FIRST], ["b"], ["c", REST]],
+}
+"""Replicas that pause after the first token, and how long they keep its KV."""
+CASES = PAUSES | {
     "moved": [["a", THOUGHT, SILENT], ["b", ANSWER]],
     "hand_over_failed": [["a", THOUGHT, ANSWER], [SILENT]],
     "resumed": [["a", SILENT], ["b", THOUGHT, ANSWER]],
@@ -26,7 +36,7 @@ class Handle:
     """Each call plays the next script."""
 
     def __init__(self, scripts):
-        self.scripts, self.legs, self.open = iter(scripts), [], 0
+        self.scripts, self.legs, self.open, self.answers = iter(scripts), [], 0, []
 
     def remote(self, leg):
         async def play(script):
@@ -48,14 +58,20 @@ class Handle:
 
     @asynccontextmanager
     async def choose_replica(self, leg):
+        decided_by = "waits" if leg.kind == "prefilled" and leg.routed is None else "placement"
+        leg.routed = Routed("router", 1, "b", decided_by)
+        self.answers.append(decided_by)
         yield SimpleNamespace(replica_id="b")
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_leg_that_fails_loses_and_doubles_no_token(case):
     handle, one = Handle(CASES[case]), Generation(leg())
-    limits = leg_streams.LegLimits(accept_s=0.05, stall_s=0.05)
-    streams = leg_streams.LegStreams(handle, limits, moves=not case.startswith("resumed"))
+    limits = leg_streams.LegLimits(accept_s=60 if case in PAUSES else 0.05, stall_s=0.05)
+    points = MovePoints(think_end=not case.startswith("resumed"))
+    if case in PAUSES:
+        points = MovePoints(prefill_end=True, with_kv=True)
+    streams = leg_streams.LegStreams(handle, limits, points)
 
     async def run():
         return [number async for number in streams.serve(one)]
@@ -64,3 +80,9 @@ def test_a_leg_that_fails_loses_and_doubles_no_token(case):
     assert (one.token_ids[3:], handle.open) == (DONE, 0)
     assert streams.counts[case.split()[0]] == 1
     assert handle.legs[1].excluded == ({"a"} if "resumed" in case else set())
+    if case in PAUSES:
+        assert handle.answers == ["waits", "placement"]
+        # KV that has expired, or was lost with its target, is pulled by no further leg.
+        assert [leg.pause_after for leg in handle.legs][:2] == [1, None]
+        assert handle.legs[1].kv is not None
+        assert all(leg.kv is None for leg in handle.legs[2:])

@@ -18,6 +18,8 @@ from tests.scheduler_adapters.routers.fake_engines import BOARD, THINK_END, expe
 
 ray = pytest.importorskip("ray")
 serve = pytest.importorskip("ray.serve")
+services = pytest.importorskip("ray._private.services")
+Cluster = pytest.importorskip("ray.cluster_utils").Cluster
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 ON_HEAD = {"num_cpus": 0, "resources": {"head": 0.01}}
 NONE = {"min_replicas": 0, "initial_replicas": 0, "max_replicas": 1, "upscale_delay_s": 1e6}
@@ -27,7 +29,6 @@ class ThreeNodes:
     """A head and two nodes on loopback, one fake engine on each, and gateways on the head."""
 
     def __init__(self):
-        from ray.cluster_utils import Cluster
         from ray.serve.config import HTTPOptions
 
         small = {"num_cpus": 1, "object_store_memory": 80 << 20}
@@ -48,8 +49,9 @@ class ThreeNodes:
         """Start a gateway, with bookings of its own, and engines unless they are given."""
         from scheduler_adapters.routers import phase_gateway as gateway
 
-        settings |= {"model": "m", "think_end": THINK_END, "max_context_tokens": 10**9}
-        made = gateway.GatewayConfig(max_stale_s=10, **settings)
+        fixed = {"model": "m", "think_end": THINK_END, "max_context_tokens": 10**9}
+        fixed |= {"max_stale_s": 20, "accept_s": 300, "stall_s": 300}
+        made = gateway.GatewayConfig(**fixed | settings)
         options = gateway.engine_options(made, report_s=0.1) | (number or {"num_replicas": 3})
         options |= {"health_check_period_s": 1, "graceful_shutdown_timeout_s": 1}
         if engines is None:
@@ -103,13 +105,29 @@ class ThreeNodes:
             leg for leg in self.board("state")["legs"] if leg[0] in keys and leg[2] != "arrival"
         ]
 
-    def until_placed(self, key, wished, **more):
+    def until_placed(self, key, wished, app="app", **more):
         """Send requests until the last leg of one is as wished: the router has the reports."""
         while True:
-            self.stream(prompt(key, **{"total": 2} | more))
+            self.stream(prompt(key, **{"total": 2} | more), app)
             *_, last = [leg for leg in self.board("state")["legs"] if leg[0] == key]
             if wished(*last[1:]):
                 return
+
+
+def patient(look):
+    """Return a look-up that fails only after five minutes."""
+
+    def repeated(*arguments):
+        end_s = time.monotonic() + 300
+        while True:
+            try:
+                return look(*arguments)
+            except RuntimeError:
+                if time.monotonic() > end_s:
+                    raise
+                time.sleep(0.1)
+
+    return repeated
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +136,11 @@ def nodes():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        for name in ("READY", "HEALTH"):  # beside other work
+        # Beside other work all of Ray takes its time.
+        patch.setenv("RAY_gcs_server_port_wait_time_s", "300")
+        patch.setattr("ray._private.services.get_node", patient(services.get_node))
+        patch.setattr(Cluster._wait_for_node, "__defaults__", (300,))
+        for name in ("READY", "HEALTH"):
             patch.setenv(f"RAY_SERVE_PROXY_{name}_CHECK_TIMEOUT_S", "300")
         for module in ("api", "client"):
             patch.setattr(f"ray.serve._private.{module}.HTTP_PROXY_TIMEOUT", 300)
@@ -179,7 +201,7 @@ def test_without_reports_the_shortest_queue_decides(nodes):
 
 def test_two_gateways_share_a_burst_and_serve_without_a_scoring_service(nodes):
     engines = serve.get_deployment_handle("FakeEngine", "app")
-    nodes.run("second", engines, stall_s=2.0, scorer="service:127.0.0.1:1")
+    nodes.run("second", engines, stall_s=8.0, scorer="service:127.0.0.1:1")
     # A request has one block before and after it has started.
     settings = {"length": 15, "hold_at": 1}
     first = nodes.clients.submit(nodes.begin, 800, 15, **settings)
@@ -236,7 +258,7 @@ def test_a_removed_node_loses_and_doubles_no_token(nodes):
     nodes.cluster.remove_node(node, allow_graceful=False)
     lost = [name for name in held.values() if places[name][1] == node.node_id]
     with suppress(psutil.NoSuchProcess):  # its engine ends a moment after the node
-        psutil.wait_procs([psutil.Process(places[lost[0]][0])], timeout=30)
+        psutil.wait_procs([psutil.Process(places[lost[0]][0])], timeout=300)
     assert [leg[2] for leg in nodes.finish(begun)] == ["resumed"] * len(lost)
 
 
@@ -244,3 +266,21 @@ def test_without_replicas_the_client_gets_an_answer_at_the_deadline(nodes):
     nodes.run("empty", number={"autoscaling_config": NONE}, accept_s=0.5)
     answer = nodes.post(prompt(1500), app="empty")
     assert (answer.status_code, answer.json()["error"]["type"]) == (503, "service_unavailable")
+
+
+def test_pools_hand_over_each_prefill_and_lose_and_double_no_token(nodes):
+    pools = {"placement": "phasor", "roles": ["prefill", "decode", "decode"], "hand_over_kv": True}
+    number = {"num_replicas": 3, "ray_actor_options": {"num_cpus": 0}}
+    nodes.run("pools", number=number, move_every_tokens=7, **pools)
+    nodes.until_placed(1600, lambda replica, kind, decided_by: kind == "prefilled", "pools")
+    sent = [prompt(1601 + number, thinking=5, total=30) for number in range(12)]
+    streams = list(nodes.clients.map(lambda one: nodes.stream(one, "pools"), sent))
+    assert streams == [(expected(one), "stop") for one in sent]
+    places = {}
+    for key, replica, kind, decided_by in nodes.board("state")["legs"]:
+        if key > 1600:
+            assert decided_by == "placement"
+            places.setdefault(kind, set()).add(replica)
+    assert places.keys() == {"arrival", "prefilled", "quantum"}
+    assert len(places["arrival"]) == 1
+    assert not places["arrival"] & (places["prefilled"] | places["quantum"])

@@ -24,7 +24,8 @@ def test_the_work_of_a_dead_gateway_ends_with_its_next_token(monkeypatch):
             one async for one in Endless(ReplicaLoad(total_blocks=9)).generate(leg(gateway="g"))
         ]
 
-    context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="x"))
+    rank = SimpleNamespace(rank=0)
+    context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="x"), rank=rank)
     monkeypatch.setattr(ray.serve, "get_replica_context", lambda: context)
     monkeypatch.setattr(ray, "get_actor", lambda name, namespace: int(name))
     assert asyncio.run(run())[0] == "x"

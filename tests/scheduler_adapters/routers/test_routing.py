@@ -1,15 +1,16 @@
 """Decisions of the router, and their parity with the simulated cluster on the same views."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from lengthwise.errors import UnsupportedByEngine
-from scheduler_adapters.placement import Placement, load_placement
+from scheduler_adapters.placement import Move, Placement, SetRole, load_placement
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.routers.replica_views import COUNTS
-from scheduler_adapters.routers.routing import Routing, RoutingConfig
+from scheduler_adapters.routers.routing import MovingConfig, Routing, RoutingConfig
 from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.cluster.placement_views import InstanceViews, TelemetryAge
 from scheduler_adapters.simulator.instance import Instance
@@ -167,7 +168,69 @@ def test_a_placement_that_fails_does_not_stop_requests(one):
     assert one.routed.decided_by == "placement_failed"
 
 
-def test_a_placement_with_more_than_routing_is_refused_or_named():
-    with pytest.raises(UnsupportedByEngine, match="at_prefill_end and tick"):
-        RoutingConfig(placement="phasor").load()
+def test_a_placement_with_pools_needs_roles_or_is_used_for_its_routing():
+    for config in (RoutingConfig(placement="phasor"), MovingConfig(placement="phasor")):
+        with pytest.raises(UnsupportedByEngine, match="at_prefill_end and tick, which need"):
+            config.load()
     assert RoutingConfig(placement="phasor", routing_only=True).load().name == "phasor"
+    assert MovingConfig(placement="phasor", roles=["prefill", "decode"]).load().name == "phasor"
+
+
+class Ticking(Placement):
+    """Waits for the decode instance named by the last tick; its ticks are those given."""
+
+    name, tick_s, to = "ticking", 1.0, None
+
+    def __init__(self, *changes):
+        self.changes, self.shown = iter(changes), []
+
+    def place(self, request, instances):
+        return min(one.instance_id for one in instances if one.role != "decode")
+
+    def at_prefill_end(self, request, instance, instances):
+        return self.to
+
+    def tick(self, now_s, instances):
+        self.shown = [(one.role, one.num_migrating, len(one.decodes())) for one in instances]
+        return next(self.changes, ())
+
+
+def test_prefilled_requests_wait_and_ticks_set_roles_and_move_at_the_next_point():
+    move, role = Move(request_id="a", to=1), SetRole(instance=2, role="prefill")
+    placement, now_s = Ticking([move, role]), [0.0]
+    routing = Routing(placement, roles=["prefill", "decode"], clock=lambda: now_s[0])
+
+    def report(number):
+        now_s[0] = float(number)
+        one = REPORT | {"number": number}
+        last = one | {"rank": 2, "decodes": [("a", 3, 2)]}
+        routing.update({"a": one | {"rank": 0}, "b": one | {"rank": 1}, "c": last})
+
+    def choose(kind, current):
+        one = leg(kind, (1, 2, 3, 4), current=current)
+        return routing.choose(kind, one, list("abc")), one.routed.decided_by
+
+    report(1)
+    assert placement.shown == [("prefill", 0, 0), ("decode", 0, 0), ("both", 0, 1)]
+    assert choose("prefilled", "a") == ("a", "waits")
+    placement.to = 1
+    assert choose("prefilled", "a") == ("b", "placement")
+    report(2)
+    assert placement.shown == [("prefill", 0, 0), ("decode", 1, 0), ("prefill", 1, 1)]
+    assert choose("quantum", "c") == ("b", "placement")
+    assert choose("quantum", "c") == ("c", "placement")  # moved once
+    assert choose("prefilled", "b") == ("b", "placement")  # not of a role that hands over
+
+
+def test_a_measured_prefill_cost_decides_where_phasor_sends_prompts(tmp_path):
+    """One long prompt, or a tenth more tokens in short ones, whose attention costs less."""
+    long = REPORT | {"prefill_tokens": 4000, "prefill_squares": 4000**2}
+    short = REPORT | {"prefill_tokens": 4400, "prefill_squares": 4400 * 1100}
+    cost = {"format": "lengthwise-prefill-cost/1", "model": "m", "device": "d", "r2": 1.0}
+    file, chosen = tmp_path / "cost.json", []
+    for alpha in (0, 1e9):
+        file.write_text(json.dumps(cost | {"alpha": alpha, "beta": 1e9, "peak_flop_per_s": 1e9}))
+        routing = Routing(load_placement("phasor", cost=str(file)), clock=lambda: 10.0)
+        routing.update({"long": long, "short": short})
+        chosen.append(routing.choose("1", leg(), ["long", "short"]))
+    assert chosen == ["long", "short"]
