@@ -33,6 +33,7 @@ COMMANDS: Final = {
         "prefill latency of a model on this machine, by prompt length and batch",
     ),
     "serve-vllm": ("serve_vllm:main", "vLLM's OpenAI server with one of our schedulers and scores"),
+    "serve-ray": ("serving.serve_ray:run", "many vLLM replicas on Ray behind one endpoint"),
     "serve-picker": ("serving.serve_picker:run", "an engine for each request of an Envoy gateway"),
 }
 PROGRAM: Final = Program(
@@ -45,7 +46,8 @@ compare --policies '[fcfs, pars, slai]' --rates-per-s '[8, 12, 16]'
 capacity --policies '[fcfs, pars]' --slo '{"ttft_s.p90": 1}'""",
     commands=COMMANDS,
     extra="simulate",
-    extras=dict.fromkeys(("serve-vllm", "play", "bench-engine"), "vllm") | {"serve-picker": "epp"},
+    extras=dict.fromkeys(("serve-vllm", "play", "bench-engine"), "vllm")
+    | {"serve-picker": "epp", "serve-ray": "ray"},
     names={"bench": "bench-simulator", "serve-vllm": "vllm"},
 )
 main: Final = PROGRAM.run

@@ -49,7 +49,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "engines",
         "engines.vllm_v1 engines.transformers_batching",
         "routers",
-        "routers.endpoint_picker",
+        "routers.endpoint_picker routers.vllm_replicas",
         "validation",
         "reporting",
         "checks",

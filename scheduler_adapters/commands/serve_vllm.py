@@ -286,7 +286,7 @@ def check(config: ServeConfig) -> None:
     )
     if middleware.classes is not None:
         read_user_classes(Path(middleware.classes))
-    _require_free_port(config.host, config.port)
+    require_free_port(config.host, config.port)
     if ranker is None:
         _require_scorer(middleware, config.start_without_scorer)
     _require_engine(policy, ["--model", config.model, *server_options(config)])
@@ -313,7 +313,8 @@ def server_options(config: ServeConfig) -> list[str]:
     return [f"--{name}={value}" for name, value in options.items()] + _api_key_words(config.vllm)[1]
 
 
-def _require_free_port(host: str, port: int) -> None:
+def require_free_port(host: str, port: int) -> None:
+    """Raise ConfigError if no server can listen there."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()

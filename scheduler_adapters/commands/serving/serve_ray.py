@@ -1,0 +1,122 @@
+"""`serve-ray`: many vLLM replicas on Ray Serve behind one OpenAI endpoint, placed by us."""
+
+import logging
+import os
+import signal
+from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+
+import yaml
+
+from lengthwise.bundle import ModelBundle
+from lengthwise.command_line.options import POSITIONAL, common_options
+from lengthwise.errors import ConfigError, SchedulingError, UnsupportedByEngine, require
+from scheduler_adapters.commands.serve_vllm import require_free_port
+from scheduler_adapters.commands.serving.ray_application import (
+    NAME,
+    RayServeConfig,
+    build,
+    serve_file,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeRayConfig(RayServeConfig):
+    """The application, and where it runs."""
+
+    model: str = field(metadata=POSITIONAL)
+    """Folder or hub name of the model, with its tokenizer."""
+    bundle: Path | None = None
+    """Folder of a trained ranker, which scores each prompt in the gateway before it is routed."""
+    address: str | None = None
+    """HOST:PORT of a Ray cluster, or auto for that of this machine; none: one is started here."""
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 for all."""
+    port: int = 8000
+    """Port to listen on."""
+    write_config: Path | None = None
+    """Write a config file for `serve run` and KubeRay here, and start nothing."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("port", self.port, 0 < self.port < 65536, "1 to 65535")
+        if self.bundle is not None and self.scorer is not None:
+            raise ConfigError("there are --bundle and --scorer; give one source of scores")
+
+    @property
+    def application(self) -> RayServeConfig:
+        """The settings that every machine of the cluster needs."""
+        settings = {one.name: getattr(self, one.name) for one in fields(RayServeConfig)}
+        if self.bundle is not None:
+            settings["scorer"] = f"bundle:{self.bundle.resolve()}"
+        return RayServeConfig(**settings)
+
+
+@common_options(
+    *("model", "replicas", "placement", "policy", "bundle", "think_end"),
+    *("engine", "port", "address", "write_config"),
+)
+def run(config: ServeRayConfig) -> None:
+    """Serve a model by many vLLM replicas on Ray, until SIGTERM or SIGINT.
+
+    The gateway scores each prompt, the placement chooses its replica, and the policy orders the
+    requests inside it. Each replica is `ray.serve.llm` with stock vLLM.
+
+    Examples:
+      lengthwise serve-ray MODEL --replicas 2 --placement pascal --policy pascal --think-end 151668
+      lengthwise serve-ray MODEL --replicas 2 --bundle BUNDLE --engine '{"max_num_seqs": 64}'
+      lengthwise serve-ray MODEL --replicas 8 --write-config serve.yaml && serve run serve.yaml
+    """
+    if config.bundle is not None:
+        ModelBundle.load(config.bundle)
+    if config.write_config is not None:
+        content = serve_file(config.application, config.host, config.port)
+        config.write_config.write_text(yaml.safe_dump(content, sort_keys=False))
+        print(f"wrote {config.write_config}; start it with: serve run {config.write_config}")
+        return
+    for module in ("ray", "vllm"):
+        if find_spec(module) is None:
+            raise UnsupportedByEngine(
+                f"{module} is not installed; pip install lengthwise[ray,vllm]"
+            )
+    _serve(config)
+
+
+def _serve(config: ServeRayConfig) -> None:
+    import ray
+    from ray import serve
+    from ray.serve.config import HTTPOptions
+
+    from scheduler_adapters.routers.text_stream import TransformersCodec
+
+    TransformersCodec(config.model)  # refused here, not in a process of the cluster
+    content = serve_file(config.application, config.host, config.port)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if config.address is None:
+        require_free_port(config.host, config.port)
+        num_cpus = max(os.cpu_count() or 1, config.replicas)
+        ray.init("local", include_dashboard=False, num_cpus=num_cpus, log_to_driver=False)
+    else:
+        ray.init(config.address, log_to_driver=False)
+    try:
+        serve.start(http_options=HTTPOptions(host=config.host, port=config.port))
+        log.info("starting %d replicas; vLLM needs about a minute", config.replicas)
+        serve.run(build(content["applications"][0]["args"]), name=NAME, route_prefix="/")
+        print(f"serving {config.model} on http://{config.host}:{config.port}/v1", flush=True)
+        ended = Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: ended.set())
+        ended.wait()
+    except RuntimeError as error:
+        logs = "/tmp/ray/session_latest/logs/serve"
+        raise SchedulingError(f"the application did not start ({error}); see {logs}") from error
+    finally:
+        if config.address is None:
+            serve.shutdown()
+        else:
+            serve.delete(NAME)
+        ray.shutdown()
