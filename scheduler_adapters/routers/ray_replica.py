@@ -4,6 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Final, cast
 
 import ray
@@ -28,7 +29,7 @@ class RayReplica(ABC):
         context = serve.get_replica_context()
         self.name = context.replica_id.unique_id
         self.rank = {"rank": context.rank.rank}
-        self._dead: set[str] = set()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
 
     @abstractmethod
@@ -41,20 +42,34 @@ class RayReplica(ABC):
 
     async def generate(self, leg: Leg) -> AsyncIterator[str | Emitted]:
         """Yield the name of the replica, then the tokens of a leg."""
-        number, position = self.load.begin(leg), len(leg.token_ids)
+        number = self.load.begin(leg)
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._find_dead())
+        ready: asyncio.Queue[Emitted | BaseException | None] = asyncio.Queue()
+        # A generator whose caller has died is never resumed, so the engine has a task of its own.
+        self._tasks[number] = task = asyncio.create_task(self._serve(leg, number, ready))
+        task.add_done_callback(partial(self._end, number, ready))
         try:
             yield self.name
-            async with aclosing(cast(Any, self.tokens(leg))) as stream:
-                async for token_ids, finish, *kv in stream:
-                    if leg.gateway in self._dead:
-                        return
-                    self.load.emitted(number, token_ids)
-                    yield Emitted(position, token_ids, finish, *kv)
-                    position += len(token_ids)
+            while (one := await ready.get()) is not None:
+                if isinstance(one, BaseException):
+                    raise one
+                yield one
         finally:
-            self.load.end(number)
+            task.cancel()
+
+    async def _serve(self, leg: Leg, number: int, ready: asyncio.Queue[Any]) -> None:
+        position = len(leg.token_ids)
+        async with aclosing(cast(Any, self.tokens(leg))) as stream:
+            async for token_ids, finish, *kv in stream:
+                self.load.emitted(number, token_ids)
+                ready.put_nowait(Emitted(position, token_ids, finish, *kv))
+                position += len(token_ids)
+
+    def _end(self, number: int, ready: asyncio.Queue[Any], task: asyncio.Task[None]) -> None:
+        self.load.end(number)
+        del self._tasks[number]
+        ready.put_nowait(None if task.cancelled() else task.exception())
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """Return the report for routers; called by Ray at regular times."""
@@ -64,10 +79,12 @@ class RayReplica(ABC):
         """Look for gateways that have died, as long as there are legs."""
         # Not with the reports: Serve's controller, which reads them, may be dead as well.
         while self.load.legs:
-            for gateway in {one.leg.gateway for one in self.load.legs.values()} - self._dead - {""}:
+            for gateway in {one.leg.gateway for one in self.load.legs.values()} - {""}:
                 with suppress(RayError):
                     try:
                         await asyncio.to_thread(ray.get_actor, gateway, "serve")
                     except ValueError:  # no living actor has this name
-                        self._dead.add(gateway)
+                        for number, one in list(self.load.legs.items()):
+                            if one.leg.gateway == gateway:
+                                self._tasks[number].cancel()
             await asyncio.sleep(_LOOK_S)

@@ -18,11 +18,15 @@ class Endless(ray_replica.RayReplica):
             yield [7], None
 
 
-def test_the_work_of_a_dead_gateway_ends_with_its_next_token(monkeypatch):
+@pytest.mark.parametrize("is_read", [True, False])
+def test_the_work_of_a_dead_gateway_ends_whether_its_tokens_are_read_or_not(is_read, monkeypatch):
     async def run():
-        return [
-            one async for one in Endless(ReplicaLoad(total_blocks=9)).generate(leg(gateway="g"))
-        ]
+        replica = Endless(ReplicaLoad(total_blocks=9))
+        stream = replica.generate(leg(gateway="g"))
+        read = [one async for one in stream] if is_read else [await anext(stream)]
+        while replica.load.legs:
+            await asyncio.sleep(0)
+        return read
 
     rank = SimpleNamespace(rank=0)
     context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="x"), rank=rank)
