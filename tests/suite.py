@@ -3,7 +3,7 @@
     python tests/suite.py --jobs 6          all tests that need no data folder
     python tests/suite.py --only fast       those of `make check`
     python tests/suite.py --only data       those of `make test-data`
-    python tests/suite.py --only ray        three Ray nodes with faults; only in `make soak`
+    python tests/suite.py --only ray        three Ray nodes with faults, two vLLM replicas on Ray
 
 Tests of the real vLLM get a process per file, as a second engine in one process breaks the groups
 of the first. They are forked from this process once it has imported vLLM, which takes longer than
@@ -29,7 +29,13 @@ LARGE = ("scheduler_adapters", "training")
 """Folders whose slow tests have a process of their own."""
 _SLOW = ("-m", "slow and not data and not vllm")
 _FIRST = "tests/scheduler_adapters"
+_ON_RAY = "tests/scheduler_adapters/routers/vllm_replicas"
 GROUPS = {
+    # First, as they take longest.
+    "ray": {
+        "vLLM on Ray": ("-m", "ray", _ON_RAY),
+        "tests of Ray": ("-m", "ray", f"--ignore={_ON_RAY}", "tests/scheduler_adapters/routers"),
+    },
     "slow": {
         **{f"slow tests of {room}": (*_SLOW, f"tests/{room}") for room in LARGE},
         "other slow tests": (*_SLOW, *(f"--ignore=tests/{room}" for room in LARGE)),
@@ -38,7 +44,6 @@ GROUPS = {
         "fast tests of scheduler_adapters": (_FIRST,),
         "other fast tests": (f"--ignore={_FIRST}",),
     },
-    "ray": {"tests of Ray": ("-m", "ray", "tests/scheduler_adapters/routers")},
     "data": {"tests of measured data": ("-m", "data")},
 }
 
@@ -120,7 +125,7 @@ def main() -> int:
     settings = parser.parse_args()
     processes = Processes(settings.jobs)
     os.chdir(ROOT)
-    for group in [settings.only] if settings.only else ["slow", "fast"]:
+    for group in [settings.only] if settings.only else ["ray", "slow", "fast"]:
         for name, arguments in GROUPS.get(group, {}).items():
             processes.start(name, arguments, forked=False)
     if settings.only in (None, "vllm"):
