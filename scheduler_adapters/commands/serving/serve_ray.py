@@ -3,10 +3,11 @@
 import logging
 import os
 import signal
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import yaml
 
@@ -47,14 +48,6 @@ class ServeRayConfig(RayServeConfig):
         if self.bundle is not None and self.scorer is not None:
             raise ConfigError("there are --bundle and --scorer; give one source of scores")
 
-    @property
-    def application(self) -> RayServeConfig:
-        """The settings that every machine of the cluster needs."""
-        settings = {one.name: getattr(self, one.name) for one in fields(RayServeConfig)}
-        if self.bundle is not None:
-            settings["scorer"] = f"bundle:{self.bundle.resolve()}"
-        return RayServeConfig(**settings)
-
 
 @common_options(
     *("model", "replicas", "placement", "policy", "bundle", "think_end"),
@@ -71,22 +64,22 @@ def run(config: ServeRayConfig) -> None:
       lengthwise serve-ray MODEL --replicas 2 --bundle BUNDLE --engine '{"max_num_seqs": 64}'
       lengthwise serve-ray MODEL --replicas 8 --write-config serve.yaml && serve run serve.yaml
     """
+    if (folder := Path(config.model)).is_dir():
+        config = replace(config, model=str(folder.resolve()))
     if config.bundle is not None:
-        ModelBundle.load(config.bundle)
+        scorer = f"bundle:{ModelBundle.load(config.bundle).path.resolve()}"
+        config = replace(config, bundle=None, scorer=scorer)
+    content = serve_file(config, config.host, config.port)
     if config.write_config is not None:
-        content = serve_file(config.application, config.host, config.port)
         config.write_config.write_text(yaml.safe_dump(content, sort_keys=False))
         print(f"wrote {config.write_config}; start it with: serve run {config.write_config}")
-        return
-    for module in ("ray", "vllm"):
-        if find_spec(module) is None:
-            raise UnsupportedByEngine(
-                f"{module} is not installed; pip install lengthwise[ray,vllm]"
-            )
-    _serve(config)
+    elif find_spec("vllm") is None:
+        raise UnsupportedByEngine("vLLM is not installed; pip install 'lengthwise[vllm]'")
+    else:
+        _serve(config, content["applications"][0]["args"])
 
 
-def _serve(config: ServeRayConfig) -> None:
+def _serve(config: ServeRayConfig, settings: dict[str, Any]) -> None:
     import ray
     from ray import serve
     from ray.serve.config import HTTPOptions
@@ -94,7 +87,6 @@ def _serve(config: ServeRayConfig) -> None:
     from scheduler_adapters.routers.text_stream import TransformersCodec
 
     TransformersCodec(config.model)  # refused here, not in a process of the cluster
-    content = serve_file(config.application, config.host, config.port)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if config.address is None:
         require_free_port(config.host, config.port)
@@ -105,7 +97,7 @@ def _serve(config: ServeRayConfig) -> None:
     try:
         serve.start(http_options=HTTPOptions(host=config.host, port=config.port))
         log.info("starting %d replicas; vLLM needs about a minute", config.replicas)
-        serve.run(build(content["applications"][0]["args"]), name=NAME, route_prefix="/")
+        serve.run(build(settings), name=NAME, route_prefix="/")
         print(f"serving {config.model} on http://{config.host}:{config.port}/v1", flush=True)
         ended = Event()
         for number in (signal.SIGTERM, signal.SIGINT):
