@@ -1,7 +1,7 @@
 """Compare what is installed with `.ci/constraints.txt`; with --write, write that file.
 
-Offline: it says that every package stands at the version that was tested and that packages agree on
-what they need. It does not say whether a version has a known weakness: that takes a database.
+Offline: every package stands at the version that was tested, and packages agree on
+what they need. Known weaknesses of a version are not checked: that takes a database.
 """
 
 import platform
@@ -50,7 +50,7 @@ def faults() -> list[str]:
     """Return a line for each package that is not as the file says, or lacks what it requires."""
     wanted = pinned()
     found = [
-        f"{name} {present} is installed; {PINS.name} says {wanted.get(key, 'nothing of it')}"
+        f"{name} {present} is installed; {PINS.name} has {wanted.get(key, 'nothing of it')}"
         for key, (name, present) in sorted(installed().items())
         if wanted.get(key) != present
     ]

@@ -39,7 +39,7 @@ def test_another_version_and_an_unpinned_package_are_faults(pins, monkeypatch, t
     monkeypatch.setattr(pins, "PINS", few)
     found = pins.faults()
     assert any(line.startswith("pytest ") and line.endswith("nothing of it") for line in found)
-    assert any(line.startswith("numpy ") and line.endswith("says 0.0.1") for line in found)
+    assert any(line.startswith("numpy ") and line.endswith("has 0.0.1") for line in found)
 
 
 def test_every_pip_line_of_the_readme_and_the_image_takes_the_pins():
