@@ -47,7 +47,7 @@ def why_not() -> str | None:
 
 
 def faults() -> list[str]:
-    """Return a line for each package that is not as the file says, or lacks what it requires."""
+    """Return a line for each package that is not as in the file, or lacks what it requires."""
     wanted = pinned()
     found = [
         f"{name} {present} is installed; {PINS.name} has {wanted.get(key, 'nothing of it')}"
