@@ -7,9 +7,9 @@ from typing import Any
 
 from lengthwise.errors import ConfigError, at_least, require
 from scheduler_adapters.placement import Placement, load_placement
+from scheduler_adapters.placements.baselines import ShortestQueue
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
-from scheduler_adapters.simulator.cluster.placement_calls import QueueLength
 from scheduler_adapters.simulator.instance_config import InstanceConfig
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.simulate import LoopName, simulate
@@ -125,7 +125,7 @@ class ClusterConfig(InstanceConfig):
             return timeline, None
         run = simulate_cluster(
             requests,
-            placement or QueueLength(),
+            placement or ShortestQueue(),
             make_policy,
             [instance] * self.instances,
             fabric=None if placement is None else self.fabric(),
