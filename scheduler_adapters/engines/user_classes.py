@@ -119,14 +119,9 @@ class UserClasses:
         return {key: value for key, value in found.items() if value is not None}
 
 
-def first_header(headers: Headers, name: bytes) -> bytes:
-    """Return the first value of a (lower-case) header, as vLLM does; b"" without one."""
-    return next((value for key, value in headers if key == name), b"")
-
-
-def bearer_token(headers: Headers) -> str:
-    """Return the bearer token of a request; "" without one."""
-    scheme, _, token = first_header(headers, b"authorization").decode("latin-1").partition(" ")
+def bearer_token(authorization: bytes) -> str:
+    """Return the bearer token in a header; "" without one."""
+    scheme, _, token = authorization.decode("latin-1").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 

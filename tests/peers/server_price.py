@@ -2,15 +2,14 @@
 
     python tests/peers/server_price.py --pairs 30
     python tests/peers/server_price.py --pairs 30 --bundle BUNDLE    with a ranker in the engine
-    python tests/peers/server_price.py --pairs 60 --echo             the API server alone
     python tests/peers/server_price.py --pairs 30 --control          plain vLLM beside plain vLLM
 
 Both servers run at once and serve the same bursts, in pairs of a shuffled order. CPU seconds are
 those of all processes of a server. Engine core and worker spin while they wait for each other, so
-that other work on the machine adds to theirs: --control shows by how much, and --echo is without
-them. For the engine core, `bench-engine --running 16 --waiting 100` has no spin. After each burst
-both serve a few streams one by one, in turn, for the time to their first token. The figures are
-medians of pairs, with 95% intervals by the bootstrap.
+that other work on the machine adds to theirs; --control shows by how much. Without spin and noise
+are `request_price.py` (API server) and `bench-engine --running 16 --waiting 100` (engine core).
+After each burst both serve a few streams one by one, in turn, for the time to their first token.
+The figures are medians of pairs, with 95% intervals by the bootstrap.
 """
 
 import argparse
@@ -101,20 +100,16 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--policy", default="pars")
     parser.add_argument("--bundle", default=None)
-    parser.add_argument("--echo", action="store_true", help="no engine (echo_engine.py)")
     parser.add_argument("--control", action="store_true", help="plain vLLM twice")
     parser.add_argument("--words", type=int, default=400, help="of the longest prompt")
     parser.add_argument("--tokens", type=int, default=16, help="of each answer")
     options = parser.parse_args()
     load = {"words": options.words, "tokens": options.tokens}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        echo = [f"--tool-parser-plugin={Path(__file__).parent / 'echo_engine.py'}"]
         own = [f"--policy={options.policy}", "--timeline=null"]
         own += [f"--bundle={options.bundle}"] if options.bundle else []
         live = [
-            stack.enter_context(
-                serving(Path(folder) / side, "", own_of, OPTIONS + echo * options.echo)
-            )
+            stack.enter_context(serving(Path(folder) / side, "", own_of, OPTIONS))
             for side, own_of in (("plain", None), ("ours", None if options.control else own))
         ]
         servers = [psutil.Process(one.pid) for one in live]
@@ -130,12 +125,10 @@ def main() -> None:
                 took_s[pair, side] = time.perf_counter() - began_s
                 spent[pair, side] = cpu_s(servers[side]) - before
             ttft_s.append(asyncio.run(lone_ttft_s(ports, pair + 1, options.words // 4)))
-        for burst_of in (0, 200):  # at once, beside what ran before
-            if burst_of:
-                asyncio.run(burst(ports[1], -1, **load, count=burst_of, most=burst_of))
-            with urlopen(f"http://127.0.0.1:{ports[1]}/metrics") as answer:
-                found = re.findall(r"engine_requests_total\{(.*)\} (\S+)", answer.read().decode())
-            print(f"requests by their score, a burst of {burst_of} included:", found)
+        asyncio.run(burst(ports[1], -1, **load, count=200, most=200))
+        with urlopen(f"http://127.0.0.1:{ports[1]}/metrics") as answer:
+            found = re.findall(r"engine_requests_total\{(.*)\} (\S+)", answer.read().decode())
+        print("requests by their score, a burst of 200 at once included:", found)
     drawn = np.random.default_rng(0).integers(options.pairs, size=(10_000, options.pairs))
     first_ms = 1e3 * np.median(np.array(ttft_s), axis=2)
     more_ms = np.median((first_ms[:, 1] - first_ms[:, 0])[drawn], axis=1)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from lengthwise.tables import prompt_text
-from scheduler_adapters.engines.user_classes import Headers, first_header
 from scheduler_adapters.planner.request_annotations import CLIENT, FROM_CLIENTS, LIMITS, REQUEST_KEY
 
 XARGS: Final = "vllm_xargs"
@@ -87,14 +86,14 @@ _LARGE: Final = 1 << 18
 """Bytes of a body whose parsing takes milliseconds of the event loop."""
 
 
-def media_type(headers: Headers) -> bytes:
-    """Return the media type of a body without its parameters."""
-    return first_header(headers, b"content-type").partition(b";")[0].strip().lower()
+def media_type(content_type: bytes) -> bytes:
+    """Return the media type in a header without its parameters."""
+    return content_type.partition(b";")[0].strip().lower()
 
 
-def form_may_hold_hints(headers: Headers, content: bytes) -> bool:
+def form_may_hold_hints(content_type: bytes, content: bytes) -> bool:
     """Return whether a form holds hints or declares an encoding of its own."""
-    if b"charset" in first_header(headers, b"content-type").lower():
+    if b"charset" in content_type.lower():
         return True
     is_likely = _HINT_START.encode() in content or _ASCII_ESCAPE.search(content)
     return bool(is_likely and _HINT.search(content))
@@ -102,11 +101,12 @@ def form_may_hold_hints(headers: Headers, content: bytes) -> bool:
 
 def is_plain(content: bytes, path: str, required: tuple[str, ...]) -> bool:
     """Return whether a body, unparsed, cannot hold a hint or a priority and takes hints of ours."""
-    is_known = not required or any(f'"{name}"'.encode() in content for name in required)
-    if path == GENERATE or not is_known or b"\0" in content or not _OBJECT.match(content):
+    if required and not any([f'"{name}"'.encode() in content for name in required]):
+        return False
+    if path == GENERATE or b"\0" in content or not _OBJECT.match(content):
         return False  # in UTF-16 and UTF-32 there are zeros
     is_escaped = b"\\u00" in content and _ASCII_ESCAPE.search(content)
-    return not is_escaped and not any(word in content for word in _SPECIAL)
+    return not is_escaped and not any([word in content for word in _SPECIAL])
 
 
 def has_many_ids(content: bytes) -> bool:

@@ -23,7 +23,7 @@ import time
 from collections import Counter as Count
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, lru_cache, partial
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -68,6 +68,10 @@ GRACE_S: Final = 0.5
 """Seconds in which open answers may end after the engine's own `--shutdown-timeout`."""
 _ANY_MODEL: Final = ("VLLM_SKIP_MODEL_NAME_VALIDATION", "VLLM_ALLOW_RUNTIME_LORA_UPDATING")
 """Variables with which vLLM also takes names of models that it has not loaded."""
+_MOST_RECENT: Final = 1024
+"""Most clients of which the permissions are kept."""
+_LONGEST_KEPT: Final = 512
+"""Bytes of the longest header Authorization that is kept."""
 UNSCORABLE: Final = frozenset({"no_text", "budget", "invalid_prompt"})
 """Reasons for no score that a client controls: token ids, images only or too many prompts in a
 request; too many requests at once; text that cannot be encoded."""
@@ -190,9 +194,11 @@ class ScoreMetrics:
         for pair in (("scored", ""), ("explicit", ""), ("engine", ""), ("late", "timeout")):
             self.requests.labels(*pair)
 
+        self._with_labels = cache(self.requests.labels)
+
     def count(self, outcome: str, reason: str = "") -> None:
         """Count a request."""
-        self.requests.labels(outcome, reason).inc()
+        self._with_labels(outcome, reason).inc()
 
     def count_late(self, outcome: str) -> None:
         """Count a score requested after the deadline."""
@@ -206,6 +212,8 @@ class _Client:
     token: str = field(repr=False)
     name: str
     """Hash of a known key, else the address."""
+    share: str
+    """Name for the engine, which shows neither."""
     is_let_in: bool
     """True if vLLM accepts its key."""
     may_hint: bool
@@ -233,6 +241,9 @@ class ScoreMiddleware:
     """Quantiles of the highest score."""
     scores_in_progress: Count[str] = field(default_factory=Count)
     """Client -> number of its prompts that are being scored."""
+
+    def __post_init__(self) -> None:
+        self._recent = lru_cache(_MOST_RECENT)(self._client)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path(scope) if scope["type"] in ("http", "websocket") else ""
@@ -265,11 +276,10 @@ class ScoreMiddleware:
                 self.metrics.count("unscored", "no_key")
             await self.app(scope, receive, send)
             return
-        headers = [header for header in scope["headers"] if header[0] not in HINT_HEADERS]
-        has_priority = len(headers) < len(scope["headers"])
-        if has_priority and not client.may_hint:
-            scope = {**scope, "headers": headers}
-        kind = client_bodies.media_type(scope["headers"])
+        given = _first(scope)
+        if (has_priority := not HINT_HEADERS.isdisjoint(given)) and not client.may_hint:
+            scope = _without(scope, *HINT_HEADERS)
+        kind = client_bodies.media_type(given.get(b"content-type", b""))
         # vLLM decodes no content encoding, so a body that declares one is read as it is.
         if kind == b"application/json":
             await self._serve_json(client, path, has_priority, scope, receive, send)
@@ -299,13 +309,14 @@ class ScoreMiddleware:
             self._count_hints(has_priority, client)
             await self.app(scope, _replay(message, receive), send)
             return
-        is_changed = self._drop_hints(body, has_priority, client)
+        may_change = bool(body or has_priority)
+        is_changed = may_change and self._drop_hints(body, has_priority, client)
         added: dict[str, Any] = {}
         if prompts_of is not None:
             user_class = self.classes.of(client.token, scope["headers"], _peer(scope))
             added = self.classes.annotations(user_class)
             if self.config.shares:
-                added[CLIENT] = hash_of(client.name)[:16]
+                added[CLIENT] = client.share
             prompts = () if self.scorer is None else prompts_of(body)
             if _has_model(scope, body.get("model")):
                 added |= await self._score(body, prompts, client)
@@ -327,7 +338,7 @@ class ScoreMiddleware:
     async def _serve_form(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Hints cannot be removed from a form.
         message, content = await _read_body(receive)
-        if client_bodies.form_may_hold_hints(scope["headers"], content):
+        if client_bodies.form_may_hold_hints(_first(scope).get(b"content-type", b""), content):
             self.metrics.client_hints.labels("refused").inc()
             said = "the form holds lengthwise_ hints or names a charset; send it without these"
             await _send_json(send, {"error": {"message": said, "code": 400}}, 400)
@@ -335,15 +346,21 @@ class ScoreMiddleware:
         await self.app(scope, _replay(message, receive), send)
 
     def _client_of(self, scope: Scope) -> _Client:
-        headers, classes = scope["headers"], self.classes
-        found = hash_of(token := bearer_token(headers))
+        address = self.classes.client_address(scope["headers"], _peer(scope)) or ""
+        authorization = _first(scope).get(b"authorization", b"")
+        is_short = len(authorization) <= _LONGEST_KEPT
+        return (self._recent if is_short else self._client)(authorization, address)
+
+    def _client(self, authorization: bytes, address: str) -> _Client:
+        found, classes = hash_of(token := bearer_token(authorization)), self.classes
         # Hashes are compared, not keys: the time taken reveals nothing of a key.
         is_listed, is_trusted = found in self.config.key_hashes, classes.trusts(token)
         if not (is_listed or is_trusted or token in classes.api_keys):
-            found = network_of(classes.client_address(headers, _peer(scope)) or "")
+            found = network_of(address)
         return _Client(
             token=token,
             name=found,
+            share=hash_of(found)[:16],
             is_let_in=is_listed or not self.config.key_hashes,
             may_hint=self.config.client_hints or is_trusted,
             is_trusted=is_trusted,
@@ -369,17 +386,16 @@ class ScoreMiddleware:
         self, body: Mapping[str, Any], prompts: Prompts, client: _Client
     ) -> dict[str, Any]:
         """Return the annotations of a request's score, or the key of a score that may be late."""
-        if SCORE in client_bodies.own_hints(body):
+        if body and SCORE in client_bodies.own_hints(body):
             self.metrics.count("explicit")
             return {}
-        if self.config.scores_in_engine:
-            self.metrics.count("engine")
+        if self.scorer is None:
+            in_engine = self.config.scores_in_engine
+            self.metrics.count(*(("engine",) if in_engine else ("unscored", "no_scorer")))
             return {}
         in_progress = self.scores_in_progress[client.name] + len(prompts)
         is_over = in_progress > self.config.max_scores_per_key and not client.is_trusted
-        if self.scorer is None:
-            reason = "no_scorer"
-        elif not prompts:
+        if not prompts:
             reason = "no_text"
         elif not client.is_let_in:
             reason = "no_key"
@@ -507,8 +523,10 @@ def _peer(scope: Scope) -> str | None:
 
 def _has_model(scope: Scope, name: object) -> bool:
     """Return False if vLLM has no model of that name, and so refuses the request."""
+    if not name or not isinstance(name, str):
+        return True
     models = getattr(getattr(scope.get("app"), "state", None), "openai_serving_models", None)
-    if models is None or not name or not isinstance(name, str):
+    if models is None:
         return True
     is_open = any(os.environ.get(each, "0").lower() in ("1", "true") for each in _ANY_MODEL)
     return is_open or models.is_base_model(name) or name in models.lora_requests
@@ -526,6 +544,11 @@ async def _send_json(send: Send, content: object, status: int) -> None:
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+
+
+def _first(scope: Scope) -> dict[bytes, bytes]:
+    """Return the first value of each header, as vLLM reads them."""
+    return dict(reversed(scope["headers"]))
 
 
 def _path(scope: Scope) -> str:

@@ -25,10 +25,10 @@ def test_a_class_file_says_who_is_who(tmp_path):
         "trusted_keys": ["sk-gate"],
     }
     classes = read_user_classes(write(tmp_path / "classes.json", content))
-    assert classes.of(bearer_token([(b"authorization", b"bearer sk-1")])) == "chat"
+    assert classes.of(bearer_token(b"bearer sk-1")) == "chat"
     assert classes.of("", [(b"x-user-class", b"chat")], "10.0.0.1") == "chat"
     assert classes.of("", [(b"x-user-class", b"chat")], "10.0.0.2") == "batch"
-    assert classes.trusts(bearer_token([(b"authorization", b"Bearer sk-gate")]))
+    assert classes.trusts(bearer_token(b"Bearer sk-gate"))
     assert not classes.trusts("sk-1")
     assert not classes.trusts("")
     assert classes.of("") == "batch"

@@ -104,7 +104,7 @@ def test_no_spelling_of_a_hint_is_overlooked(spelled: tuple[str, ...]) -> None:
         assert body is not None
         assert client_bodies.drop_hints(body, [name])
     if name != "priority":
-        assert client_bodies.form_may_hold_hints([], text.encode())
+        assert client_bodies.form_may_hold_hints(b"", text.encode())
 
 
 @given(spellings, st.booleans(), st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]))
