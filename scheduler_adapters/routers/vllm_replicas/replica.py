@@ -34,6 +34,8 @@ class VllmReplica(RayReplica, LLMServer):  # type: ignore[misc]
     async def __init__(self, llm_config: LLMConfig, **counting: Any) -> None:  # type: ignore[misc]
         folder = tempfile.mkdtemp(prefix="lengthwise-")
         os.environ[SHARED_FOLDER] = folder  # inherited by the engine's process, started next
+        if Path(llm_config.model_id).is_dir():  # nothing to download, by a process of its own
+            llm_config.get_or_create_callback().ctx.run_init_node = False
         await LLMServer.__init__(self, llm_config)
         self._client = self.engine._engine_client  # Ray has no public name for it
         cache = self._client.vllm_config.cache_config

@@ -49,7 +49,12 @@ class Application:
         from openai import OpenAI
         from ray.serve.config import HTTPOptions
 
-        from scheduler_adapters.commands.serving.ray_application import NAME, build
+        from scheduler_adapters.commands.serving.ray_application import (
+            NAME,
+            RayServeConfig,
+            build,
+            serve_file,
+        )
 
         ray.init("local", include_dashboard=False, num_cpus=4, log_to_driver=False)
         with socket.socket() as probe:
@@ -61,8 +66,9 @@ class Application:
         settings = {"placement": "tests.scheduler_adapters.routers.vllm_replicas.pools:Restless"}
         settings |= {"model": model, "replicas": 2, "policy": "pascal", "think_end": THINK_END}
         settings |= {"roles": ["prefill", "decode"], "hand_over_kv": kv, "device": "cpu"}
-        app = build(settings | {"engine": engine, "max_context_tokens": 1024, "max_stale_s": 10})
-        serve.run(app, name=NAME, route_prefix="/")
+        settings |= {"engine": engine, "max_context_tokens": 1024, "max_stale_s": 10}
+        content = serve_file(RayServeConfig(**settings), "127.0.0.1", self.port)
+        serve.run(build(content["applications"][0]["args"]), name=NAME, route_prefix="/")
         name = next(one for one in serve.status().applications[NAME].deployments if "Vllm" in one)
         handle = serve.get_deployment_handle(name, NAME)
         self.engine = handle.options(method_name="generate", stream=True)
