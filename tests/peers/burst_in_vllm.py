@@ -9,17 +9,14 @@ the wall, the process's CPU, and the number of the step.
 
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
-from queue import SimpleQueue
 
 import numpy as np
 import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from lengthwise.bundle import ModelBundle
 from scheduler_adapters.engines.bundle_scoring import BundleScoring, BundleSettings
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import (
@@ -27,51 +24,15 @@ from scheduler_adapters.engines.vllm_v1.in_process import (
     open_engine,
     scheduler_of,
 )
-from scheduler_adapters.planner.late_scores import LateScore
 from scheduler_adapters.planner.request_annotations import LIMITS, SCORE
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.workload.score_sources import BundleScores
-from scoring_service.ranker.model import RankerModel
 from tests.scheduler_adapters.engines.chat_templates import byte_tokenizer
 
 SEATS, MOST = 64, 1500
 
 
-class Second:
-    """A second ranker in a thread: re-ranks the next waiting request, one after the other."""
-
-    def __init__(self, bundle, texts, scale):
-        self.model, self.texts, self.scale = (
-            RankerModel.load(ModelBundle.load(bundle)),
-            texts,
-            scale,
-        )
-        self.asked, self.found, self.done = SimpleQueue(), SimpleQueue(), set()
-        self.is_free = True
-        threading.Thread(target=self.run, daemon=True).start()
-
-    def run(self):
-        while (item := self.asked.get()) is not None:
-            (score,) = self.model.score_texts([self.texts[int(item.request_id.split("-")[0])]])
-            self.found.put((item, LateScore("", score * self.scale[0] + self.scale[1])))
-
-    def between_steps(self, scheduler):
-        queue, ranker = scheduler.waiting.queue, scheduler.lengthwise
-        while not self.found.empty():
-            item, late = self.found.get()
-            self.is_free = True
-            if queue.remove(item.lengthwise.view.number) is not None:
-                item.lengthwise.late_score = late
-                ranker.rerank(item.lengthwise)
-                queue.add(item)
-        left = (one for one in queue if one.request_id not in self.done)
-        if self.is_free and (item := next(left, None)) is not None:
-            self.is_free = False
-            self.done.add(item.request_id)
-            self.asked.put(item)
-
-
-def serve(engine, prompts, lengths, scores, second=None):
+def serve(engine, prompts, lengths, scores):
     """Return the mean seconds per token by wall and CPU, and steps per token."""
     from vllm import SamplingParams
 
@@ -82,8 +43,6 @@ def serve(engine, prompts, lengths, scores, second=None):
         params = SamplingParams(max_tokens=length, ignore_eos=True, extra_args=carried)
         engine.add_request(str(row), {"prompt_token_ids": prompt}, params)
     while engine.has_unfinished_requests():
-        if second is not None:
-            second.between_steps(scheduler_of(engine))
         outputs, step = engine.step(), step + 1
         now = time.perf_counter(), time.process_time(), step
         for output in outputs:
@@ -98,8 +57,6 @@ def main(small, large, test, count=2000, seats=SEATS):
     tokenizer = byte_tokenizer(None, VOCABULARY)
     prompts = [tokenizer.encode(text)[:MOST] for text in texts]
     free = [BundleScores(each).score_prompts(texts).values for each in (small, large)]
-    ratio = free[0].std() / free[1].std()
-    scale = ratio, free[0].mean() - ratio * free[1].mean()
     with tempfile.TemporaryDirectory() as folder:
         model = make_tiny_model(Path(folder) / "model")
         config = OfflineConfig(
@@ -114,19 +71,14 @@ def main(small, large, test, count=2000, seats=SEATS):
                 "oracle": ("pars", lengths, None),
                 "small, in the engine": ("pars", None, small),
                 "large, in the engine": ("pars", None, large),
-                "small, then large": ("pars", None, small),
             }
             for name, (policy, scores, bundle) in runs.items():
                 scoring = bundle and BundleScoring(BundleSettings(bundle=bundle), tokenizer)
                 scheduler._lengthwise_scoring = scoring
                 scheduler.lengthwise_start(load_policy(policy))
-                second = Second(large, texts, scale) if name == "small, then large" else None
-                found = serve(engine, prompts, lengths, scores, second)
+                found = serve(engine, prompts, lengths, scores)
                 counts = scheduler.lengthwise.annotation_counts
                 print(f"{name:22} {found.round(4)}  {counts}", flush=True)
-                if second:
-                    print(f"  {len(second.done)} re-ranked")
-                    second.asked.put(None)
                 if scoring:
                     scoring.close()
 
