@@ -1,10 +1,11 @@
 """A burst in vLLM's CPU build: two rankers with free scores, and scoring inside the engine.
 
-    python tests/peers/burst_in_vllm.py SMALL LARGE TEST.parquet
+    python tests/peers/burst_in_vllm.py SMALL LARGE TEST.parquet [COUNT]
 
 Random Llama of 1.2 M parameters, 64 seats, one engine under all in turn. Answers have the recorded
 lengths, which the scheduler does not see. Printed is the mean normalised latency by three clocks:
-the wall, the process's CPU, and the number of the step.
+the wall, the process's CPU, and the number of the step. Then lone requests, with scoring in the
+engine and without it in turn: the CPU that it adds up to the first token.
 """
 
 import sys
@@ -29,7 +30,7 @@ from scheduler_adapters.policy import load_policy
 from scheduler_adapters.workload.score_sources import BundleScores
 from tests.scheduler_adapters.engines.chat_templates import byte_tokenizer
 
-SEATS, MOST = 64, 1500
+SEATS, MOST, LONE = 64, 1500, 200
 
 
 def serve(engine, prompts, lengths, scores):
@@ -51,7 +52,24 @@ def serve(engine, prompts, lengths, scores):
     return ((ended - began) / np.array(lengths)[:, None]).mean(axis=0)
 
 
-def main(small, large, test, count=2000, seats=SEATS):
+def lone_ms(engine, scoring, prompts):
+    """Return the CPU milliseconds up to the first token without scoring, and those added by it."""
+    from vllm import SamplingParams
+
+    spent, params = np.zeros((len(prompts), 2)), SamplingParams(max_tokens=4, ignore_eos=True)
+    for row, prompt in enumerate(prompts):
+        for side in (0, 1) if row % 2 else (1, 0):
+            scheduler_of(engine).lengthwise.scoring = scoring if side else None
+            began_s = time.process_time()
+            engine.add_request("lone", {"prompt_token_ids": prompt}, params)
+            engine.step()
+            spent[row, side] = time.process_time() - began_s
+            while engine.has_unfinished_requests():
+                engine.step()
+    return 1e3 * np.median(spent[:, 0]), 1e3 * np.median(spent[:, 1] - spent[:, 0])
+
+
+def main(small, large, test, count=2000):
     table = pd.read_parquet(test).head(int(count))
     texts, lengths = table["prompt"].tolist(), table["output_tokens"].tolist()
     tokenizer = byte_tokenizer(None, VOCABULARY)
@@ -60,7 +78,7 @@ def main(small, large, test, count=2000, seats=SEATS):
     with tempfile.TemporaryDirectory() as folder:
         model = make_tiny_model(Path(folder) / "model")
         config = OfflineConfig(
-            scheduler="pars", model=model, max_num_seqs=int(seats), max_num_batched_tokens=2048
+            scheduler="pars", model=model, max_num_seqs=SEATS, max_num_batched_tokens=2048
         )
         with open_engine(config, max_model_len=4096, enable_prefix_caching=False) as engine:
             scheduler = scheduler_of(engine)
@@ -80,6 +98,7 @@ def main(small, large, test, count=2000, seats=SEATS):
                 counts = scheduler.lengthwise.annotation_counts
                 print(f"{name:22} {found.round(4)}  {counts}", flush=True)
                 if scoring:
+                    print("  lone, CPU ms, and more:", lone_ms(engine, scoring, prompts[:LONE]))
                     scoring.close()
 
 
