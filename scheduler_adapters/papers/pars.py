@@ -110,8 +110,10 @@ class ParsExperiment(Experiment):
         elif lengths != TRAINED:
             tau_b = self.lengths[lengths].tau_b[order]
             requests = requests.with_scores(synthetic_scores(output, tau_b=tau_b, seed=seed))
-        guard = {"starve_after_s": 120.0 if order == system else None}
-        policy = RequestLevel(max_batch=batch, inside="pars", **guard) if batch else pars(**guard)
+        after_s = 120.0 if order == system else None
+        policy = pars(after_s)
+        if batch:
+            policy = RequestLevel(max_batch=batch, inside="pars", starve_after_s=after_s)
         timeline = simulate(requests, policy, instance_of(seats, num_gpus), loop="compiled")
         longest_wait_s = float(np.max(timeline.scheduled_s - requests.arrival_s))
         return summarize(timeline).flat() | {"longest_wait_s": longest_wait_s}

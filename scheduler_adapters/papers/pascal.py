@@ -105,8 +105,8 @@ class PascalExperiment(Experiment):
         """Return the rate up to which FCFS has blocked requests no more than 20% of the time."""
         fluid_per_s = self.fluid_rate(mix)
         search = {"low": 0.75 * fluid_per_s, "high": 1.1 * fluid_per_s, "tolerance": 0.03}
-        search |= {"mix": mix, "most_seeds": 2}
-        return round(self.rate_at(MOST_BLOCKED, "blocked", FCFS, **search), 2)
+        found = self.rate_at(MOST_BLOCKED, "blocked", FCFS, mix=mix, most_seeds=2, **search)
+        return round(found, 2)
 
     def blocking_rate(self, mix: str, blocked_s: float) -> float:
         """Return the rate at which P99 of blocking without migration is that of the paper."""
