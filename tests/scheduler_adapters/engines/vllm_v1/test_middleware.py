@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -882,47 +883,32 @@ def late_count(bench: Bench, outcome: str) -> float | None:
     return bench.registry.get_sample_value("lengthwise_late_scores_total", {"outcome": outcome})
 
 
-def test_with_the_first_bytes_of_the_answer_the_score_is_asked_for_no_more() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_with_the_first_bytes_of_the_answer_or_its_end_the_score_is_asked_for_no_more(
+    fails: bool,
+) -> None:
     async def main() -> None:
-        scorer = SlowScorer()
-        bench, late = late_bench(scorer)
-        seen = []
+        bench, late = late_bench(SlowScorer())
 
         async def engine(scope: Any, receive: Any, send: Any) -> None:
-            assert bench.middleware.late is not None
-            tasks = bench.middleware.late._tasks
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await asyncio.sleep(0)
-            seen.append(len(tasks))
+            assert len(late._tasks) == 1
+            if fails:
+                raise RuntimeError("the engine is dead")
             await send({"type": "http.response.body", "body": b"a", "more_body": True})
-            while tasks:
+            while late._tasks:
                 await asyncio.sleep(0.001)
             await send({"type": "http.response.body", "body": b"b", "more_body": False})
 
         bench.middleware.app = engine
-        call = bench.call(b'{"prompt": "hello"}', "/v1/completions")
-        assert (await asyncio.wait_for(call, 60))[-1]["body"] == b"b"
-        assert seen == [1]
-        assert late_count(bench, "started") == 1
-        assert late.sent == []
-
-    asyncio.run(main())
-
-
-def test_a_request_that_fails_is_asked_for_no_more() -> None:
-    async def main() -> None:
-        bench, _ = late_bench(SlowScorer())
-
-        async def engine(scope: Any, receive: Any, send: Any) -> None:
-            raise RuntimeError("the engine is dead")
-
-        bench.middleware.app = engine
-        with pytest.raises(RuntimeError, match="dead"):
-            await bench.call(b'{"prompt": "hello"}', "/v1/completions")
-        assert bench.middleware.late is not None
-        while bench.middleware.late._tasks:
+        call = asyncio.wait_for(bench.call(b'{"prompt": "hello"}', "/v1/completions"), 60)
+        with pytest.raises(RuntimeError, match="dead") if fails else nullcontext():
+            assert (await call)[-1]["body"] == b"b"
+        while late._tasks:
             await asyncio.sleep(0)
         assert late_count(bench, "started") == 1
+        assert late.sent == []
 
     asyncio.run(main())
 
