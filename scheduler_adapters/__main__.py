@@ -20,6 +20,10 @@ COMMANDS: Final = {
     ),
     "bench": ("scheduler_adapters.benchmarks.simulator:run", "requests per CPU second, and memory"),
     "validate": ("validate:validate", "latencies of one trace, served by vLLM and simulated"),
+    "replay-cluster": (
+        "serving.replay_cluster:run",
+        "a record of a cluster's gateway beside the same requests, simulated",
+    ),
     "bench-engine": (
         "scheduler_adapters.benchmarks.engine:bench",
         "CPU time of our scheduler inside vLLM, beside the stock one",

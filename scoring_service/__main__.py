@@ -19,6 +19,10 @@ bench --bundle mlruns/demo/bundle""",
     commands={
         "serve": ("serve:serve", "serve a ranker over gRPC"),
         "score": ("score:score", "score prompts with a running service"),
+        "score-batch": (
+            "score_batch:score_batch",
+            "scores of a file of prompts by a bundle, with Ray Data",
+        ),
         "loadtest": (
             "scoring_service.bench.loadtest:loadtest",
             "load a running service at a fixed rate",
@@ -29,6 +33,7 @@ bench --bundle mlruns/demo/bundle""",
         ),
     },
     extra="serve",
+    extras={"score-batch": "ray"},
     names={"bench": "bench-service"},
     prepare=partial(configure_logs, "text"),
 )

@@ -28,13 +28,14 @@ sys.path.insert(0, str(ROOT))
 LARGE = ("scheduler_adapters", "training")
 """Folders whose slow tests have a process of their own."""
 _SLOW = ("-m", "slow and not data and not vllm")
+_RAY = ("tests/scheduler_adapters/routers", "tests/scoring_service/commands")
 _FIRST = "tests/scheduler_adapters"
 _ON_RAY = "tests/scheduler_adapters/routers/vllm_replicas"
 GROUPS = {
     # First, as they take longest.
     "ray": {
         "vLLM on Ray": ("-m", "ray", _ON_RAY),
-        "tests of Ray": ("-m", "ray", f"--ignore={_ON_RAY}", "tests/scheduler_adapters/routers"),
+        "tests of Ray": ("-m", "ray", f"--ignore={_ON_RAY}", *_RAY),
     },
     "slow": {
         **{f"slow tests of {room}": (*_SLOW, f"tests/{room}") for room in LARGE},

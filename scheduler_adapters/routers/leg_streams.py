@@ -7,7 +7,7 @@ replica, from the last token received. So is a request whose KV could not be han
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -91,6 +91,8 @@ class LegStreams:
         self.handle, self.limits, self.points = handle, limits, points
         self.counts: Counter[str] = Counter()
         """Legs by decider, and "moved", "stayed", "hand_over_failed", "resumed", "with_kv"."""
+        self.replicas: dict[str, list[str]] = defaultdict(list)
+        """Replicas that have accepted legs, by request; the caller removes them."""
 
     async def serve(self, generation: Generation) -> AsyncIterator[int]:
         """Yield the number of new tokens of each message, until the request has ended.
@@ -129,6 +131,7 @@ class LegStreams:
 
     async def _accept(self, stream: _Stream) -> None:
         stream.replica = await stream.next(str, self.limits.accept_s)
+        self.replicas[stream.leg.request_id].append(stream.replica)
         # The router, which is in this process, has left its mark in the leg.
         self.counts[stream.leg.routed.decided_by if stream.leg.routed else "unknown"] += 1
 

@@ -10,14 +10,16 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, cast
 
 import ray
 from ray import serve
 from ray.exceptions import RayTaskError
+from ray.serve import metrics
 from ray.serve.config import RequestRouterConfig
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -31,6 +33,7 @@ from scheduler_adapters.routers.legs import Generation, Leg, MovePoints
 from scheduler_adapters.routers.prompt_scores import RoutingScores
 from scheduler_adapters.routers.routing import MovingConfig
 from scheduler_adapters.routers.text_stream import StopStrings, TransformersCodec
+from scheduler_adapters.timeline.live_log import TimelineFile
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,8 @@ class GatewayConfig(MovingConfig, LegLimits):
     """service:HOST:PORT or bundle:PATH; None: requests are routed without a score."""
     scorer_deadline_s: float = 0.05
     """Longest wait for a score."""
+    record: str | None = None
+    """File (.jsonl) with a line per finished request, for `replay-cluster`; None: no record."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,6 +80,19 @@ class GatewayConfig(MovingConfig, LegLimits):
         )
 
 
+class _Exported(Counter[str]):
+    """Counts by kind that are a metric of Ray as well."""
+
+    def __init__(self, name: str, of_what: str) -> None:
+        super().__init__()
+        self.metric = metrics.Counter(f"lengthwise_{name}", of_what, tag_keys=("kind",))
+
+    def __setitem__(self, kind: str, number: int) -> None:
+        if number > self[kind]:
+            self.metric.inc(number - self[kind], tags={"kind": kind})
+        super().__setitem__(kind, number)
+
+
 class PhaseGateway:
     """Ingress of the application; `make_codec` is called with the name of the model."""
 
@@ -84,8 +102,17 @@ class PhaseGateway:
         handle = engines.options(method_name="generate", stream=True)
         self.streams = LegStreams(handle, config, config.move_points)
         self.actor = ray.get_runtime_context().get_actor_name() or ""
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = _Exported("requests", "Requests by outcome.")
         """Requests by outcome."""
+        self.streams.counts = _Exported("legs", "Legs by decider, and moves by outcome.")
+        self.scores.counts = _Exported("scores", "Requests by outcome of their scoring.")
+        bounds = [0.1 * 2**n for n in range(13)]
+        self.first_token_s = metrics.Histogram(
+            "lengthwise_first_token_s", "Time to first token.", boundaries=bounds
+        )
+        self.record = TimelineFile(config.record) if config.record else None
+        self.start_s, self.numbers = time.monotonic(), dict[str, int]()
+        """Start of the record's clock, and replicas by their number in it."""
 
     async def __call__(self, request: Request) -> Response:
         """Serve one HTTP request."""
@@ -116,6 +143,7 @@ class PhaseGateway:
         try:
             # The first tokens are awaited, so that a failure until then has a status of its own.
             first = await anext(pieces)
+            self.first_token_s.observe(time.monotonic() - generation.first.arrival_s)
             if given.get("stream"):
                 events = self._events(first, pieces, writer)
                 return StreamingResponse(events, media_type="text/event-stream")
@@ -162,23 +190,49 @@ class PhaseGateway:
         self, generation: Generation, stops: StopStrings, *, is_chat: bool
     ) -> AsyncIterator[openai.Piece]:
         """Yield the texts of the output, each with whether it is reasoning."""
-        decode = self.codec.decoder()
-        think_end = generation.first.think_end
-        async with aclosing(cast(Any, self.streams.serve(generation))) as counts:
-            async for num_new in counts:
-                done = generation.generated_tokens
-                for number in range(done - num_new, done):
-                    token = generation.token_ids[generation.first.prompt_tokens + number]
-                    is_reasoning = number < generation.thinking_tokens
-                    text = decode(token)
-                    if is_chat and is_reasoning and token == think_end:
-                        yield stops.flush(), True
-                        continue
-                    yield stops.step(text), is_reasoning and is_chat
-                    if stops.has_stopped:
-                        generation.cut(number + 1)
-                        return
-        yield stops.flush(), generation.is_thinking and is_chat
+        decode, token_s = self.codec.decoder(), list[float]()
+        first, think_end = generation.first, generation.first.think_end
+        try:
+            async with aclosing(cast(Any, self.streams.serve(generation))) as counts:
+                async for num_new in counts:
+                    done = generation.generated_tokens
+                    token_s += [time.monotonic()] * num_new if self.record else ()
+                    for number in range(done - num_new, done):
+                        token = generation.token_ids[first.prompt_tokens + number]
+                        is_reasoning = number < generation.thinking_tokens
+                        text = decode(token)
+                        if is_chat and is_reasoning and token == think_end:
+                            yield stops.flush(), True
+                            continue
+                        yield stops.step(text), is_reasoning and is_chat
+                        if stops.has_stopped:
+                            generation.cut(number + 1)
+                            return
+            yield stops.flush(), generation.is_thinking and is_chat
+        finally:
+            replicas = self.streams.replicas.pop(first.request_id, [])
+            if self.record is not None and generation.finish:
+                self.record.put(self._row(generation, token_s, replicas))
+
+    def _row(
+        self, generation: Generation, token_s: Sequence[float], replicas: Sequence[str]
+    ) -> dict[str, Any]:
+        """Return a finished request as a row of a timeline."""
+        first, count = generation.first, generation.generated_tokens
+        return {
+            "request_id": first.request_id,
+            "arrival_s": round(first.arrival_s - self.start_s, 6),
+            "prompt_tokens": first.prompt_tokens,
+            "output_tokens": count,
+            "reasoning_tokens": generation.thinking_tokens,
+            "score": first.score,
+            "instance": self.numbers.setdefault(replicas[-1], len(self.numbers)),
+            "migrations": sum(one != other for one, other in pairwise(replicas)),
+            **{"user_class": "", "tbt_s": None, "scheduled_s": None},
+            **{"preemptions": 0, "rejected": False},
+            "start_s": self.start_s,
+            "token_s": token_s[:count],
+        }
 
     async def _events(
         self, first: openai.Piece, pieces: AsyncIterator[openai.Piece], writer: openai.Writer
@@ -215,7 +269,9 @@ def build_gateway(
     engines: Any, config: GatewayConfig, make_codec: Any = TransformersCodec, **options: Any
 ) -> Any:
     """Return the application for `serve.run`; `options` are those of the gateway's deployment."""
-    options = {"max_ongoing_requests": 1000, "ray_actor_options": {"num_cpus": 0}} | options
+    # A dead gateway is replaced once Ray looks for it.
+    fixed = {"max_ongoing_requests": 1000, "health_check_period_s": 1.0}
+    options = {**fixed, "ray_actor_options": {"num_cpus": 0}, **options}
     return serve.deployment(PhaseGateway).options(**options).bind(engines, config, make_codec)
 
 

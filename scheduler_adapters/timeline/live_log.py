@@ -31,6 +31,44 @@ class _Open:
     answer_scheduled_s: float = nan
 
 
+class TimelineFile:
+    """Appends rows to the .jsonl file at `path`, in a thread of its own.
+
+    `token_s` and `start_s` of a row are on the same clock; the file has the times after `start_s`.
+    Raises ConfigError if the file cannot be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            # Without O_NONBLOCK a pipe that nobody reads would hold up the start.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+            self._file = os.open(path, flags, 0o644)
+            os.set_blocking(self._file, True)
+        except OSError as error:
+            raise ConfigError(
+                f"timeline {path} cannot be written ({error.strerror}); choose another place"
+            ) from error
+        self._writer = BackgroundWriter[dict[str, Any]]("timeline", self._write)
+        self.drops, self.put = self._writer.drops, self._writer.put
+
+    def close(self) -> None:
+        if self._writer.close() and self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _write(self, rows: Sequence[dict[str, Any]]) -> None:
+        for row in rows:
+            start_s = row.pop("start_s")
+            row["token_s"] = [round(max(0.0, each - start_s), 6) for each in row["token_s"]]
+        content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        if not os.fstat(self._file).st_nlink:
+            raise OSError(errno.ENOENT, "the file was removed")
+        # Several engines may append: each writes whole lines in one call.
+        if (written := os.write(self._file, content)) < len(content):
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            raise OSError(errno.ENOSPC, "the disk is full")
+
+
 class TimelineLog(RunObserver[_Open]):
     """Appends the timeline of engine number `instance` to the .jsonl file at `path`.
 
@@ -44,17 +82,8 @@ class TimelineLog(RunObserver[_Open]):
         self._instance = instance
         self._step_end_s = nan
         """End of the newest step; the next step starts there while the engine has requests."""
-        try:
-            # Without O_NONBLOCK a pipe that nobody reads would hold up the start.
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
-            self._file = os.open(path, flags, 0o644)
-            os.set_blocking(self._file, True)
-        except OSError as error:
-            raise ConfigError(
-                f"timeline {path} cannot be written ({error.strerror}); choose another place"
-            ) from error
-        self._writer = BackgroundWriter[dict[str, Any]]("timeline", self._write)
-        self.drops = self._writer.drops
+        self.file = TimelineFile(path)
+        self.drops = self.file.drops
 
     def admitted(self, request: RequestView, now_s: float) -> None:
         self.open.setdefault(request.request_id, _Open(now_s))
@@ -97,27 +126,13 @@ class TimelineLog(RunObserver[_Open]):
             "start_s": self.start_s,
             "token_s": done.token_s,
         }
-        self._writer.put(row)
+        self.file.put(row)
 
     def stepped(self, now_s: float) -> None:
         self._step_end_s = now_s
 
     def close(self) -> None:
-        if self._writer.close() and self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def _write(self, rows: Sequence[dict[str, Any]]) -> None:
-        for row in rows:
-            start_s = row.pop("start_s")
-            row["token_s"] = [round(max(0.0, each - start_s), 6) for each in row["token_s"]]
-        content = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        if not os.fstat(self._file).st_nlink:
-            raise OSError(errno.ENOENT, "the file was removed")
-        # Several engines may append: each writes whole lines in one call.
-        if (written := os.write(self._file, content)) < len(content):
-            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
-            raise OSError(errno.ENOSPC, "the disk is full")
+        self.file.close()
 
     def _since(self, instant_s: float) -> float:
         return round(max(0.0, instant_s - self.start_s), 6)

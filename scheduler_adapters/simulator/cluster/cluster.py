@@ -61,8 +61,10 @@ class Cluster:
         fabric: Fabric | None,
         clients: int | None,
         outages: Sequence[Outage],
-        age: TelemetryAge,
+        age: TelemetryAge | None,
+        keeps_kv: bool,
     ) -> None:
+        self.keeps_kv, age = keeps_kv, age or TelemetryAge()
         at_least("clients", clients, 1)
         if clients is not None:  # 0 s for requests that are never sent
             requests = replace(requests, arrival_s=np.zeros(len(requests)))
@@ -231,7 +233,8 @@ class Cluster:
     def _send_on(self, instance: int, state: RequestState, chosen: int) -> None:
         self.calls.check(chosen, state.view)
         if chosen != instance:
-            self.migrations.send(self.migrations.take_out(instance, state), chosen)
+            taken = self.migrations.take_out(instance, state, keeps_kv=self.keeps_kv)
+            self.migrations.send(taken, chosen)
 
     def _end_prefill(self, instance: int, state: RequestState) -> None:
         """Hand over a request whose prefill ended, if its instance hands requests over."""
@@ -282,6 +285,7 @@ def simulate_cluster(
     clients: int | None = None,
     outages: Sequence[Outage] = (),
     age: TelemetryAge | None = None,
+    keeps_kv: bool = True,
     observers: Callable[[int], Iterable[EngineObserver]] = lambda instance: (),
 ) -> ClusterRun:
     """Serve `requests` on `instances` in virtual time; equal input, equal bytes.
@@ -295,14 +299,13 @@ def simulate_cluster(
             its requests over once they have their first token.
         kind: that of `simulate`.
         clients: requests in flight, each replaced when it has finished; None: arrivals by time.
-        outages: times in which instances are dead. Lost requests are placed again, at the latest
-            when the first instance recovers.
+        outages: dead times of instances. Lost requests are placed again, at last at a recovery.
         age: age of the views of instances; None: they are up to date.
+        keeps_kv: requests that move between phases take their KV along, or compute it again.
         observers: observers of each instance, by its number.
 
     Raises:
-        ConfigError: there is no instance, no fabric where a request is to be moved, or an outage
-            that cannot be.
+        ConfigError: there is no instance, no fabric for a move, or an outage that cannot be.
         SchedulingError: requests are left when the last instance has failed for good.
         InvalidDecision: the placement named an instance that is not there, or a policy failed.
         Interrupted: Ctrl-C; holds the timeline so far.
@@ -323,7 +326,7 @@ def simulate_cluster(
         raise ConfigError(f"roles are {len(roles)} for {len(engines)} instances; give one to each")
     for engine, role in zip(engines, roles or (), strict=False):
         engine.own_view.role = role
-    cluster = Cluster(requests, placement, engines, fabric, clients, outages, age or TelemetryAge())
+    cluster = Cluster(requests, placement, engines, fabric, clients, outages, age, keeps_kv)
     try:
         with uncollected():
             cluster.run()

@@ -103,9 +103,9 @@ def fake_engine():
 
         async def tokens(self, leg):
             _, thinking, total, hold_at, key = leg.token_ids[:5]
-            await self.board.leg.remote(1, key, self.name, leg.kind, leg.routed.decided_by)
             context = list(leg.token_ids)
-            try:
+            try:  # a leg that is cancelled in its first call counts as well
+                await self.board.leg.remote(1, key, self.name, leg.kind, leg.routed.decided_by)
                 for left in reversed(range(leg.max_tokens)):
                     if hold_at and len(context) - leg.prompt_tokens == hold_at:
                         held = asyncio.wrap_future(self.board.hold.remote(key, self.name).future())

@@ -94,6 +94,24 @@ def test_the_gateways_subset_is_kept(subset):
     assert answers[0] == ("request_headers", [NAMES[2]])
 
 
+@pytest.mark.parametrize("mode", ["BUFFERED", "FULL_DUPLEX_STREAMED"])
+@pytest.mark.parametrize("pods", [NAMES[2:], NAMES[:2], NAMES, ["10.0.0.1", NAMES[2]]])
+def test_a_hundred_requests_reach_all_of_the_named_pods_and_no_other(mode, pods):
+    picker, found = make_picker("round-robin"), set()
+    modes = dict.fromkeys(("request_body_mode", "response_body_mode"), mode)
+    start = message("request_headers", config=modes, subset=pods)
+    served = message("response_headers")
+    served.metadata_context.filter_metadata["envoy.lb"][f"{ENDPOINT}-served"] = NAMES[0]
+    end = message("response_body", body=b"data: [DONE]\n\n", end_of_stream=True)
+    for _ in range(100):
+        answers, chosen = replay(start, END, served, end, picker=picker)
+        named = next(content for _, content in answers if isinstance(content, list))
+        assert named[0] == chosen[0].routed.replica
+        assert [kind for kind, _ in answers][-2:] == ["response_headers", "response_body"]
+        found |= {named[0], *named}
+    assert found == {name for name in NAMES if name in pods or name.split(":")[0] in pods}
+
+
 def test_refused_requests_get_a_status():
     for subset in ([], ["10.9.9.9:80"], ""):
         refused = replay(message("request_headers", subset=subset), END)
