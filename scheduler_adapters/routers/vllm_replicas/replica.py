@@ -32,8 +32,8 @@ class VllmReplica(RayReplica, LLMServer):  # type: ignore[misc]
 
     # Ray awaits it.
     async def __init__(self, llm_config: LLMConfig, **counting: Any) -> None:  # type: ignore[misc]
-        folder = tempfile.mkdtemp(prefix="lengthwise-")
-        os.environ[SHARED_FOLDER] = folder  # inherited by the engine's process, started next
+        self._folder = tempfile.TemporaryDirectory(prefix="lengthwise-")
+        os.environ[SHARED_FOLDER] = self._folder.name  # for the engine's process, started next
         if Path(llm_config.model_id).is_dir():  # nothing to download, by a process of its own
             llm_config.get_or_create_callback().ctx.run_init_node = False
         await LLMServer.__init__(self, llm_config)
@@ -41,7 +41,7 @@ class VllmReplica(RayReplica, LLMServer):  # type: ignore[misc]
         cache = self._client.vllm_config.cache_config
         size = {"total_blocks": cache.num_gpu_blocks, "block_tokens": cache.block_size}
         RayReplica.__init__(self, ReplicaLoad(**size, **counting))
-        self._reports = EngineReports(Path(folder))
+        self._reports = EngineReports(Path(self._folder.name))
         self.pulled_tokens = 0
         """Tokens of moved legs whose KV was not computed here."""
         self._defaults = self._client.model_config.get_diff_sampling_param()
@@ -54,11 +54,13 @@ class VllmReplica(RayReplica, LLMServer):  # type: ignore[misc]
         extra = {} if leg.score is None else score_annotations(leg.score, dict(leg.quantiles))
         if (transfer := kv_transfer.parameters(leg, self.name)) is not None:
             extra["kv_transfer_params"] = transfer
-        pause = [leg.think_end] if leg.pauses_at_think_end else []
-        most = min(leg.max_tokens, leg.pause_after or leg.max_tokens)
+        least, most = leg.sampling.get("min_tokens", 0), leg.max_tokens
+        # vLLM lets no request stop before its least tokens, so such a leg does not pause there.
+        pause = [leg.think_end] if leg.pauses_at_think_end and not least else []
+        length = min(most, leg.pause_after or most)
+        ours = {"max_tokens": length, "min_tokens": min(least, length)}
         params = SamplingParams.from_optional(
-            **self._defaults | dict(leg.sampling),
-            max_tokens=most,
+            **{**self._defaults, **leg.sampling, **ours},
             stop_token_ids=[*leg.stop_token_ids, *pause],
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
@@ -75,7 +77,7 @@ class VllmReplica(RayReplica, LLMServer):  # type: ignore[misc]
             if finish and transfer and transfer["do_remote_prefill"]:
                 self.pulled_tokens += output.num_cached_tokens or 0
             # The gateway ends a request at its own limits, so a pause there does no harm.
-            if one.stop_reason in pause or (finish == "length" and most < leg.max_tokens):
+            if one.stop_reason in pause or (finish == "length" and length < most):
                 finish = "paused"
             returned = output.kv_transfer_params
             yield (

@@ -74,17 +74,17 @@ class Application:
         self.engine = handle.options(method_name="generate", stream=True)
         self.client = OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none")
 
-    def streamed(self, prompt):
+    def streamed(self, prompt, **sampling):
         """Return the tokens that an OpenAI client gets, one by one."""
         text = " ".join(f"w{token}" for token in prompt)
         settings = {"model": self.client.models.list().data[0].id, "temperature": 0}
-        settings |= {"max_tokens": TOKENS, "extra_body": {"ignore_eos": True}, "timeout": 300}
+        settings |= {"max_tokens": TOKENS, "extra_body": sampling, "timeout": 300}
         stream = self.client.completions.create(prompt=text, stream=True, **settings)
         return [int(word[1:]) for part in stream for word in part.choices[0].text.split()]
 
-    def alone(self, prompt):
+    def alone(self, prompt, **sampling):
         """Return the tokens of one replica, in one leg."""
-        sampling = {"temperature": 0, "ignore_eos": True}
+        sampling |= {"temperature": 0}
         settings = {"prompt_tokens": len(prompt), "is_thinking": True, "sampling": sampling}
         one = Leg(request_id="a", token_ids=prompt, max_tokens=TOKENS, arrival_s=0.0, **settings)
         return [token for part in list(self.engine.remote(one))[1:] for token in part.token_ids]
@@ -123,10 +123,12 @@ def prompts(length, number):
 
 def test_tokens_are_those_of_one_replica_wherever_the_legs_run(application):
     sent = prompts(60, 10) + prompts(2 * BLOCK, 2)
-    streams = [application.streamed(one) for one in sent]
+    # Least tokens forbid to stop, and so to pause, until then: computed again.
+    settings = [{"ignore_eos": True, "min_tokens": 9 * (n % 2)} for n in range(len(sent))]
+    streams = [application.streamed(one, **more) for one, more in zip(sent, settings, strict=True)]
     counts, pulled = application.counts(), application.pulled_tokens()
-    for prompt, stream in zip(sent, streams, strict=True):
-        assert application.alone(prompt) == stream
+    for prompt, sampling, stream in zip(sent, settings, streams, strict=True):
+        assert application.alone(prompt, **sampling) == stream
     changes = sum(THINK_END in stream[1:-1] for stream in streams)
     assert changes > 0
     # Each prefill moves, and each answer; a context that ends a block is computed again.
