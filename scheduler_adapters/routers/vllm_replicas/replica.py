@@ -68,14 +68,14 @@ class VllmReplica(RayReplica, LLMServer):  # type: ignore[misc]
         )
         prompt = {"prompt_token_ids": list(leg.token_ids)}
         name = f"{leg.request_id}-{time.time_ns()}"  # legs of one request may meet here
-        context = len(leg.token_ids)
+        context, pulls = len(leg.token_ids), bool(transfer and transfer["do_remote_prefill"])
         async for output in self._client.generate(prompt, params, name):
             (one,) = output.outputs
+            if pulls and context == len(leg.token_ids):
+                self.pulled_tokens += output.num_cached_tokens or 0
             context += len(one.token_ids)
             if (finish := one.finish_reason) not in (None, "stop", "length"):
                 raise SchedulingError(f"vLLM ended a leg by {finish!r}; see its log")
-            if finish and transfer and transfer["do_remote_prefill"]:
-                self.pulled_tokens += output.num_cached_tokens or 0
             # The gateway ends a request at its own limits, so a pause there does no harm.
             if one.stop_reason in pause or (finish == "length" and length < most):
                 finish = "paused"
