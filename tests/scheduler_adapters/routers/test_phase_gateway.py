@@ -1,5 +1,6 @@
 """The gateway over three Ray nodes with fake engines: moves, and faults without a lost token."""
 
+import asyncio
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 from tests.scheduler_adapters.routers import fake_engines
 from tests.scheduler_adapters.routers.fake_engines import BOARD, THINK_END, expected, prompt
+from tests.soak_cluster import prompts, stream_all
 
 ray = pytest.importorskip("ray")
 serve = pytest.importorskip("ray.serve")
@@ -187,6 +189,28 @@ def test_new_requests_avoid_memory_and_late_readers_and_answers_avoid_thoughts(n
     legs = nodes.finish(begun)
     assert [leg[1:3] for leg in legs] == [(target, "phase_change")] * len(begun)
     nodes.board("set_reports", {})
+
+
+def test_a_target_that_dies_after_the_hand_over_loses_and_doubles_no_token(nodes):
+    *others, target = nodes.replicas()
+    calm = {"paced_for_s": 1e6}
+    free = calm | {"used_blocks": 950, "total_blocks": 10_000, "num_thinking": 50}
+    reports = {name: calm | {"used_blocks": 900, "num_thinking": 90} for name in others}
+    nodes.board("set_reports", reports | {target: free})
+    nodes.until_placed(320, lambda replica, *_: replica == target, thinking=2, total=4)
+    # The leg of the reasoning continues until the target has accepted, and may be held first.
+    begun, keys = nodes.begin(300, thinking=10, hold_at=12)
+    nodes.until(lambda state: {state["held"][key] for key in keys} == {target})
+    os.kill(nodes.board("state")["places"][target][0], signal.SIGKILL)
+    nodes.gone.add(target)
+    kinds = [leg[2] for leg in nodes.finish(begun)]
+    assert sorted(kinds) == ["phase_change"] * 6 + ["resumed"] * 6
+    nodes.board("set_reports", {})
+
+
+def test_three_hundred_streams_at_once_lose_and_double_no_token(nodes):
+    url = f"http://127.0.0.1:{nodes.port}/app/v1/completions"
+    assert asyncio.run(stream_all(url, prompts(range(-300, 0)), 100)) == {"exact": 300}
 
 
 def test_without_reports_the_shortest_queue_decides(nodes):
