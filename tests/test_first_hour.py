@@ -86,35 +86,24 @@ def test_from_a_chat_log_to_scores_in_a_running_engine(tmp_path):
     assert "report.html" in {path.name for path in (tmp_path / "advice").iterdir()}
     advice = json.loads((tmp_path / "advice" / "advise.json").read_text())
     assert advice["answer"] == "yes", advice["reason"]
-    assert [one.split()[:2] for one in after] == [["lengthwise", "serve"], ["lengthwise", "vllm"]]
-    serve, vllm = after
+    (vllm,) = after
+    assert vllm.split()[:2] == ["lengthwise", "vllm"]
     if not SHORT:
         lengthwise(tmp_path, "lengthwise fit demo --data.dataset gateway.jsonl --out run")
-        serve = serve.replace("advice/ranker/bundle", "run/bundle")
-    address = f"127.0.0.1:{free_port()}"
+        vllm = vllm.replace("advice/ranker/bundle", "run/bundle")
     model, port = make_tiny_model(tmp_path / "model"), free_port()
     write_tokenizer(model)
     own = ["--deadline-s=5", f"--port={port}", "--", "--max-model-len=1024", "--enforce-eager"]
     own += ["--block-size=32", f"--kv-cache-memory-bytes={32 << 20}", "--served-model-name=tiny"]
-    with running(tmp_path, serve.replace("127.0.0.1:50051", address)):
-        until_serving(tmp_path / "serve.log")
-        command = vllm.replace("127.0.0.1:50051", address).replace("MODEL", str(model))
-        with running(tmp_path, command, *own) as server:
-            url = f"http://127.0.0.1:{port}"
-            wait_until_healthy(url, server, tmp_path / "vllm.log")
-            live = Live(url, server.pid, tmp_path / "timeline.jsonl")
-            for topic in TOPICS:
-                assert answer(url, f"{topic} w1 and w2")
-            assert live.sample("lengthwise_requests_total", outcome="scored") == len(TOPICS)
+    with running(tmp_path, vllm.replace("MODEL", str(model)), *own) as server:
+        url = f"http://127.0.0.1:{port}"
+        wait_until_healthy(url, server, tmp_path / "vllm.log")
+        live = Live(url, server.pid, tmp_path / "timeline.jsonl")
+        for topic in TOPICS:
+            assert answer(url, f"{topic} w1 and w2")
+        assert live.sample("lengthwise_requests_total", outcome="engine") == len(TOPICS)
+        assert live.sample("lengthwise_engine_requests_total", hint="failed") == 0
     print(f"the whole: {time.monotonic() - started_s:.0f} s")
-
-
-def until_serving(log: Path) -> None:
-    """Until a scoring service has said that it serves."""
-    deadline_s = time.monotonic() + 900
-    while "serving" not in log.read_text():
-        assert time.monotonic() < deadline_s, log.read_text()
-        time.sleep(0.1)
 
 
 def answer(url: str, prompt: str) -> str:

@@ -286,11 +286,7 @@ def _commands(config: AdviseConfig, found: Evidence, answer: str, cheapest: str)
     if found.bundle is None:
         at = f" --endpoint {config.endpoint}" if config.endpoint else ""
         return [*rule, f"python -m scheduler_adapters advise --log {' '.join(config.log)}{at}"]
-    return [
-        *rule,
-        f"python -m scoring_service serve --bundle {found.bundle} --address 127.0.0.1:50051",
-        f"{_SERVE} --policy pars --scorer 127.0.0.1:50051",
-    ]
+    return [*rule, f"{_SERVE} --bundle {found.bundle}"]
 
 
 def as_json(advice: page.Advice) -> dict[str, Any]:
