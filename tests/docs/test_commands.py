@@ -36,7 +36,8 @@ from training.data.synthetic import generate
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/guides/*.md"))]
 ELSEWHERE = re.compile(
-    r"make |pip install |vllm serve |.* -m scheduler_adapters serve-vllm |.* fit (small|best --e)"
+    r"make |pip install |vllm serve |.* -m scheduler_adapters serve-(vllm|ray) "
+    r"|.* fit (small|best --e)"
 )
 OURS = re.compile(r"python -m (lengthwise|training|scoring_service|scheduler_adapters) (.*)")
 
