@@ -32,11 +32,12 @@ _RAY = ("tests/scheduler_adapters/routers", "tests/scoring_service/commands")
 _FIRST = "tests/scheduler_adapters"
 _ON_RAY = "tests/scheduler_adapters/routers/vllm_replicas"
 GROUPS = {
-    # First, as they take longest.
+    # First, and each alone.
     "ray": {
         "vLLM on Ray": ("-m", "ray", _ON_RAY),
         "tests of Ray": ("-m", "ray", f"--ignore={_ON_RAY}", *_RAY),
     },
+    # As they take longest.
     "slow": {
         **{f"slow tests of {room}": (*_SLOW, f"tests/{room}") for room in LARGE},
         "other slow tests": (*_SLOW, *(f"--ignore=tests/{room}" for room in LARGE)),
@@ -129,6 +130,8 @@ def main() -> int:
     for group in [settings.only] if settings.only else ["ray", "slow", "fast"]:
         for name, arguments in GROUPS.get(group, {}).items():
             processes.start(name, arguments, forked=False)
+            if group == "ray":  # alone: its nodes and proxies have limits of their own for a start
+                processes.wait_for_all()
     if settings.only in (None, "vllm"):
         start_vllm_tests(processes)
     processes.wait_for_all()

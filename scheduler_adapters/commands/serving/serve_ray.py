@@ -88,6 +88,7 @@ def _serve(config: ServeRayConfig, settings: dict[str, Any]) -> None:
 
     TransformersCodec(config.model)  # refused here, not in a process of the cluster
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # 5 are few under load
     if config.address is None:
         require_free_port(config.host, config.port)
         num_cpus = max(os.cpu_count() or 1, config.replicas)
@@ -103,7 +104,7 @@ def _serve(config: ServeRayConfig, settings: dict[str, Any]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: ended.set())
         ended.wait()
-    except RuntimeError as error:
+    except (RuntimeError, ray.exceptions.RayError) as error:
         logs = "/tmp/ray/session_latest/logs/serve"
         raise SchedulingError(f"the application did not start ({error}); see {logs}") from error
     finally:

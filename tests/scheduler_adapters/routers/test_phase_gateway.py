@@ -8,7 +8,6 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import httpx
 import psutil
@@ -133,29 +132,20 @@ def patient(look):
 
 
 @pytest.fixture(scope="module")
-def nodes():
+def nodes(patient_ray):
     # Ray replaces 127.0.0.1 by the address of a card unless it believes in this variable.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        # Beside other work all of Ray takes its time.
-        patch.setenv("RAY_gcs_server_port_wait_time_s", "300")
-        patch.setattr("ray._private.services.get_node", patient(services.get_node))
-        patch.setattr(Cluster._wait_for_node, "__defaults__", (300,))
-        for name in ("READY", "HEALTH"):
-            patch.setenv(f"RAY_SERVE_PROXY_{name}_CHECK_TIMEOUT_S", "300")
-        for module in ("api", "client"):
-            patch.setattr(f"ray.serve._private.{module}.HTTP_PROXY_TIMEOUT", 300)
-        patch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
-        made = ThreeNodes()
-        try:
-            made.run("app")
-            yield made
-        finally:
-            serve.shutdown()
-            ray.shutdown()
-            made.cluster.shutdown()
-            made.clients.shutdown(wait=False)
+    patient_ray.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    patient_ray.setattr("ray._private.services.get_node", patient(services.get_node))
+    patient_ray.setattr(Cluster._wait_for_node, "__defaults__", (300,))
+    made = ThreeNodes()
+    try:
+        made.run("app")
+        yield made
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+        made.cluster.shutdown()
+        made.clients.shutdown(wait=False)
 
 
 def test_tokens_and_usage_are_those_of_one_engine(nodes):

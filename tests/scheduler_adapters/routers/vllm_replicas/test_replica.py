@@ -7,7 +7,6 @@ tokens are those of one replica alone.
 import socket
 from collections import Counter
 from importlib.util import find_spec
-from pathlib import Path
 
 import httpx
 import numpy as np
@@ -103,17 +102,14 @@ class Application:
 
 
 @pytest.fixture(scope="module")
-def application(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[4]))
-        try:
-            model = write_model(tmp_path_factory.mktemp("model"))
-            yield Application(model, find_spec("nixl") is not None)
-        finally:
-            serve.shutdown()
-            ray.shutdown()
+def application(tmp_path_factory, patient_ray):
+    patient_ray.setenv("HF_HUB_OFFLINE", "1")
+    try:
+        model = write_model(tmp_path_factory.mktemp("model"))
+        yield Application(model, find_spec("nixl") is not None)
+    finally:
+        serve.shutdown()
+        ray.shutdown()
 
 
 def prompts(length, number):
