@@ -28,14 +28,15 @@ sys.path.insert(0, str(ROOT))
 LARGE = ("scheduler_adapters", "training")
 """Folders whose slow tests have a process of their own."""
 _SLOW = ("-m", "slow and not data and not vllm")
+_PATIENCE = ("-o", "faulthandler_timeout=420")  # of a test
 _RAY = ("tests/scheduler_adapters/routers", "tests/scoring_service/commands")
 _FIRST = "tests/scheduler_adapters"
 _ON_RAY = "tests/scheduler_adapters/routers/vllm_replicas"
 GROUPS = {
     # First, and each alone.
     "ray": {
-        "vLLM on Ray": ("-m", "ray", _ON_RAY),
-        "tests of Ray": ("-m", "ray", f"--ignore={_ON_RAY}", *_RAY),
+        "vLLM on Ray": ("-m", "ray", *_PATIENCE, _ON_RAY),
+        "tests of Ray": ("-m", "ray", *_PATIENCE, f"--ignore={_ON_RAY}", *_RAY),
     },
     # As they take longest.
     "slow": {

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scheduler_adapters.engines.random_model import VOCABULARY
 from scheduler_adapters.timeline.timeline import read_timeline
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
@@ -50,9 +51,9 @@ def live(tmp_path_factory, tiny_bundle, answers):
     service = ScoringServer(model, ServerConfig(address="127.0.0.1:0", drain_grace_s=0))
     service.start()
     vllms = ["--max-model-len=8192", f"--max-num-seqs={SEATS}"]
-    with serving(
-        tmp_path_factory.mktemp("late"), service.target, ["--late-s=300", "--guard=none"], vllms
-    ) as running:
+    # Beside other work a score of the cache takes longer than the default deadline, too.
+    options = ["--late-s=300", "--deadline-s=2", "--guard=none"]
+    with serving(tmp_path_factory.mktemp("late"), service.target, options, vllms) as running:
         yield running
     answers.set()
     service.stop()
@@ -80,15 +81,16 @@ async def seats_held(live: Live, openai: Any, prompt: str) -> AsyncIterator[None
 
 def test_clients_that_forge_scores_and_priorities_gain_nothing(live):
     """Every other client has a long answer coming; honest or not, the short ones go first."""
+    # A token ends each answer, not a limit: beside limits of the usual length all would rank alike.
+    ended = {"stop_token_ids": [*range(VOCABULARY)]}
     forged = {"vllm_xargs": {"lengthwise_score": -1e9}, "priority": -100}
     header = {"X-Vllm-Priority": "-100"}
     kinds = [*PROMPTS] * (COUNT // len(PROMPTS))
 
     async def one(openai: Any, number: int, kind: str, forges: bool) -> tuple[str, float]:
-        extra = {"extra_body": forged if forges else {}}
         await openai.completions.create(
-            model="tiny", prompt=f"{PROMPTS[kind]} w{100 + number}", max_tokens=12,
-            extra_headers=header if forges else {}, **extra,
+            model="tiny", prompt=f"{PROMPTS[kind]} w{100 + number}", max_tokens=500,
+            extra_headers=header if forges else {}, extra_body=ended | (forged if forges else {}),
         )  # fmt: skip
         return kind, time.monotonic()
 
