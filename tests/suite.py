@@ -3,7 +3,7 @@
     python tests/suite.py --jobs 6          all tests that need no data folder
     python tests/suite.py --only fast       those of `make check`
     python tests/suite.py --only data       those of `make test-data`
-    python tests/suite.py --only ray        three Ray nodes with faults, two vLLM replicas on Ray
+    python tests/suite.py --only ray        Ray nodes with faults, vLLM on Ray; only in `make soak`
 
 Tests of the real vLLM get a process per file, as a second engine in one process breaks the groups
 of the first. They are forked from this process once it has imported vLLM, which takes longer than
@@ -33,12 +33,12 @@ _RAY = ("tests/scheduler_adapters/routers", "tests/scoring_service/commands")
 _FIRST = "tests/scheduler_adapters"
 _ON_RAY = "tests/scheduler_adapters/routers/vllm_replicas"
 GROUPS = {
-    # First, and each alone.
+    # Each alone.
     "ray": {
         "vLLM on Ray": ("-m", "ray", *_PATIENCE, _ON_RAY),
         "tests of Ray": ("-m", "ray", *_PATIENCE, f"--ignore={_ON_RAY}", *_RAY),
     },
-    # As they take longest.
+    # First, as they take longest.
     "slow": {
         **{f"slow tests of {room}": (*_SLOW, f"tests/{room}") for room in LARGE},
         "other slow tests": (*_SLOW, *(f"--ignore=tests/{room}" for room in LARGE)),
@@ -124,11 +124,13 @@ def import_vllm() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--jobs", type=int, default=6, help="processes at a time (6)")
-    parser.add_argument("--only", choices=[*GROUPS, "vllm"], help="one group (all but data)")
+    parser.add_argument(
+        "--only", choices=[*GROUPS, "vllm"], help="one group (all but data and ray)"
+    )
     settings = parser.parse_args()
     processes = Processes(settings.jobs)
     os.chdir(ROOT)
-    for group in [settings.only] if settings.only else ["ray", "slow", "fast"]:
+    for group in [settings.only] if settings.only else ["slow", "fast"]:
         for name, arguments in GROUPS.get(group, {}).items():
             processes.start(name, arguments, forked=False)
             if group == "ray":  # alone: its nodes and proxies have limits of their own for a start
