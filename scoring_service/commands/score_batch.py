@@ -58,7 +58,8 @@ def score_batch(options: BatchOptions) -> None:
     frame = read_log(options.prompts, options, needs=["prompt"]).frame
     bundle = ModelBundle.load(options.bundle)
     _require_same_run(options, bundle.manifest.revision)
-    places = {n: options.out / f"scores-{n:05d}.parquet" for n in _starts(options, len(frame))}
+    num_parts = -(-len(frame) // options.part_rows)
+    places = {n: options.out / f"scores-{n:05d}.parquet" for n in range(num_parts)}
     missing = {n: place for n, place in places.items() if not place.exists()}
     log.info("%d of %d parts are there", len(places) - len(missing), len(places))
     size, texts = options.part_rows, frame["prompt"].tolist()
@@ -71,10 +72,6 @@ def score_batch(options: BatchOptions) -> None:
             write_whole(missing[number], partial(table.to_parquet, index=False))
             progress.step(f"part {number}")
     print(f"{len(frame)} prompts, {len(places)} parts, {len(parts)} of them new: {options.out}")
-
-
-def _starts(options: BatchOptions, num_prompts: int) -> range:
-    return range(-(-num_prompts // options.part_rows))
 
 
 def _require_same_run(options: BatchOptions, revision: str) -> None:
