@@ -255,7 +255,8 @@ class ScoreMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        client, is_post = self._client_of(scope), scope["method"] == "POST"
+        given, is_post = _first(scope), scope["method"] == "POST"
+        client = self._client_of(scope, given)
         if self.reports is not None and scope["method"] == "GET":
             if path == LOAD_PATH:
                 if not (client.is_let_in or self.config.open_load):
@@ -276,7 +277,6 @@ class ScoreMiddleware:
                 self.metrics.count("unscored", "no_key")
             await self.app(scope, receive, send)
             return
-        given = _first(scope)
         if (has_priority := not HINT_HEADERS.isdisjoint(given)) and not client.may_hint:
             scope = _without(scope, *HINT_HEADERS)
         kind = client_bodies.media_type(given.get(b"content-type", b""))
@@ -345,9 +345,9 @@ class ScoreMiddleware:
             return
         await self.app(scope, _replay(message, receive), send)
 
-    def _client_of(self, scope: Scope) -> _Client:
+    def _client_of(self, scope: Scope, given: Mapping[bytes, bytes]) -> _Client:
         address = self.classes.client_address(scope["headers"], _peer(scope)) or ""
-        authorization = _first(scope).get(b"authorization", b"")
+        authorization = given.get(b"authorization", b"")
         is_short = len(authorization) <= _LONGEST_KEPT
         return (self._recent if is_short else self._client)(authorization, address)
 

@@ -54,7 +54,7 @@ class Seen(ScoreMiddleware):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        client = self._client_of(scope)
+        client = self._client_of(scope, dict(scope["headers"]))
         seen: dict[str, Any] = {"budget": client.name}
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
