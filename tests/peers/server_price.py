@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.scheduler_adapters.commands.test_serve_vllm_live import serving
 
 OPTIONS = ["--max-model-len=2048", "--max-num-seqs=16", "--max-num-batched-tokens=2048"]
-REQUESTS, OPEN = 32, 16
+OPEN = 16
 PARTS = ("API server", "engine core", "worker")
 
 
@@ -48,7 +48,7 @@ def cpu_s(server: psutil.Process) -> np.ndarray[Any, Any]:
 
 
 async def burst(
-    port: int, seed: int, *, words: int, tokens: int, count: int = REQUESTS, most: int = OPEN
+    port: int, seed: int, *, words: int, tokens: int, count: int, most: int = OPEN
 ) -> None:
     import aiohttp
 
@@ -98,13 +98,14 @@ async def lone_ttft_s(ports: Sequence[int], seed: int, length: int) -> list[list
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--requests", type=int, default=32, help="of a burst")
     parser.add_argument("--policy", default="pars")
     parser.add_argument("--bundle", default=None)
     parser.add_argument("--control", action="store_true", help="plain vLLM twice")
     parser.add_argument("--words", type=int, default=400, help="of the longest prompt")
     parser.add_argument("--tokens", type=int, default=16, help="of each answer")
     options = parser.parse_args()
-    load = {"words": options.words, "tokens": options.tokens}
+    load = {"words": options.words, "tokens": options.tokens, "count": options.requests}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         own = [f"--policy={options.policy}", "--timeline=null"]
         own += [f"--bundle={options.bundle}"] if options.bundle else []
@@ -125,7 +126,7 @@ def main() -> None:
                 took_s[pair, side] = time.perf_counter() - began_s
                 spent[pair, side] = cpu_s(servers[side]) - before
             ttft_s.append(asyncio.run(lone_ttft_s(ports, pair + 1, options.words // 4)))
-        asyncio.run(burst(ports[1], -1, **load, count=200, most=200))
+        asyncio.run(burst(ports[1], -1, **load | {"count": 200}, most=200))
         with urlopen(f"http://127.0.0.1:{ports[1]}/metrics") as answer:
             found = re.findall(r"engine_requests_total\{(.*)\} (\S+)", answer.read().decode())
         print("requests by their score, a burst of 200 at once included:", found)
@@ -146,7 +147,7 @@ def main() -> None:
         plain_s, ours_s = spent[:, :, part].sum(axis=2).T
         ratios = plain_s / ours_s
         low, high = np.quantile(np.median(ratios[drawn], axis=1), (0.025, 0.975))
-        plain_ms, ours_ms = (1e3 * np.median(one) / REQUESTS for one in (plain_s, ours_s))
+        plain_ms, ours_ms = (1e3 * np.median(one) / options.requests for one in (plain_s, ours_s))
         print(
             f"{name:11} CPU ms per request: {plain_ms:.2f} plain, {ours_ms:.2f} ours; tokens per "
             f"CPU second, ours / plain: {np.median(ratios):.3f} [{low:.3f}, {high:.3f}]"
