@@ -158,7 +158,9 @@ def serving(folder: Path, scorer: str, own: list[str] | None, vllms: list[str]) 
     command += ["--max-num-batched-tokens=256", "--enforce-eager"]
     command += [f"--kv-cache-memory-bytes={32 << 20}", *vllms]
     environment = {**os.environ, **ENVIRONMENT, **DEAD_PROXIES}
-    environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
+    # The CPU build runs the model in the engine's process only without this switch.
+    separate = "--distributed-executor-backend=uni" not in vllms
+    environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(separate))
     with log.open("w") as written:
         server = subprocess.Popen(command, stdout=written, stderr=written, env=environment)
     try:
