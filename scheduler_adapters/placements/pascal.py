@@ -49,9 +49,7 @@ class PascalPlacement(Placement):
         self.fresh = fresh
         self.reserve_tokens = reserve_tokens
         self.watch = Watch(
-            quantum_tokens=quantum_tokens,
-            demote_above_tokens=demote_above_tokens,
-            pace_s=pace_s,
+            quantum_tokens=quantum_tokens, demote_above_tokens=demote_above_tokens, pace_s=pace_s
         )
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:

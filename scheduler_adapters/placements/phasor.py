@@ -200,11 +200,7 @@ class Phasor(Placement):
                 yield from self._move_out(view, pool, theta, busy)
 
     def _move_out(
-        self,
-        view: InstanceView,
-        pool: Sequence[InstanceView],
-        least: float,
-        busy: set[InstanceId],
+        self, view: InstanceView, pool: Sequence[InstanceView], least: float, busy: set[InstanceId]
     ) -> Iterator[Move]:
         """Move the request with the least KV to the freest instance, whose Phi stays `least`."""
         phi = self.freeness.decode

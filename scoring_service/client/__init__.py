@@ -8,11 +8,4 @@ from scoring_service.client.codec import Observed, Score, ServiceInfo
 from scoring_service.client.fail_open import FailOpenScorer
 from scoring_service.client.scoring_client import ScoringClient
 
-__all__ = [
-    "ClientSecurity",
-    "FailOpenScorer",
-    "Observed",
-    "Score",
-    "ScoringClient",
-    "ServiceInfo",
-]
+__all__ = ["ClientSecurity", "FailOpenScorer", "Observed", "Score", "ScoringClient", "ServiceInfo"]

@@ -20,11 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scheduler_adapters.engines.bundle_scoring import BundleScoring, BundleSettings
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
-from scheduler_adapters.engines.vllm_v1.in_process import (
-    OfflineConfig,
-    open_engine,
-    scheduler_of,
-)
+from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
 from scheduler_adapters.planner.request_annotations import LIMITS, SCORE
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.workload.score_sources import BundleScores

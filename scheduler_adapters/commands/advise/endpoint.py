@@ -36,7 +36,7 @@ _LEAST_STEPS: Final = 8
 """Least number of steps in which all requests of a burst decode."""
 _TRIAL_WORDS: Final = 32
 _COLUMNS: Final = [
-    *("num_decodes", "decode_context", "prefill_tokens", "attention_pairs", "seconds"),
+    *("num_decodes", "decode_context", "prefill_tokens", "attention_pairs", "seconds")
 ]
 _WORDS: Final = "time year people way day man thing woman life child world school state"
 
