@@ -8,14 +8,7 @@ from urllib.request import urlopen
 import httpx
 import pytest
 
-from lengthwise.addresses import (
-    api_base,
-    api_headers,
-    bypass_proxies,
-    error_message,
-    is_loopback,
-    shown,
-)
+from lengthwise import addresses
 from lengthwise.errors import ConfigError
 
 LOCAL = (
@@ -49,26 +42,28 @@ def proxy(monkeypatch):
 
 
 def test_which_addresses_stay_on_this_machine():
-    assert tuple(filter(is_loopback, LOCAL + REMOTE)) == LOCAL
+    assert tuple(filter(addresses.is_loopback, LOCAL + REMOTE)) == LOCAL
 
 
 def test_an_address_behind_a_proxy_is_shown_with_its_variable(proxy):
     note = f" through http_proxy={DEAD}"
-    assert shown("scorer.invalid:1") == f"scorer.invalid:1{note}"
-    assert shown("http://llm.invalid/v1") == f"http://llm.invalid/v1{note}"
-    assert shown("https://llm.invalid") == "https://llm.invalid"
-    assert [shown(address) for address in LOCAL] == [*LOCAL]
+    assert addresses.shown("scorer.invalid:1") == f"scorer.invalid:1{note}"
+    assert addresses.shown("http://llm.invalid/v1") == f"http://llm.invalid/v1{note}"
+    assert addresses.shown("https://llm.invalid") == "https://llm.invalid"
+    assert [addresses.shown(address) for address in LOCAL] == [*LOCAL]
     proxy.setenv("HTTPS_PROXY", "proxy:1")
-    assert shown("https://llm.invalid") == "https://llm.invalid through HTTPS_PROXY=proxy:1"
+    assert (
+        addresses.shown("https://llm.invalid") == "https://llm.invalid through HTTPS_PROXY=proxy:1"
+    )
     proxy.setenv("no_proxy", "other, invalid")
-    assert shown("scorer.invalid:1") == "scorer.invalid:1"
+    assert addresses.shown("scorer.invalid:1") == "scorer.invalid:1"
 
 
 def test_a_program_reaches_this_machine_without_the_proxy(proxy, serve_http):
     proxy.setenv("NO_PROXY", "a.com,localhost")
     proxy.setenv("no_proxy", "")
     for _ in range(2):
-        bypass_proxies()
+        addresses.bypass_proxies()
     assert os.environ["no_proxy"] == "a.com,localhost,127.0.0.1,::1"
     assert httpx.get(serve_http).is_success
     with urlopen(serve_http, timeout=60) as response:
@@ -79,21 +74,21 @@ def test_a_program_reaches_this_machine_without_the_proxy(proxy, serve_http):
 
 def test_without_a_proxy_the_environment_stays_as_it_is(proxy):
     proxy.delenv("http_proxy")
-    bypass_proxies()
+    addresses.bypass_proxies()
     assert "no_proxy" not in os.environ
 
 
 def test_an_address_without_a_path_gets_one():
-    assert api_base("http://llm:8000/") == "http://llm:8000/v1"
-    assert api_base("https://llm/api/v2/") == "https://llm/api/v2"
+    assert addresses.api_base("http://llm:8000/") == "http://llm:8000/v1"
+    assert addresses.api_base("https://llm/api/v2/") == "https://llm/api/v2"
     for wrong in ("llm:8000", "ftp://llm", "http://"):
         with pytest.raises(ConfigError, match="use an address such as"):
-            api_base(wrong)
+            addresses.api_base(wrong)
 
 
 def test_a_key_is_a_bearer_token():
-    assert api_headers("sk-1") == {"Authorization": "Bearer sk-1"}
-    assert api_headers(None) == api_headers("") == {}
+    assert addresses.api_headers("sk-1") == {"Authorization": "Bearer sk-1"}
+    assert addresses.api_headers(None) == addresses.api_headers("") == {}
 
 
 @pytest.mark.parametrize(
@@ -108,4 +103,4 @@ def test_a_key_is_a_bearer_token():
     ],
 )
 def test_an_error_is_one_line(body, message):
-    assert error_message(body) == message
+    assert addresses.error_message(body) == message

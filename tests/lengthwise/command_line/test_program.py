@@ -10,16 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from lengthwise.command_line import program
 from lengthwise.command_line.options import POSITIONAL
-from lengthwise.command_line.program import (
-    INTERRUPTED,
-    Program,
-    as_typed,
-    exit_code_of,
-    print_next,
-    programs,
-    run_command,
-)
 from lengthwise.errors import ConfigError
 
 
@@ -55,7 +47,7 @@ def test_a_pipe_of_another_kind_that_breaks_is_an_error():
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        exit_code_of(run)
+        program.exit_code_of(run)
 
 
 def plain(arguments: Sequence[str]) -> int:
@@ -77,7 +69,7 @@ COMMANDS = {
     "nothing": (f"{__name__}:nothing", "fails"),
     "absent": (f"{__name__}:absent", "needs a library that is not there"),
 }
-PROGRAM = Program(
+PROGRAM = program.Program(
     module="tests",
     title="Tests",
     about="Test commands.",
@@ -130,16 +122,16 @@ def test_a_missing_library_is_one_line_that_names_the_extra(capsys):
 def test_commands_are_named_as_they_are_typed(monkeypatch, capsys):
     own = "python -m tests plain --help and python -m tests.tool"
     monkeypatch.setattr("lengthwise.command_line.program.programs", lambda: {"tests": PROGRAM})
-    assert as_typed(own) == own
+    assert program.as_typed(own) == own
     monkeypatch.setattr(sys, "argv", ["/usr/bin/lengthwise", "fit"])
-    assert as_typed(own) == "lengthwise blank --help and python -m tests.tool"
-    print_next("python -m tests fit --out x", "python -m other fit")
+    assert program.as_typed(own) == "lengthwise blank --help and python -m tests.tool"
+    program.print_next("python -m tests fit --out x", "python -m other fit")
     assert capsys.readouterr().out == "next: lengthwise fit --out x\nnext: python -m other fit\n"
 
 
 def test_without_the_distribution_there_are_no_programs(monkeypatch):
     monkeypatch.setattr("lengthwise.command_line.program.DISTRIBUTION", "not-installed-anywhere")
-    assert programs.__wrapped__() == {}
+    assert program.programs.__wrapped__() == {}
 
 
 def test_ctrl_c_and_a_full_disk_are_one_line(capsys):
@@ -152,17 +144,17 @@ def test_ctrl_c_and_a_full_disk_are_one_line(capsys):
     def other() -> None:
         raise ConnectionResetError(errno.ECONNRESET, "reset")
 
-    assert run_command("tests", interrupted, []) == INTERRUPTED == 130
+    assert program.run_command("tests", interrupted, []) == program.INTERRUPTED == 130
     assert capsys.readouterr().err == "interrupted\n"
-    assert run_command("tests", full, []) == 2
+    assert program.run_command("tests", full, []) == 2
     assert "out.json cannot be written (No space left on device)" in capsys.readouterr().err
     with pytest.raises(ConnectionResetError):
-        run_command("tests", other, [])
+        program.run_command("tests", other, [])
 
 
 def test_an_error_with_lines_and_control_characters_in_it_is_one_printable_line(capsys):
     def fail():
         raise ConfigError("of a\n  foreign\tlibrary \x1b[31mred")
 
-    assert exit_code_of(fail) == 2
+    assert program.exit_code_of(fail) == 2
     assert capsys.readouterr().err == "error: of a foreign library \\x1b[31mred\n"

@@ -9,19 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lengthwise.errors import DataError
-from lengthwise.tables.files import (
-    BadRow,
-    Row,
-    digest_of,
-    files_of,
-    is_file_name,
-    kind_of,
-    lines_of,
-    name_of,
-    opened,
-    rows_of,
-    write_whole,
-)
+from lengthwise.tables import files
 
 ROWS = [{"a": 1}, {"a": "\u2028"}]
 LINES = "\n".join(json.dumps(row) for row in ROWS)
@@ -36,9 +24,9 @@ def packed(path: Path, content: bytes) -> Path:
     return path
 
 
-def rows(folder: Path, text: str, encoding: str = "utf-8") -> list[Row | BadRow]:
+def rows(folder: Path, text: str, encoding: str = "utf-8") -> list[files.Row | files.BadRow]:
     (folder / "x.json").write_bytes(text.encode(encoding))
-    return list(rows_of(folder / "x.json", "json"))
+    return list(files.rows_of(folder / "x.json", "json"))
 
 
 @pytest.mark.parametrize(
@@ -67,9 +55,9 @@ def test_an_array_larger_than_a_block_is_read_in_parts(tmp_path):
 def test_a_broken_line_is_a_bad_row_and_a_broken_file_an_error(tmp_path):
     good, broken, number = rows(tmp_path, '{"a": 1}\n{"a"\n7\n')
     assert good == {"a": 1}
-    assert isinstance(broken, BadRow)
-    assert number == BadRow("it is 7, no JSON object")
-    assert isinstance(rows(tmp_path, '{"a"\n{"a": 1}\n{"a": 2}')[0], BadRow)
+    assert isinstance(broken, files.BadRow)
+    assert number == files.BadRow("it is 7, no JSON object")
+    assert isinstance(rows(tmp_path, '{"a"\n{"a": 1}\n{"a": 2}')[0], files.BadRow)
     for cut in ('[{"a": 1}, {"a"', '[{"a": 1},', '[{"a": 1}'):
         with pytest.raises(DataError, match=r"x\.json: cannot be read as JSON: .*whole file"):
             rows(tmp_path, cut)
@@ -78,14 +66,14 @@ def test_a_broken_line_is_a_bad_row_and_a_broken_file_an_error(tmp_path):
 def test_cells_of_a_csv_are_texts_and_their_number_is_checked(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a;b\n1;"x\ny"\n2\n;3\n')
-    assert list(rows_of(path, "csv")) == [
+    assert list(files.rows_of(path, "csv")) == [
         {"a": "1", "b": "x\ny"},
-        BadRow("it has 1 cells below 2 columns"),
+        files.BadRow("it has 1 cells below 2 columns"),
         {"b": "3"},
     ]
     path.write_text("a,a\n1,2\n")
     with pytest.raises(DataError, match="two columns are named 'a'"):
-        list(rows_of(path, "csv"))
+        list(files.rows_of(path, "csv"))
 
 
 def test_pieces_of_a_log_are_read_oldest_first(tmp_path):
@@ -95,16 +83,21 @@ def test_pieces_of_a_log_are_read_oldest_first(tmp_path):
     (tmp_path / ".hidden").touch()
     (tmp_path / "README.md").touch()
     in_order = ["part-9", "part-10", "v.log.10", "v.log.2.gz", "v.log.1", "v.log-20260301", "v.log"]
-    assert [path.name for path in files_of(tmp_path)] == in_order
-    assert [path.name for path in files_of(f"{tmp_path}/v.log*")] == in_order[2:]
+    assert [path.name for path in files.files_of(tmp_path)] == in_order
+    assert [path.name for path in files.files_of(f"{tmp_path}/v.log*")] == in_order[2:]
     shuffled = [tmp_path / name for name in ("v.log", "v.log.2.gz", "part-10", "v.log.1")]
-    assert [p.name for p in files_of(shuffled)] == ["v.log.2.gz", "v.log.1", "v.log", "part-10"]
-    assert digest_of(tmp_path / "v.log.1") != digest_of(shuffled)
-    assert list(lines_of(tmp_path / "v.log.2.gz")) == ["v.log.2.gz"]
+    assert [p.name for p in files.files_of(shuffled)] == [
+        "v.log.2.gz",
+        "v.log.1",
+        "v.log",
+        "part-10",
+    ]
+    assert files.digest_of(tmp_path / "v.log.1") != files.digest_of(shuffled)
+    assert list(files.lines_of(tmp_path / "v.log.2.gz")) == ["v.log.2.gz"]
     for nothing in (tmp_path / "empty", f"{tmp_path}/*.none", "absent"):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(DataError, match=r"is a folder without files|does not exist"):
-            files_of(nothing)
+            files.files_of(nothing)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
@@ -123,8 +116,8 @@ def test_pieces_of_a_log_are_read_oldest_first(tmp_path):
 )
 def test_a_suffix_says_what_a_file_holds_or_its_content(tmp_path, name, content, kind, suffix):
     path = packed(tmp_path / f"{name}{suffix}", content)
-    assert kind_of(path) == kind
-    with opened(path) as stream:
+    assert files.kind_of(path) == kind
+    with files.opened(path) as stream:
         assert stream.read() == content
 
 
@@ -132,28 +125,28 @@ def test_a_damaged_archive_is_refused(tmp_path):
     for name, start in (("t.jsonl.gz", b"\x1f\x8b"), ("t.jsonl.zst", b"\x28\xb5\x2f\xfd")):
         (tmp_path / name).write_bytes(start + b"nothing of it")
         with pytest.raises(DataError, match="cannot be decompressed"):
-            kind_of(tmp_path / name)
+            files.kind_of(tmp_path / name)
 
 
 def test_names_lose_the_suffixes_of_ours_only(tmp_path):
-    assert name_of(Path("a/gpt-4.1.jsonl.zst")) == "gpt-4.1"
-    assert name_of(Path("a/gpt-4.1")) == "gpt-4.1"
+    assert files.name_of(Path("a/gpt-4.1.jsonl.zst")) == "gpt-4.1"
+    assert files.name_of(Path("a/gpt-4.1")) == "gpt-4.1"
     (tmp_path / "log").touch()
-    assert is_file_name("t.json.gz")
-    assert is_file_name(str(tmp_path / "log"))
-    assert not is_file_name("alpaca-vicuna7b")
+    assert files.is_file_name("t.json.gz")
+    assert files.is_file_name(str(tmp_path / "log"))
+    assert not files.is_file_name("alpaca-vicuna7b")
 
 
 def test_a_file_whose_writing_fails_leaves_the_old_one_and_nothing_else(tmp_path):
     path = tmp_path / "t.txt"
-    write_whole(path, lambda part: part.write_text("old"))
+    files.write_whole(path, lambda part: part.write_text("old"))
 
     def fail(part: Path) -> None:
         part.write_text("half")
         raise OSError("disk full")
 
     with pytest.raises(DataError, match="disk full"):
-        write_whole(path, fail)
+        files.write_whole(path, fail)
     assert path.read_text() == "old"
     assert [each.name for each in tmp_path.iterdir()] == ["t.txt"]
 
@@ -162,7 +155,7 @@ def test_columns_of_parquet_are_one_each_and_its_texts_are_text(tmp_path):
     path, values = tmp_path / "x.parquet", pa.array([b"\xff", b"b"])
     texts = pa.StringArray.from_buffers(2, *values.buffers()[1:])
     pq.write_table(pa.table({"a": texts, "n": [1, 2]}), path)
-    assert list(rows_of(path, "parquet")) == [{"a": "\udcff", "n": 1}, {"a": "b", "n": 2}]
+    assert list(files.rows_of(path, "parquet")) == [{"a": "\udcff", "n": 1}, {"a": "b", "n": 2}]
     pq.write_table(pa.table([[1], [2]], names=["a", "a"]), path)
     with pytest.raises(DataError, match="two columns are named 'a'; rename one"):
-        list(rows_of(path, "parquet"))
+        list(files.rows_of(path, "parquet"))

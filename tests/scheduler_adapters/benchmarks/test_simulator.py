@@ -6,12 +6,6 @@ import pytest
 
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.benchmarks import simulator
-from scheduler_adapters.benchmarks.simulator import (
-    chat_requests,
-    format_figures,
-    run_million,
-    run_pascal,
-)
 
 
 @pytest.mark.slow
@@ -43,17 +37,17 @@ def test_every_size_of_run_has_its_place_in_the_json(capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_the_large_run_is_measured_with_its_output():
-    assert set(run_million(count=2000, replicas=2)) == {"cpu_s", "rss_gib"}
+    assert set(simulator.run_million(count=2000, replicas=2)) == {"cpu_s", "rss_gib"}
 
 
 def test_a_cluster_is_measured_with_its_memory():
-    figures = run_pascal(2, 30)
+    figures = simulator.run_pascal(2, 30)
     assert set(figures) == {"cpu_s", "rss_gib"}
     assert min(figures.values()) > 0
 
 
 def test_chat_requests_have_the_means_they_claim():
-    requests = chat_requests(20_000, 50.0)
+    requests = simulator.chat_requests(20_000, 50.0)
     assert requests.prompt_tokens.mean() == pytest.approx(1150, rel=0.1)
     assert requests.output_tokens.mean() == pytest.approx(215, rel=0.1)
 
@@ -65,6 +59,6 @@ def test_what_cannot_be_measured_is_refused(capsys):
 
 def test_all_numbers_of_the_table_are_written_alike():
     figures = {"requests": "golden", "pars": 360608, "python_path": {"pars": 37506}}
-    lines = format_figures(figures).splitlines()
+    lines = simulator.format_figures(figures).splitlines()
     assert [line.split()[1] for line in lines] == ["golden", "360,608", "37,506"]
     assert len({len(line) for line in lines}) == 1

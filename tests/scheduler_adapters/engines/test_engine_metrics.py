@@ -10,14 +10,6 @@ import pytest
 from prometheus_client import values
 
 from scheduler_adapters.engines import engine_metrics
-from scheduler_adapters.engines.engine_metrics import (
-    EVERY_S,
-    UNREAD_S,
-    EngineMetrics,
-    exposition,
-    load_report,
-    observers_from_environment,
-)
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports
 from scheduler_adapters.planner.ranking import Ranker
 from scheduler_adapters.planner.request_annotations import AnnotationCounts
@@ -74,7 +66,7 @@ def scheduler(tokens: TokenClock) -> Any:
 def test_counters_advance_to_what_was_counted_and_no_further(
     scheduler: Any, tokens: TokenClock
 ) -> None:
-    metrics = EngineMetrics(scheduler, tokens)
+    metrics = engine_metrics.EngineMetrics(scheduler, tokens)
     registry = metrics.registry
     metrics.export()
     metrics.export()
@@ -95,10 +87,10 @@ def test_counters_advance_to_what_was_counted_and_no_further(
 
 
 def test_the_metrics_of_several_engines_are_summed(scheduler: Any, tokens: TokenClock) -> None:
-    engines = [EngineMetrics(scheduler, tokens, number) for number in range(2)]
+    engines = [engine_metrics.EngineMetrics(scheduler, tokens, number) for number in range(2)]
     for engine in engines:
         engine.export()
-    shown = exposition([engine.report() for engine in engines]).decode()
+    shown = engine_metrics.exposition([engine.report() for engine in engines]).decode()
     lines = [line for line in shown.splitlines() if not line.startswith("#")]
     assert 'lengthwise_engine_requests_total{hint="scored"} 10.0' in lines
     assert 'lengthwise_kv_usage_fraction{engine="1"} 0.25' in lines
@@ -109,7 +101,7 @@ def test_the_metrics_of_several_engines_are_summed(scheduler: Any, tokens: Token
 def test_kv_memory_is_shown_by_phase_and_class_and_falls_to_zero(
     scheduler: Any, tokens: TokenClock
 ) -> None:
-    metrics = EngineMetrics(scheduler, tokens)
+    metrics = engine_metrics.EngineMetrics(scheduler, tokens)
     registry = metrics.registry
 
     def shown(name: str, phase: str, user_class: str) -> float | None:
@@ -127,7 +119,7 @@ def test_kv_memory_is_shown_by_phase_and_class_and_falls_to_zero(
 
 
 def test_gaps_first_answers_and_qoe_are_exported_once(scheduler: Any, tokens: TokenClock) -> None:
-    metrics = EngineMetrics(scheduler, tokens)
+    metrics = engine_metrics.EngineMetrics(scheduler, tokens)
     registry = metrics.registry
     finished = scheduler.running[1].lengthwise.view
     finished.preemptions = 2
@@ -155,9 +147,9 @@ def test_gaps_first_answers_and_qoe_are_exported_once(scheduler: Any, tokens: To
 def test_a_router_reads_who_is_late_and_what_memory_is_taken(
     scheduler: Any, tokens: TokenClock
 ) -> None:
-    late = load_report(scheduler, tokens, engine=1)
+    late = engine_metrics.load_report(scheduler, tokens, engine=1)
     scheduler.lengthwise.clock.now_s = 9.25  # within the half second that a token is read
-    in_time = load_report(scheduler, tokens, engine=0)
+    in_time = engine_metrics.load_report(scheduler, tokens, engine=0)
     assert (in_time["on_time"], late["on_time"]) == (True, False)
     assert (in_time["pacers_ahead"], late["pacers_empty"]) == (1, 1)
     for report in (in_time, late):
@@ -171,7 +163,7 @@ def test_the_load_is_told_in_the_terms_of_pascals_placement(
 ) -> None:
     def counts(**settings: int) -> list[int]:
         scheduler.lengthwise.policy = ClassPriority(Pascal(**settings))
-        report = load_report(scheduler, tokens, engine=0)
+        report = engine_metrics.load_report(scheduler, tokens, engine=0)
         names = ("undemoted_reasoning", "first_quantum_answering", "kv_tokens", "host_kv_tokens")
         return [report[name] for name in names]
 
@@ -213,14 +205,14 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_environment_that_asks_for_nothing_gets_no_observer(idle_scheduler: Any) -> None:
-    assert observers_from_environment(idle_scheduler, thinks=True) == []
+    assert engine_metrics.observers_from_environment(idle_scheduler, thinks=True) == []
 
 
 def test_a_timeline_is_written_where_the_environment_says(
     idle_scheduler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "t.jsonl"))
-    (log,) = observers_from_environment(idle_scheduler, thinks=False)
+    (log,) = engine_metrics.observers_from_environment(idle_scheduler, thinks=False)
     assert isinstance(log, TimelineLog)
     assert log._instance == 3
     log.close()
@@ -235,7 +227,7 @@ def test_no_metric_of_an_engine_is_a_page_of_a_file(
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "files"))
     monkeypatch.setattr(values, "ValueClass", values.MultiProcessValue())
     monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
-    *_, export = observers_from_environment(idle_scheduler, thinks=True)
+    *_, export = engine_metrics.observers_from_environment(idle_scheduler, thinks=True)
     export.stepped(10.0)
     export.close()
     assert not list((tmp_path / "files").iterdir())
@@ -246,7 +238,7 @@ def test_metrics_are_exported_now_and_then_and_when_the_engine_falls_idle(
 ) -> None:
     monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
     monkeypatch.setattr(engine_metrics.time, "time", lambda: 0.0)
-    clock, _, export = observers_from_environment(idle_scheduler, thinks=True)
+    clock, _, export = engine_metrics.observers_from_environment(idle_scheduler, thinks=True)
     assert isinstance(clock, TokenClock)
     request = SimpleNamespace(request_id="a", num_computed_tokens=7, num_tokens=8)
 
@@ -259,13 +251,13 @@ def test_metrics_are_exported_now_and_then_and_when_the_engine_falls_idle(
     idle_scheduler.running = [request]
     assert reported(10.0) == 7
     request.num_computed_tokens = 9
-    assert reported(10.0 + EVERY_S / 2) == 7
-    assert reported(10.0 + EVERY_S) == 9
+    assert reported(10.0 + engine_metrics.EVERY_S / 2) == 7
+    assert reported(10.0 + engine_metrics.EVERY_S) == 9
     idle_scheduler.running = []
-    assert reported(10.0 + 1.1 * EVERY_S) == 0
+    assert reported(10.0 + 1.1 * engine_metrics.EVERY_S) == 0
     idle_scheduler.running, exported_s = [request], []
     monkeypatch.setattr(export, "export", lambda: exported_s.append(now_s))
-    for now_s in np.arange(20.0, 30.0, EVERY_S / 2):
+    for now_s in np.arange(20.0, 30.0, engine_metrics.EVERY_S / 2):
         export.stepped(now_s)  # which is no longer read
-    assert set(np.diff(exported_s)) == {EVERY_S, UNREAD_S}
-    assert exported_s[-1] - exported_s[-2] == UNREAD_S
+    assert set(np.diff(exported_s)) == {engine_metrics.EVERY_S, engine_metrics.UNREAD_S}
+    assert exported_s[-1] - exported_s[-2] == engine_metrics.UNREAD_S

@@ -19,16 +19,6 @@ from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
 from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.engines import decisions
-from tests.scheduler_adapters.engines.decisions import (
-    ByPriority,
-    Dice,
-    assert_same_steps,
-    beginnings,
-    computed_once,
-    more_than_seats,
-    priorities_of,
-    steps_of_simulator,
-)
 from tests.scheduler_adapters.planner.fake_engine import CachingEngine, FakeEngine
 
 LIMITS: dict[str, Any] = {"seats": 8, "budget": 256, "blocks": 30, "block_tokens": 16}
@@ -37,12 +27,12 @@ workload = partial(decisions.workload, count=20)
 
 def assert_same(make: Callable[[], Policy], requests: Requests, **limits: Any) -> None:
     settings = {**LIMITS, **limits}
-    expected = steps_of_simulator(make(), requests, **settings)
+    expected = decisions.steps_of_simulator(make(), requests, **settings)
     made = CachingEngine if "shared" in limits else FakeEngine
-    assert_same_steps(made(make(), **settings).serve(requests), expected)
+    decisions.assert_same_steps(made(make(), **settings).serve(requests), expected)
 
 
-class DisplacingDice(Dice):
+class DisplacingDice(decisions.Dice):
     """Rules of steps in which waiting requests displace residents, with every other limit."""
 
     def __init__(self, seed: int) -> None:
@@ -58,7 +48,7 @@ class DisplacingDice(Dice):
         )
 
 
-class WholeDice(Dice):
+class WholeDice(decisions.Dice):
     """Rules of steps that take prompts whole, and count them padded or not."""
 
     def step_rule(self, load: LoadView) -> StepRule:
@@ -73,9 +63,9 @@ class WholeDice(Dice):
 
 
 KINDS: dict[str, Callable[[int], Policy]] = {
-    "limits": lambda seed: Dice(seed),
-    "chunks": lambda seed: Dice(seed, chunks="every"),
-    "displacing": lambda seed: Dice(seed, displaces=True),
+    "limits": lambda seed: decisions.Dice(seed),
+    "chunks": lambda seed: decisions.Dice(seed, chunks="every"),
+    "displacing": lambda seed: decisions.Dice(seed, displaces=True),
     "displacing within limits": DisplacingDice,
     "whole prompts": WholeDice,
 }
@@ -94,13 +84,13 @@ def test_any_ranks_and_rules_give_the_steps_of_the_reference(kind, seed):
 def test_where_memory_is_scarce_and_prefills_are_long_the_same_are_evicted(seed):
     requests = workload(seed, longest=60)
     small = {"blocks": 15, "block_tokens": 8, "budget": 24}
-    assert_same(lambda: Dice(seed, chunks="every"), requests, **small)
+    assert_same(lambda: decisions.Dice(seed, chunks="every"), requests, **small)
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_an_admission_leaves_the_watermark_free(seed):
     requests = workload(seed, longest=60)
-    assert_same(lambda: Dice(seed), requests, watermark_fraction=0.25)
+    assert_same(lambda: decisions.Dice(seed), requests, watermark_fraction=0.25)
     assert_same(FCFS, requests, watermark_fraction=0.25)
 
 
@@ -111,7 +101,7 @@ def test_the_same_holds_where_requests_share_the_blocks_of_a_common_beginning(me
     requests = workload(seed, longest=64 if memory else 90)
     if "displacing" in kind:
         requests = replace(requests, prompt_tokens=requests.prompt_tokens // 2 + 1)
-    shared = beginnings(seed, requests, tokens=40)
+    shared = decisions.beginnings(seed, requests, tokens=40)
     assert_same(partial(KINDS[kind], seed), requests, shared=shared, **memory)
 
 
@@ -149,10 +139,10 @@ def test_who_displaces_has_a_block_for_the_next_token():
 
 @pytest.mark.parametrize("blocks", [40, 12])
 def test_pascal_evicts_for_blocks_and_never_for_a_seat_alone(blocks):
-    requests, settings = more_than_seats(LIMITS["seats"]), {**LIMITS, "blocks": blocks}
+    requests, settings = decisions.more_than_seats(LIMITS["seats"]), {**LIMITS, "blocks": blocks}
     assert_same(lambda: Pascal(quantum_tokens=4), requests, blocks=blocks)
     steps = FakeEngine(Pascal(quantum_tokens=4), **settings).serve(requests)
-    assert computed_once(steps, requests) == (blocks != 12)
+    assert decisions.computed_once(steps, requests) == (blocks != 12)
     assert max(len(step) for step in steps) == LIMITS["seats"]
 
 
@@ -178,7 +168,7 @@ def test_a_rival_gives_the_steps_of_the_reference_also_where_prefixes_are_cached
     if "counter" not in name:  # the written-out shares expect usual lengths
         requests = decisions.predicted(seed, requests)
     assert_same(RIVALS[name], requests)
-    assert_same(RIVALS[name], requests, shared=beginnings(seed, requests, tokens=48))
+    assert_same(RIVALS[name], requests, shared=decisions.beginnings(seed, requests, tokens=48))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -194,7 +184,7 @@ def test_pascal_sees_the_end_of_thinking_where_the_reference_puts_it(seed):
 
 PRIORITISED: dict[str, tuple[Callable[[int], Policy], int]] = {
     "fcfs": (lambda _: FCFS(), 30),
-    "displacing": (lambda seed: Dice(seed, displaces=True), 30),
+    "displacing": (lambda seed: decisions.Dice(seed, displaces=True), 30),
     "whole prompts": (WholeDice, 30),
     "round robin": (lambda _: RoundRobin(quantum_tokens=10), 30),
     "pascal": (lambda _: Pascal(quantum_tokens=12, demote_above_tokens=90), 30),
@@ -217,13 +207,15 @@ def test_the_engines_own_priority_goes_before_lane_key_and_evict_key(name, seed)
         thinking = np.minimum(requests.output_tokens // 2 + 2, requests.output_tokens)
         requests = replace(requests, reasoning_tokens=thinking)
     limits = {**LIMITS, "budget": 4096, "blocks": blocks}
-    expected = steps_of_simulator(ByPriority(make(seed)), requests, **limits)
-    engine = FakeEngine(make(seed), **limits, priorities=priorities_of(requests))
-    assert_same_steps(engine.serve(requests), expected)
+    expected = decisions.steps_of_simulator(decisions.ByPriority(make(seed)), requests, **limits)
+    engine = FakeEngine(make(seed), **limits, priorities=decisions.priorities_of(requests))
+    decisions.assert_same_steps(engine.serve(requests), expected)
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_among_equal_priorities_the_policy_decides_as_without_any(name):
     requests = workload(1, longest=90)
     equal = FakeEngine(POLICIES[name](), **LIMITS, priorities=[-(2**40)] * len(requests))
-    assert_same_steps(equal.serve(requests), FakeEngine(POLICIES[name](), **LIMITS).serve(requests))
+    decisions.assert_same_steps(
+        equal.serve(requests), FakeEngine(POLICIES[name](), **LIMITS).serve(requests)
+    )

@@ -6,17 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler_adapters.reporting.latency_tables import (
-    Outcome,
-    capacity_table,
-    ecdf_table,
-    effect_text,
-    interval,
-    latency_table,
-    load_table,
-    rate_table,
-    with_interval,
-)
+from scheduler_adapters.reporting import latency_tables
 from scheduler_adapters.simulator.observers import LoadCurve
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import timeline_from_token_times
@@ -24,38 +14,38 @@ from scheduler_adapters.workload.requests import make_requests
 
 
 def test_the_share_is_that_of_all_values_and_those_that_never_happened_count() -> None:
-    table = ecdf_table({"": {"fcfs": [2.0, np.nan, 1.0, 4.0]}})
+    table = latency_tables.ecdf_table({"": {"fcfs": [2.0, np.nan, 1.0, 4.0]}})
     assert table["value"].tolist() == [1, 2, 4]
     assert table["share"].tolist() == [0.25, 0.5, 0.75]
-    weighted = ecdf_table({"": {"p": ([3.0, 1.0], [1, 3])}})
+    weighted = latency_tables.ecdf_table({"": {"p": ([3.0, 1.0], [1, 3])}})
     assert weighted["share"].tolist() == [0.75, 1.0]
 
 
 def test_many_values_are_thinned_and_the_curve_stays() -> None:
     values = np.random.default_rng(0).random(50_000)
-    table = ecdf_table({"": {"p": values}})
+    table = latency_tables.ecdf_table({"": {"p": values}})
     assert len(table) <= 401
     assert table["share"].iloc[-1] == pytest.approx(1.0)
     np.testing.assert_allclose(table["value"], table["share"], atol=0.02)
 
 
 def test_the_interval_is_students():
-    assert interval([2.0]) == (2.0, 2.0)
-    low, high = interval([1.0, 2.0, 3.0])
+    assert latency_tables.interval([2.0]) == (2.0, 2.0)
+    low, high = latency_tables.interval([1.0, 2.0, 3.0])
     # sd 1, n 3: half width 4.30 / sqrt(3)
     assert (low, high) == pytest.approx((2 - 2.483, 2 + 2.483), abs=0.01)
-    table = capacity_table({"pars": [1.0, 2.0, 3.0], "fcfs": [1.0]})
+    table = latency_tables.capacity_table({"pars": [1.0, 2.0, 3.0], "fcfs": [1.0]})
     assert table["mean"].tolist() == [2.0, 1.0]
     assert table[["low", "high"]].to_numpy().tolist() == [[low, high], [1, 1]]
 
 
 def test_a_mean_is_written_with_its_interval():
-    assert with_interval([-0.2, -0.2], "{:+.1%}") == "-20.0% [-20.0%, -20.0%]"
-    assert with_interval([1.0, 2.0], "{:.1f}").startswith("1.5 [")
-    assert with_interval([2.0], "{:.2f} s", "{:.2f}") == "2.00 s [2.00, 2.00]"
+    assert latency_tables.with_interval([-0.2, -0.2], "{:+.1%}") == "-20.0% [-20.0%, -20.0%]"
+    assert latency_tables.with_interval([1.0, 2.0], "{:.1f}").startswith("1.5 [")
+    assert latency_tables.with_interval([2.0], "{:.2f} s", "{:.2f}") == "2.00 s [2.00, 2.00]"
 
 
-def outcome_of(rate_per_s: float | None = None) -> Outcome:
+def outcome_of(rate_per_s: float | None = None) -> latency_tables.Outcome:
     """Two users: one gets tokens at 1 and 3 s, the other at 2 s."""
     requests = make_requests(
         prompt_tokens=[1, 1], output_tokens=[2, 1], user_class=["paying", "free"]
@@ -69,7 +59,7 @@ def outcome_of(rate_per_s: float | None = None) -> Outcome:
         num_waiting=ones,
         num_resident=ones,
     )
-    return Outcome(
+    return latency_tables.Outcome(
         policy="my/pars",
         rate_per_s=rate_per_s,
         timeline=timeline,
@@ -88,12 +78,12 @@ def test_a_row_has_the_gaps_of_each_class_and_a_name_that_files_can_have():
 
 
 def test_latencies_load_and_rates_are_those_of_the_runs():
-    latencies = latency_table([outcome_of()]).groupby("panel")["value"].apply(list)
+    latencies = latency_tables.latency_table([outcome_of()]).groupby("panel")["value"].apply(list)
     assert latencies.to_dict() == {"TTFT": [1, 2], "TBT": [2], "E2E": [2, 3]}
-    load = load_table([outcome_of()], kv_blocks=8)
+    load = latency_tables.load_table([outcome_of()], kv_blocks=8)
     assert load["kv_usage_fraction"].mean() == pytest.approx((4 + 2) / 2 / 8)
     assert load["at_s"].iloc[-1] < 2.0
-    rates = rate_table([outcome_of(1.0), outcome_of(2.0)])
+    rates = latency_tables.rate_table([outcome_of(1.0), outcome_of(2.0)])
     assert rates["metric"].tolist() == ["TTFT"] * 2 + ["TBT"] * 2 + ["E2E / output tokens"] * 2
     assert rates["rate_per_s"].tolist() == [1.0, 2.0] * 3
 
@@ -101,7 +91,10 @@ def test_latencies_load_and_rates_are_those_of_the_runs():
 def test_the_load_of_a_cluster_is_that_of_all_its_instances():
     one = outcome_of()
     two = replace(one, loads=[*one.loads, *one.loads], placement="least-kv")
-    alone, together = load_table([one], kv_blocks=8), load_table([two], kv_blocks=8)
+    alone, together = (
+        latency_tables.load_table([one], kv_blocks=8),
+        latency_tables.load_table([two], kv_blocks=8),
+    )
     assert together["kv_usage_fraction"].tolist() == alone["kv_usage_fraction"].tolist()
     assert together["num_waiting"].tolist() == (2 * alone["num_waiting"]).tolist()
     assert set(together["policy"]) == {"my/pars with least-kv"}
@@ -109,25 +102,27 @@ def test_the_load_of_a_cluster_is_that_of_all_its_instances():
     assert "placement" not in one.row()
 
 
-def served(policy: str, last_token_s: Sequence[float]) -> Outcome:
+def served(policy: str, last_token_s: Sequence[float]) -> latency_tables.Outcome:
     """Requests of one token that all came at 0 s, and when each had its token."""
     requests = make_requests(prompt_tokens=1, output_tokens=[1] * len(last_token_s))
     timeline = timeline_from_token_times(
         requests, [[at_s] for at_s in last_token_s], scheduled_s=0.0
     )
     empty = LoadCurve(*(np.zeros(0) for _ in range(5)))
-    return Outcome(policy, None, timeline, [empty], summarize(timeline))
+    return latency_tables.Outcome(policy, None, timeline, [empty], summarize(timeline))
 
 
 def test_the_effect_is_told_against_fcfs_with_its_price() -> None:
     outcomes = [served("pars", [1.0, 2.0, 9.0]), served("fcfs", [6.0, 7.0, 8.0])]
-    said = effect_text(outcomes)
+    said = latency_tables.effect_text(outcomes)
     assert said.startswith("pars against fcfs: mean E2E -43%, p99 +")
-    assert effect_text(outcomes[:1]) == ""
-    assert "hardly a queue" in effect_text([outcomes[1], served("slai", [6.0, 7.0, 8.0])])
+    assert latency_tables.effect_text(outcomes[:1]) == ""
+    assert "hardly a queue" in latency_tables.effect_text(
+        [outcomes[1], served("slai", [6.0, 7.0, 8.0])]
+    )
     by_placement = [
         replace(outcome, policy="pars", placement=name)
         for outcome, name in zip(outcomes[::-1], ("random", "least-kv"), strict=True)
     ]
-    said = effect_text(by_placement)
+    said = latency_tables.effect_text(by_placement)
     assert said.startswith("pars with least-kv against pars with random: mean E2E -43%")

@@ -4,38 +4,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.errors import ServiceOverloaded
-from scoring_service.client.codec import (
-    Observed,
-    Score,
-    ServiceInfo,
-    chunks,
-    read_batch,
-    read_score,
-    write_batch,
-    write_report,
-)
+from scoring_service.client import codec
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.status import to_status
 
 
 def limits(count, num_bytes):
-    return ServiceInfo("n", "r", "l", "t", "fp32", (), 32, 100, count, num_bytes)
+    return codec.ServiceInfo("n", "r", "l", "t", "fp32", (), 32, 100, count, num_bytes)
 
 
 @given(st.lists(st.text(max_size=40), max_size=30), st.integers(1, 6), st.integers(20, 200))
 def test_chunks_keep_order_and_limits(prompts, count, num_bytes):
-    parts = list(chunks(prompts, limits(count, num_bytes)))
+    parts = list(codec.chunks(prompts, limits(count, num_bytes)))
     assert [prompt for part in parts for prompt in part] == prompts
     for part in parts:
         assert 1 <= len(part) <= count
-        size = len(write_batch(part, "").SerializeToString())
+        size = len(codec.write_batch(part, "").SerializeToString())
         assert size <= num_bytes or len(part) == 1
 
 
 def test_a_chunk_is_as_large_as_it_may_be():
-    assert [len(part) for part in chunks(["x"] * 7, limits(3, 10_000))] == [3, 3, 1]
+    assert [len(part) for part in codec.chunks(["x"] * 7, limits(3, 10_000))] == [3, 3, 1]
     # Four bytes and sixteen of framing each.
-    assert [len(part) for part in chunks(["xxxx"] * 4, limits(9, 40))] == [2, 2]
+    assert [len(part) for part in codec.chunks(["xxxx"] * 4, limits(9, 40))] == [2, 2]
 
 
 def scored(**length):
@@ -47,20 +38,22 @@ def scored(**length):
 
 
 def test_a_score_is_read_with_its_length_where_there_is_one():
-    plain = read_score(pb.ScoreResponse(scored=scored(), revision="r"))
-    assert plain == Score(0.5, "r", 3, True)
-    whole = read_score(pb.ScoreResponse(scored=scored(expected=9), revision="r"))
-    assert whole == Score(0.5, "r", 3, True, 9, {0.9: 20})
+    plain = codec.read_score(pb.ScoreResponse(scored=scored(), revision="r"))
+    assert plain == codec.Score(0.5, "r", 3, True)
+    whole = codec.read_score(pb.ScoreResponse(scored=scored(expected=9), revision="r"))
+    assert whole == codec.Score(0.5, "r", 3, True, 9, {0.9: 20})
 
 
 def test_a_batch_holds_scores_and_errors():
     error = pb.ItemResult(error=to_status(ServiceOverloaded("full", retry_after_s=2)))
     good = pb.ItemResult(scored=scored())
-    first, second = read_batch(pb.ScoreBatchResponse(items=[good, error], revision="r"))
+    first, second = codec.read_batch(pb.ScoreBatchResponse(items=[good, error], revision="r"))
     assert first.value == 0.5
     assert (type(second), second.retry_after_s) == (ServiceOverloaded, 2)
 
 
 def test_a_report_names_score_and_revision():
-    (seen,) = write_report([Observed(Score(0.5, "r", 3, False), 42, "llm")]).observations
+    (seen,) = codec.write_report(
+        [codec.Observed(codec.Score(0.5, "r", 3, False), 42, "llm")]
+    ).observations
     assert (seen.score, seen.revision, seen.output_tokens, seen.prompt) == (0.5, "r", 42, "")

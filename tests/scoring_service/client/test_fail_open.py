@@ -9,14 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lengthwise.errors import (
-    AccessDenied,
-    InvalidPrompt,
-    ScoringError,
-    ScoringTimeout,
-    ServiceOverloaded,
-    ServiceUnavailable,
-)
+from lengthwise import errors
 from scoring_service.client import Score, ScoringClient, fail_open
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.fail_open import FailOpenScorer
@@ -101,13 +94,13 @@ def test_a_service_is_silent_while_it_answers_nobody(monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "opens"),
     [
-        (InvalidPrompt("not UTF-8"), False),
-        (ScoringTimeout("a long one"), False),
-        (ScoringError("INTERNAL: the service failed; its log says how"), False),
-        ([ScoringTimeout("refused alone")], False),
-        (ServiceUnavailable("gone"), True),
-        (AccessDenied("no token"), True),
-        (ServiceOverloaded("full"), True),
+        (errors.InvalidPrompt("not UTF-8"), False),
+        (errors.ScoringTimeout("a long one"), False),
+        (errors.ScoringError("INTERNAL: the service failed; its log says how"), False),
+        ([errors.ScoringTimeout("refused alone")], False),
+        (errors.ServiceUnavailable("gone"), True),
+        (errors.AccessDenied("no token"), True),
+        (errors.ServiceOverloaded("full"), True),
     ],
 )
 def test_what_is_wrong_with_a_prompt_does_not_open_the_breaker(fault, opens):
@@ -124,10 +117,10 @@ def test_a_try_that_tells_nothing_leaves_room_for_another(monkeypatch):
     monkeypatch.setattr(fail_open, "SILENT_S", 60.0)
     with FailOpenScorer("127.0.0.1:1", breaker=CircuitBreaker(open_s=1e-9)) as scorer:
         scorer._called_s = time.monotonic()
-        scorer._report(ServiceOverloaded("busy", retry_after_s=1e-9))
+        scorer._report(errors.ServiceOverloaded("busy", retry_after_s=1e-9))
         for _ in range(3):
             assert scorer._breaker.allow()
-            scorer._report(ScoringTimeout("not in time"))
+            scorer._report(errors.ScoringTimeout("not in time"))
 
 
 def test_clients_take_turns_and_none_has_all_the_calls(server, held):
@@ -218,5 +211,5 @@ def test_a_closed_client_is_unavailable_not_a_crash(server):
     assert scorer.score("yes") is None
     client = ScoringClient(server.target, timeout_s=60)
     client.close()
-    with pytest.raises(ServiceUnavailable):
+    with pytest.raises(errors.ServiceUnavailable):
         client.score("yes")

@@ -15,13 +15,7 @@ import pytest
 from scoring_service.client import Score, ScoringClient
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.rpc import SERVICE
-from tests.scoring_service.attacks import (
-    ATTACKS,
-    HEAVY_TEXTS,
-    honest_callers,
-    serving,
-    stalled_calls,
-)
+from tests.scoring_service import attacks
 from tests.scoring_service.waiting import no_messages, rss_bytes, wait_until
 from tests.soak import soak
 
@@ -30,13 +24,13 @@ from tests.soak import soak
     "name",
     [
         pytest.param(name, marks=[] if name in ("batches", "refused_calls") else [pytest.mark.slow])
-        for name in ATTACKS
+        for name in attacks.ATTACKS
     ],
 )
 def test_an_attack_costs_honest_callers_nothing_and_ends_with_the_process(tiny_bundle, name):
-    with serving(tiny_bundle) as (process, target):
-        with honest_callers(target, timeout_s=60) as honest:
-            ATTACKS[name](target, 1.5)
+    with attacks.serving(tiny_bundle) as (process, target):
+        with attacks.honest_callers(target, timeout_s=60) as honest:
+            attacks.ATTACKS[name](target, 1.5)
         assert honest.scored > 0
         assert honest.failed == 0, honest.errors[:3]
         assert rss_bytes(process.pid) < 300e6
@@ -72,7 +66,7 @@ def test_calls_that_were_cancelled_do_not_close_a_connection(server, monkeypatch
 def test_stalled_calls_take_no_place_of_a_score_and_are_ended(serve):
     server = serve(max_concurrent_calls=2, max_arriving_calls=8, arrival_timeout_s=0.3)
     with ThreadPoolExecutor(1) as pool, ScoringClient(server.target, timeout_s=60) as client:
-        attack = pool.submit(stalled_calls, server.target, 1.0, calls=90)
+        attack = pool.submit(attacks.stalled_calls, server.target, 1.0, calls=90)
         asked = 0
         while not attack.done():
             assert isinstance(client.score(f"poem {asked}"), Score)
@@ -133,7 +127,7 @@ def test_no_prompt_is_read_on_the_thread_that_serves_all_calls(serve, tiny_model
 
     monkeypatch.setattr(tiny_model.tokenizer, "tokenize", slow_for_large)
     with ScoringClient(server.target, timeout_s=60) as client, ThreadPoolExecutor(1) as pool:
-        large = pool.submit(client.score, HEAVY_TEXTS["emoji"])
+        large = pool.submit(client.score, attacks.HEAVY_TEXTS["emoji"])
         assert held.wait(60)
         assert isinstance(client.score("yes"), Score)
         gate.set()

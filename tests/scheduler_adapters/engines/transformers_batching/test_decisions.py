@@ -18,17 +18,6 @@ from scheduler_adapters.timeline.steps import Chunk, StepRecord
 from scheduler_adapters.validation.engine_trial import StepRecorder
 from scheduler_adapters.workload.requests import Requests
 from tests.scheduler_adapters.engines import decisions
-from tests.scheduler_adapters.engines.decisions import (
-    LATENCY,
-    Clock,
-    Dice,
-    Steps,
-    assert_same_steps,
-    more_than_seats,
-    prompt_of,
-    steps_of_simulator,
-    thoughts_in,
-)
 from tests.scheduler_adapters.engines.transformers_batching.test_rank_scheduler import PAGE_SETTING
 from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
@@ -47,10 +36,10 @@ def steps_of_engine(
     requests: Requests,
     think_end: tuple[int, ...] = (),
     recorder: StepRecorder | None = None,
-) -> tuple[Steps, list[list[int]]]:
+) -> tuple[decisions.Steps, list[list[int]]]:
     """What each step of the engine ran, and the tokens each request got; no policy: stock FIFO."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        clock = Clock()
+        clock = decisions.Clock()
         monkeypatch.setattr(
             "scheduler_adapters.engines.transformers_batching.rank_scheduler.time.perf_counter",
             clock,
@@ -63,9 +52,9 @@ def _steps_of_engine(
     policy: Policy | None,
     requests: Requests,
     think_end: tuple[int, ...],
-    clock: Clock,
+    clock: decisions.Clock,
     recorder: StepRecorder | None,
-) -> tuple[Steps, list[list[int]]]:
+) -> tuple[decisions.Steps, list[list[int]]]:
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
     from scheduler_adapters.engines.transformers_batching.rank_scheduler import use_policy
@@ -93,7 +82,7 @@ def _steps_of_engine(
     scheduler = processor.scheduler
     if policy is not None:
         scheduler.lengthwise.clock = clock
-    steps: Steps = []
+    steps: decisions.Steps = []
     added = 0
     outputs: dict[int, list[int]] = {}
     while len(outputs) < len(requests):
@@ -102,7 +91,7 @@ def _steps_of_engine(
         while added < len(requests) and requests.arrival_s[added] <= clock.now_s:
             hints[str(added)] = annotations_of(requests, added)
             manager.add_request(
-                prompt_of(requests, added, think_end),
+                decisions.prompt_of(requests, added, think_end),
                 request_id=str(added),
                 max_new_tokens=int(requests.output_tokens[added]),
             )
@@ -129,11 +118,11 @@ def _steps_of_engine(
 def assert_same(
     model: Any, make: Callable[[], Policy], requests: Requests, think_end: tuple[int, ...] = ()
 ) -> None:
-    expected = steps_of_simulator(
+    expected = decisions.steps_of_simulator(
         make(), requests, seats=SEATS, budget=BUDGET, blocks=BLOCKS, block_tokens=PAGE
     )
     actual, outputs = steps_of_engine(model, make(), requests, think_end)
-    assert_same_steps(actual, expected)
+    decisions.assert_same_steps(actual, expected)
     if not think_end or requests.reasoning_tokens.all():
         assert outputs == stock_outputs(model, requests)
 
@@ -157,7 +146,7 @@ def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
     requests = workload(seed, longest=60)
     if displaces:
         requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
-    assert_same(model, lambda: Dice(seed, chunks="only", displaces=displaces), requests)
+    assert_same(model, lambda: decisions.Dice(seed, chunks="only", displaces=displaces), requests)
 
 
 POLICIES = {
@@ -183,7 +172,7 @@ def test_the_steps_recorded_are_those_the_simulator_charges_for(model: Any, name
             charged.append(StepRecord.of(num_decodes, decode_context, prefills, seconds))
             return seconds
 
-    latency = Noting(base_s=LATENCY.base_s, per_token_s=LATENCY.per_token_s)
+    latency = Noting(base_s=decisions.LATENCY.base_s, per_token_s=decisions.LATENCY.per_token_s)
     instance = Instance(
         latency=latency,
         kv_blocks=BLOCKS,
@@ -208,7 +197,7 @@ def test_where_kv_is_plenty_the_engines_own_rules_for_residents_are_the_simulato
 def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(model: Any, seed: int) -> None:
     requests = workload(seed, longest=60)
     outputs = stock_outputs(model, requests)
-    think_end, thinking = thoughts_in(outputs)
+    think_end, thinking = decisions.thoughts_in(outputs)
     assert_same(
         model,
         lambda: Pascal(quantum_tokens=12, demote_above_tokens=90),
@@ -220,5 +209,5 @@ def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(model: Any,
 def test_where_the_prompt_has_ended_thinking_pascal_puts_its_answer_behind_thoughts(
     model: Any,
 ) -> None:
-    requests = more_than_seats(4, ends_thinking=False)
+    requests = decisions.more_than_seats(4, ends_thinking=False)
     assert_same(model, lambda: Pascal(max_decodes=2), requests, (511,))

@@ -25,20 +25,6 @@ from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.engines import decisions
-from tests.scheduler_adapters.engines.decisions import (
-    ByPriority,
-    Clock,
-    Dice,
-    Steps,
-    assert_same_steps,
-    beginnings,
-    computed_once,
-    more_than_seats,
-    priorities_of,
-    prompt_of,
-    steps_of_simulator,
-    thoughts_in,
-)
 from tests.scheduler_adapters.simulator.prefix_cache import Shared
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -81,7 +67,7 @@ def engine(caching_engine, request):
 def beginnings_in(engine: Any, requests: Requests) -> Shared | None:
     """Beginnings of prompts in an engine that caches prefixes: two blocks, for most of them."""
     caches = scheduler_of(engine).cache_config.enable_prefix_caching
-    return beginnings(0, requests, tokens=64) if caches else None
+    return decisions.beginnings(0, requests, tokens=64) if caches else None
 
 
 def prompts_of(
@@ -90,7 +76,7 @@ def prompts_of(
     for row in range(len(requests)):
         beginning, tokens = shared[row] if shared else (0, 0)
         first = random.Random(f"beginning {beginning}").choices(range(3, 500), k=tokens)
-        yield first + prompt_of(requests, row, thought)[tokens:]
+        yield first + decisions.prompt_of(requests, row, thought)[tokens:]
 
 
 def steps_of_engine(
@@ -101,12 +87,12 @@ def steps_of_engine(
     priorities: Sequence[int] | None = None,
     shared: Shared | None = None,
     thought: tuple[int, ...] = (),
-) -> tuple[Steps, list[list[int]]]:
+) -> tuple[decisions.Steps, list[list[int]]]:
     """Return steps and answers; with priorities, under the scheduling policy of that name."""
     from vllm import SamplingParams
     from vllm.v1.core.sched.request_queue import SchedulingPolicy
 
-    scheduler, clock = scheduler_of(engine), Clock()
+    scheduler, clock = scheduler_of(engine), decisions.Clock()
     if priorities is not None:
         monkeypatch.setattr(scheduler.scheduler_config, "policy", "priority")
         monkeypatch.setattr(scheduler, "policy", SchedulingPolicy.PRIORITY)
@@ -117,7 +103,7 @@ def steps_of_engine(
     # An arrival is stamped in wall-clock time; here both clocks are the virtual one.
     monkeypatch.setattr("scheduler_adapters.engines.vllm_v1.rank_scheduler.time.time", clock)
     outputs: list[list[int]] = [[] for _ in range(len(requests))]
-    steps: Steps = []
+    steps: decisions.Steps = []
     schedule = type(scheduler).schedule
 
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -168,8 +154,8 @@ def assert_same(
     engine: Any, make: Callable[[], Policy], requests: Requests, *, by_priority: bool = False
 ) -> None:
     shared = beginnings_in(engine, requests)
-    priorities = priorities_of(requests) if by_priority else None
-    theirs = ByPriority(make()) if by_priority else make()
+    priorities = decisions.priorities_of(requests) if by_priority else None
+    theirs = decisions.ByPriority(make()) if by_priority else make()
     _, outputs = assert_steps(
         engine, make(), theirs, requests, priorities=priorities, shared=shared
     )
@@ -199,9 +185,9 @@ def assert_steps(
     *,
     shared: Shared | None = None,
     **told: Any,
-) -> tuple[Steps, list[list[int]]]:
+) -> tuple[decisions.Steps, list[list[int]]]:
     """Return `steps_of_engine` under `ours`, if these are the simulator's steps."""
-    expected = steps_of_simulator(
+    expected = decisions.steps_of_simulator(
         theirs,
         requests,
         seats=SEATS,
@@ -214,7 +200,7 @@ def assert_steps(
         actual, outputs = steps_of_engine(
             engine, ours, requests, monkeypatch, shared=shared, **told
         )
-    assert_same_steps(actual, expected)
+    decisions.assert_same_steps(actual, expected)
     return actual, outputs
 
 
@@ -224,7 +210,7 @@ def test_any_ranks_and_rules_give_the_steps_of_the_simulator(engine, seed, kind)
     requests = workload(seed, longest=110)
     if kind.get("displaces"):
         requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
-    assert_same(engine, lambda: Dice(seed, **kind), requests)
+    assert_same(engine, lambda: decisions.Dice(seed, **kind), requests)
 
 
 POLICIES_IN_SMALL = decisions.small_policies(BUDGET)
@@ -284,7 +270,7 @@ def test_where_kv_is_plenty_the_engines_own_rules_for_residents_are_the_simulato
 @pytest.mark.parametrize("seed", range(3))
 def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(engine, seed):
     requests = workload(seed, longest=120)
-    think_end, thinking = thoughts_in(answers_in_fcfs_order(engine, requests))
+    think_end, thinking = decisions.thoughts_in(answers_in_fcfs_order(engine, requests))
     settings = scheduler_of(engine).vllm_config.additional_config["lengthwise"]
     settings["think_end"] = [think_end]
     assert_same(
@@ -307,16 +293,16 @@ def thinking_ends_with(engine: Any, token: int) -> Iterator[None]:
 
 
 def test_where_only_seats_are_short_pascal_evicts_nobody(engine):
-    requests = more_than_seats(SEATS, ends_thinking=False)
+    requests = decisions.more_than_seats(SEATS, ends_thinking=False)
     ours, theirs = Pascal(quantum_tokens=4), Pascal(quantum_tokens=4)
     with thinking_ends_with(engine, NEVER_SAID):
         steps, _ = assert_steps(engine, ours, theirs, requests, thought=(NEVER_SAID,))
     assert max(len(step) for step in steps) == SEATS
-    assert computed_once(steps, requests)
+    assert decisions.computed_once(steps, requests)
 
 
 def test_where_the_prompt_has_ended_thinking_pascal_puts_its_answer_behind_thoughts(engine):
-    requests, behind = more_than_seats(4, ends_thinking=False), (NEVER_SAID, 3, 3)
+    requests, behind = decisions.more_than_seats(4, ends_thinking=False), (NEVER_SAID, 3, 3)
     ours, theirs = Pascal(max_decodes=2), Pascal(max_decodes=2)
     with thinking_ends_with(engine, NEVER_SAID):
         assert_steps(engine, ours, theirs, requests, thought=behind)

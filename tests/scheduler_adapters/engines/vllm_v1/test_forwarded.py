@@ -16,14 +16,7 @@ from lengthwise.errors import ConfigError
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.user_classes import UserClasses
-from scheduler_adapters.engines.vllm_v1.middleware import (
-    ALLOWED_PROXIES,
-    VARIABLE,
-    MiddlewareConfig,
-    ScoreMetrics,
-    ScoreMiddleware,
-    VllmScores,
-)
+from scheduler_adapters.engines.vllm_v1 import middleware
 
 uvicorn = pytest.importorskip("uvicorn")
 PROXY, LOOPBACK, STRANGER = "127.0.0.2", "127.0.0.1", "127.0.0.3"
@@ -48,7 +41,7 @@ async def nowhere(scope: Any, receive: Any, send: Any) -> None:
     """An application that is never reached."""
 
 
-class Seen(ScoreMiddleware):
+class Seen(middleware.ScoreMiddleware):
     """The middleware, which answers with the class and the budget of a request."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -82,16 +75,18 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
         patch.setattr(
             "scheduler_adapters.commands.serve_vllm._require_engine", lambda policy, options: None
         )
-        patch.setenv(VARIABLE, "")
+        patch.setenv(middleware.VARIABLE, "")
         patch.setenv(SHARED_FOLDER, "/somewhere")
-        patch.setenv(ALLOWED_PROXIES, request.param or "")
+        patch.setenv(middleware.ALLOWED_PROXIES, request.param or "")
         if request.param is None:
-            patch.delenv(ALLOWED_PROXIES)
+            patch.delenv(middleware.ALLOWED_PROXIES)
         with pytest.raises(Started):
             main(["serve-vllm", "m", f"--port={free_port()}"])
-        patch.setenv(ALLOWED_PROXIES, os.environ[ALLOWED_PROXIES])
-        metrics = ScoreMetrics(CollectorRegistry())
-        app = Seen(nowhere, MiddlewareConfig(), scorer=None, metrics=metrics, classes=CLASSES)
+        patch.setenv(middleware.ALLOWED_PROXIES, os.environ[middleware.ALLOWED_PROXIES])
+        metrics = middleware.ScoreMetrics(CollectorRegistry())
+        app = Seen(
+            nowhere, middleware.MiddlewareConfig(), scorer=None, metrics=metrics, classes=CLASSES
+        )
         # The options are those that vLLM's `serve_http` gives; it names no proxy.
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
     with socket.create_server((LOOPBACK, 0)) as listening:
@@ -130,8 +125,8 @@ def test_class_and_budget_are_the_peers_unless_the_operator_names_a_proxy(
 def test_a_server_that_believes_headers_is_not_served(
     monkeypatch: pytest.MonkeyPatch, allowed: str | None
 ) -> None:
-    monkeypatch.setenv(ALLOWED_PROXIES, allowed or "")
+    monkeypatch.setenv(middleware.ALLOWED_PROXIES, allowed or "")
     if allowed is None:
-        monkeypatch.delenv(ALLOWED_PROXIES)
-    with pytest.raises(ConfigError, match=f"start vLLM with {ALLOWED_PROXIES}="):
-        VllmScores(nowhere)
+        monkeypatch.delenv(middleware.ALLOWED_PROXIES)
+    with pytest.raises(ConfigError, match=f"start vLLM with {middleware.ALLOWED_PROXIES}="):
+        middleware.VllmScores(nowhere)

@@ -7,12 +7,7 @@ import pytest
 
 from scheduler_adapters.engines.engine_clock import make_clock
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
-from scheduler_adapters.engines.vllm_v1.in_process import (
-    OfflineConfig,
-    VllmDriver,
-    open_engine,
-    scheduler_of,
-)
+from scheduler_adapters.engines.vllm_v1 import in_process
 from tests.scheduler_adapters.late_burst import SEATS, ByRank, late_burst
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -23,17 +18,17 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("shared")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(SHARED_FOLDER, str(folder))
-        config = OfflineConfig(scheduler="pars", max_num_seqs=SEATS)
-        with open_engine(config, max_model_len=512) as engine:
+        config = in_process.OfflineConfig(scheduler="pars", max_num_seqs=SEATS)
+        with in_process.open_engine(config, max_model_len=512) as engine:
             yield engine
         assert not list(folder.glob("*.sock"))
 
 
 def test_those_that_start_after_their_score_came_start_by_rank(engine: Any) -> None:
-    scheduler = scheduler_of(engine)
+    scheduler = in_process.scheduler_of(engine)
     by_rank = ByRank(lambda: (each.lengthwise.rank for each in scheduler.waiting.queue))
     requests = late_burst(over_s=0.5)
-    timeline = VllmDriver(engine).serve(
+    timeline = in_process.VllmDriver(engine).serve(
         requests, clock=make_clock("cpu"), seed=0, observers=[by_rank]
     )
     assert [len(timeline.token_s(row)) for row in range(200)] == requests.output_tokens.tolist()

@@ -15,12 +15,7 @@ import pytest
 
 from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.engines.engine_clock import make_clock
-from scheduler_adapters.engines.vllm_v1.in_process import (
-    OfflineConfig,
-    VllmDriver,
-    open_engine,
-    scheduler_of,
-)
+from scheduler_adapters.engines.vllm_v1 import in_process
 from scheduler_adapters.planner.ranking import Ranker
 from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.planner.request_annotations import LIMITS, AnnotationCounts
@@ -36,15 +31,15 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def live_engine():
-    config = OfflineConfig(scheduler="pars", max_num_seqs=1)
-    with open_engine(config, max_model_len=1024) as engine:
+    config = in_process.OfflineConfig(scheduler="pars", max_num_seqs=1)
+    with in_process.open_engine(config, max_model_len=1024) as engine:
         yield engine
 
 
 @pytest.fixture
 def engine(live_engine):
     """The engine, empty before and after, with fresh counters and a clock that stands still."""
-    ranker = scheduler_of(live_engine).lengthwise
+    ranker = in_process.scheduler_of(live_engine).lengthwise
     ranker.clock, ranker.annotation_counts, ranker._median = (
         Clock(),
         AnnotationCounts(),
@@ -52,8 +47,8 @@ def engine(live_engine):
     )
     yield live_engine
     finish(live_engine)
-    assert not scheduler_of(live_engine).requests
-    assert len(scheduler_of(live_engine).waiting) == 0
+    assert not in_process.scheduler_of(live_engine).requests
+    assert len(in_process.scheduler_of(live_engine).waiting) == 0
 
 
 def add(
@@ -91,7 +86,7 @@ def finish(engine: Any) -> list[str]:
 
 
 def test_a_scheduler_made_without_its_constructor_does_what_the_engines_own_does(live_engine):
-    made = object.__new__(type(scheduler_of(live_engine)))
+    made = object.__new__(type(in_process.scheduler_of(live_engine)))
     assert not made.lengthwise.observers
     assert made._lengthwise_planner is None
     assert made._lengthwise_step_start_s == 0.0
@@ -144,7 +139,7 @@ def test_each_recording_of_the_same_prompts_begins_anew(engine):
     )
     for _ in range(2):
         recorder = Arrivals()
-        driver, clock = VllmDriver(engine), make_clock("cpu")
+        driver, clock = in_process.VllmDriver(engine), make_clock("cpu")
         timeline = driver.serve(requests, clock=clock, seed=0, observers=[recorder])
         # Were blocks of the first time found, the second would have fewer tokens to compute.
         assert sum(step.prefill_tokens for step in recorder.steps) == 170
@@ -182,7 +177,7 @@ class Hearing(EngineObserver):
 
 
 def test_observers_hear_of_every_request_from_its_arrival_to_its_end(engine):
-    scheduler, hearing = scheduler_of(engine), Hearing()
+    scheduler, hearing = in_process.scheduler_of(engine), Hearing()
     ranker = scheduler.lengthwise
     scheduler.lengthwise_start(ranker.policy, observers=[hearing])
     scheduler.lengthwise.clock = ranker.clock
@@ -211,7 +206,7 @@ def test_observers_hear_of_every_request_from_its_arrival_to_its_end(engine):
 
 
 def test_aborted_requests_leave_no_state(engine):
-    scheduler = scheduler_of(engine)
+    scheduler = in_process.scheduler_of(engine)
     for number in range(200):
         scored(engine, str(number), 50, float(number))
     engine.step()
@@ -272,7 +267,7 @@ def test_an_unknown_policy_of_the_engine_is_refused(live_engine):
         scheduler_config = SimpleNamespace(policy="longest")
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(scheduler_of(live_engine), name)
+            return getattr(in_process.scheduler_of(live_engine), name)
 
     class Ours(RankMixin, Base):
         pass
