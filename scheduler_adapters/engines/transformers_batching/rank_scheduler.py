@@ -30,12 +30,7 @@ from scheduler_adapters.engines.transformers_batching.planner_view import (
     output_of,
     require_known_layout,
 )
-from scheduler_adapters.planner.capabilities import (
-    plans_steps,
-    require_capabilities,
-    require_think_end,
-    shape_of_first_step,
-)
+from scheduler_adapters.planner import capabilities
 from scheduler_adapters.planner.late_scores import PromptScoring, late_score
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, RankedRequest, Ranker
@@ -90,8 +85,8 @@ def use_policy(
         ConfigError: the policy ranks by phase, and there is no end of thinking.
     """
     require_known_layout()
-    require_capabilities(policy, CAPABILITIES, ENGINE)
-    rule = shape_of_first_step(policy)
+    capabilities.require_capabilities(policy, CAPABILITIES, ENGINE)
+    rule = capabilities.shape_of_first_step(policy)
     if rule.whole_prompts:
         raise UnsupportedByEngine(
             f"policy {policy.name!r} wants prompts whole, and transformers splits them wherever a "
@@ -102,7 +97,7 @@ def use_policy(
             f"policy {policy.name!r} limits each of several prefills to {rule.chunk} tokens, and "
             "transformers has one budget for all; use max_prefills=1, or run it in vLLM"
         )
-    require_think_end(policy, bool(think_end), "give think_end, a list of token ids")
+    capabilities.require_think_end(policy, bool(think_end), "give think_end, a list of token ids")
     end = tuple(think_end) if policy.traits.sees_thinking else ()
 
     def make_ranker() -> Ranker:
@@ -161,7 +156,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         self._measuring = measuring(self.lengthwise.observers)
         self.planner: Planner[RequestState] | None = None
         self._queue: RankedQueue[RequestState] = RankedQueue(self.lengthwise.shares)
-        if plans_steps(self.lengthwise.policy):
+        if capabilities.plans_steps(self.lengthwise.policy):
             self.planner = Planner(self.lengthwise, TransformersView(self), self._queue)
         self._running: Sequence[Any] = ()
         """The requests of a step that has not ended yet."""
