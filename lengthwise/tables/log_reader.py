@@ -342,7 +342,8 @@ class LogReader:
             return "its prompt holds half a surrogate pair, or bytes that are no UTF-8"
         if "prompt_cut" in values:
             self.warned["prompts and their token counts cut by the logger"] += 1
-        if "choices" in values and _num_choices(values["choices"]) > 1:
+        choices = unpacked(values.get("choices"))
+        if (len(choices) if isinstance(choices, list) else count_of(choices) or 0) > 1:
             return _LeftOut("several answers in one count")
         if (why := _cut(values, prompt, counts["output_tokens"])) is not None:
             if self.options.censored == "leave-out":
@@ -614,11 +615,6 @@ def _cut(values: Mapping[str, Any], prompt: str | None, output: int | None) -> s
     limit = count_of(values.get("limit"))
     is_reached = reason is None and limit is not None and output is not None and output >= limit
     return "max_tokens reached" if is_reached and output else None
-
-
-def _num_choices(value: Any) -> int:
-    value = unpacked(value)
-    return len(value) if isinstance(value, list) else count_of(value) or 0
 
 
 def _is_text(text: str) -> bool:

@@ -28,7 +28,7 @@ from lengthwise.tables.files import (
     opened,
     rows_of,
 )
-from lengthwise.tables.formats import TABLE, LogFormat, recognise
+from lengthwise.tables.formats import TABLE, recognise
 from lengthwise.tables.log_reader import NO_ROWS, Log, LogReader, no_column
 from lengthwise.tables.options import ReadingOptions
 from lengthwise.tables.vllm_log import VLLM, vllm_rows
@@ -73,7 +73,9 @@ def read_log(
         if kind != "text":
             rows = rows_of(path, kind)
             sample = list(islice(rows, _SAMPLE))
-            known = _format_of([row for row in sample if not isinstance(row, BadRow)])
+            good = [row for row in sample if not isinstance(row, BadRow)]
+            logged = (recognise(row) for row in good if not row.keys() >= _PLAIN)
+            known = next(filter(None, logged), TABLE)
             reader.start(path, known, sample)
             reader.take(sample)
             reader.take(rows)
@@ -84,11 +86,6 @@ def read_log(
     for line in [] if is_lenient else found.short_form():
         log.info("%s", line)
     return found
-
-
-def _format_of(rows: Sequence[Row]) -> LogFormat:
-    sample = [row for row in rows if not row.keys() >= _PLAIN]
-    return next((known for known in map(recognise, sample) if known is not None), TABLE)
 
 
 def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.DataFrame:

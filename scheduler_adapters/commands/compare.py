@@ -131,8 +131,9 @@ def run(config: CompareConfig) -> None:
             if config.out is not None:
                 path = config.out / f"{outcome.name}.parquet"
                 write_timeline(outcome.timeline, path, token_times=False)
-        for system, value in _searches(config, requests):
-            found.setdefault(system, []).append(value)
+        for placement, own in config.by_placement().items() if config.slo else ():
+            for policy, value in capacities(own, requests):
+                found.setdefault(system_name(policy, placement), []).append(value)
     except (KeyboardInterrupt, SchedulingError) as error:
         if not outcomes:
             raise
@@ -157,13 +158,6 @@ def run(config: CompareConfig) -> None:
         for name, number in outcome.summary.flat().items()
     }
     config.log(f"compare {', '.join(config.policies)}", metrics, files)
-
-
-def _searches(config: CompareConfig, requests: Requests) -> Iterator[tuple[str, float]]:
-    """Yield each system with the load at which it meets the targets, once per seed."""
-    for placement, own in config.by_placement().items() if config.slo else ():
-        for policy, value in capacities(own, requests):
-            yield system_name(policy, placement), value
 
 
 def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:

@@ -156,18 +156,22 @@ class EngineMetrics(EngineObserver):
         metrics["kv_usage_fraction"].labels(str(self.number)).set(scheduler.kv_cache_manager.usage)
         self.tokens.take_all()
         self._export_residents()
-        self._export_gaps()
+        # Not one by one: the gaps of a step of 256 requests would cost as much as its schedule.
+        clock, gaps_s = self.tokens, metrics["tbt_seconds"]
+        for (user_class, phase, bucket), count in clock.tbt_counts.items():
+            gaps_s.labels(phase.name.lower(), user_class)._buckets[bucket].inc(count)
+        for (user_class, phase), sum_s in clock.tbt_sums_s.items():
+            gaps_s.labels(phase.name.lower(), user_class)._sum.inc(sum_s)
+        clock.tbt_counts.clear()
+        clock.tbt_sums_s.clear()
         num_ahead, num_empty, num_paced = self.tokens.pacers(ranker.clock())
         metrics["pacers"].labels("ahead").set(num_ahead)
         metrics["pacers"].labels("empty").set(num_empty)
         metrics["paced_tokens"].set(num_paced)
-        self._export_finished()
-
-    def _export_finished(self) -> None:
-        for name, user_class, value in self.tokens.latencies:
-            metric = self._metrics[name].labels(user_class)
+        for name, user_class, value in clock.latencies:
+            metric = metrics[name].labels(user_class)
             (metric.inc if name == "preemptions" else metric.observe)(value)
-        self.tokens.latencies.clear()
+        clock.latencies.clear()
 
     def _export_residents(self) -> None:
         requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
@@ -180,16 +184,6 @@ class EngineMetrics(EngineObserver):
         for place in self._shown:
             self._metrics["resident_requests"].labels(*place).set(requests[place])
             self._metrics["resident_tokens"].labels(*place).set(tokens[place])
-
-    def _export_gaps(self) -> None:
-        # Not one by one: the gaps of a step of 256 requests would cost as much as its schedule.
-        clock, gaps_s = self.tokens, self._metrics["tbt_seconds"]
-        for (user_class, phase, bucket), count in clock.tbt_counts.items():
-            gaps_s.labels(phase.name.lower(), user_class)._buckets[bucket].inc(count)
-        for (user_class, phase), sum_s in clock.tbt_sums_s.items():
-            gaps_s.labels(phase.name.lower(), user_class)._sum.inc(sum_s)
-        clock.tbt_counts.clear()
-        clock.tbt_sums_s.clear()
 
 
 def load_report(scheduler: Any, clock: TokenClock, *, engine: int) -> dict[str, Any]:

@@ -68,7 +68,9 @@ def fit_steps(steps: Sequence[StepRecord]) -> tuple[EngineLatency, float]:
     """
     # With the measured time as weight, slow outliers would hardly count.
     table = np.array([astuple(step) for step in steps], dtype=np.float64).reshape(len(steps), -1)
-    knots = _knots([step.num_decodes for step in steps])
+    seen = [step.num_decodes for step in steps]
+    often = {number for number, count in Counter(seen).items() if count >= _STEPS_PER_KNOT}
+    knots = sorted((often & _KNOTS) | {min(seen), max(seen)}) if seen else []
     others = table[:, 1:-1]
     num_coefficients, measured_s = len(knots) + others.shape[1], table[:, -1]
     if len(steps) < num_coefficients or not (measured_s > 0).all():
@@ -88,12 +90,6 @@ def fit_steps(steps: Sequence[StepRecord]) -> tuple[EngineLatency, float]:
         **dict(zip(_PRICES, prices_s.tolist(), strict=True)),
     )
     return latency, mape(predicted_s, measured_s)
-
-
-def _knots(seen: Sequence[int]) -> list[int]:
-    """Return the least and the greatest number seen, and those of `_KNOTS` that were seen often."""
-    often = {number for number, count in Counter(seen).items() if count >= _STEPS_PER_KNOT}
-    return sorted((often & _KNOTS) | {min(seen), max(seen)}) if seen else []
 
 
 def _shares(numbers: NDArray[np.float64], knots: Sequence[int]) -> NDArray[np.float64]:

@@ -96,11 +96,6 @@ def read_batch(response: pb.ScoreBatchResponse) -> list[Score | ScoringError]:
     ]
 
 
-def read_info(response: pb.InfoResponse) -> ServiceInfo:
-    values = {name: getattr(response, name) for name in ServiceInfo.__dataclass_fields__}
-    return ServiceInfo(**{**values, "target_models": tuple(response.target_models)})
-
-
 def _encode(message: Callable[..., M], prompts: Sequence[str], /, **fields: Any) -> M:
     for prompt in prompts:
         # protobuf accepts None as an empty prompt, and bytes as text.

@@ -65,7 +65,9 @@ class ScoringClient(Connection):
 
     def info(self, *, timeout_s: float | None = None) -> ServiceInfo:
         """Return the served model and the service's limits. Raises as `score` does."""
-        self._limits = codec.read_info(self._call("Info", pb.InfoRequest(), timeout_s))
+        info = self._call("Info", pb.InfoRequest(), timeout_s)
+        values = {name: getattr(info, name) for name in ServiceInfo.__dataclass_fields__}
+        self._limits = ServiceInfo(**{**values, "target_models": tuple(info.target_models)})
         return self._limits
 
     def _score_chunk(

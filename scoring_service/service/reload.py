@@ -65,7 +65,13 @@ class ModelReloader:
             bundle = ModelBundle.load(folder)
             if bundle.manifest.revision == old.revision:
                 return
-            _check_same_kind(bundle, old)
+            for name in ("name", "label"):
+                new, present = getattr(bundle.manifest, name), getattr(old.manifest, name)
+                if new != present:
+                    raise BundleError(
+                        f"{bundle.path} has {name} {new!r}, this service serves {present!r}; "
+                        "start another service for it"
+                    )
             self.service.model = RankerModel.load(bundle, self.service.config.precision)
         except LengthwiseError as error:
             self.count("refused")
@@ -80,16 +86,6 @@ class ModelReloader:
                 self.poll()
             except Exception:
                 _log.exception("looking for a new bundle failed; the old one serves")
-
-
-def _check_same_kind(bundle: ModelBundle, present: RankerModel) -> None:
-    for name in ("name", "label"):
-        new, old = getattr(bundle.manifest, name), getattr(present.manifest, name)
-        if new != old:
-            raise BundleError(
-                f"{bundle.path} has {name} {new!r}, this service serves {old!r}; "
-                "start another service for it"
-            )
 
 
 def _fingerprint(folder: Path) -> list[tuple[str, str, int, int]]:

@@ -324,7 +324,9 @@ class ScoreMiddleware:
                 self.metrics.count("unscored", "unknown_model")
         if is_changed or added:
             content = client_bodies.attached(content, body, added, path, is_changed=is_changed)
-            scope, message = _with_body(scope, content)
+            scope = _without(scope, b"content-length", b"transfer-encoding")
+            scope["headers"].append((b"content-length", str(len(content)).encode()))
+            message = {"type": "http.request", "body": content, "more_body": False}
         key = added.get(REQUEST_KEY)
         receive = _replay(message, receive)
         if self.late is None or key is None:
@@ -602,9 +604,3 @@ def _stopping(late: LateScoring, key: str, send: Send) -> Send:
         await send(message)
 
     return stopping
-
-
-def _with_body(scope: Scope, body: bytes) -> tuple[Scope, Message]:
-    scope = _without(scope, b"content-length", b"transfer-encoding")
-    scope["headers"].append((b"content-length", str(len(body)).encode()))
-    return scope, {"type": "http.request", "body": body, "more_body": False}

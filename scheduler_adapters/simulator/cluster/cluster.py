@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from lengthwise.errors import ConfigError, InvalidDecision, at_least, require
+from lengthwise.errors import ConfigError, InvalidDecision, SchedulingError, at_least, require
 from scheduler_adapters.placement import Move, Placement, SetRole, overrides
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster.clock import ClusterClock
@@ -110,7 +110,12 @@ class Cluster:
     def run(self) -> None:
         """Run all events and all steps."""
         self.clock.run()
-        self.calls.refuse_unplaced()
+        if unplaced := self.calls.unplaced:
+            raise SchedulingError(
+                f"{len(unplaced)} requests are left without an instance, first "
+                f"{unplaced[0][1].request_id!r}: all {len(self.clock.engines)} are dead; "
+                "let an outage end, or add an instance"
+            )
         if prefilled := self.migrations.prefilled:
             raise InvalidDecision(
                 f"placement {self.placement.name!r} left {len(prefilled)} prefilled requests in "
@@ -215,7 +220,8 @@ class Cluster:
         instance, own_row = self.clock.last_at[row].tolist()
         state = self.clock.current(instance).requests[own_row]
         self.calls.check(move.to, state.view)
-        if state.is_gone or move.to == instance or self.migrations.is_moved_live(state):
+        under_way = self.migrations.under_way.values()
+        if state.is_gone or move.to == instance or any(one.state is state for one in under_way):
             return
         if move.how == "live":
             self.migrations.send_live(instance, state, move.to)

@@ -67,5 +67,6 @@ class Outages:
 
     def _recover(self, instance: int) -> None:
         self.calls.views.set_living(instance, True)
-        self.calls.place_unplaced()
+        for _ in range(len(self.calls.unplaced)):
+            self.calls.place(*self.calls.unplaced.popleft())
         self.migrations.hand_over_prefilled()

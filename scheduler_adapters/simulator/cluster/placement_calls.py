@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lengthwise.errors import InvalidDecision, LengthwiseError, SchedulingError
+from lengthwise.errors import InvalidDecision, LengthwiseError
 from scheduler_adapters.placement import InstanceId, Placement, fewest_requests, of_role
 from scheduler_adapters.simulator.cluster.placement_views import InstanceViews
 from scheduler_adapters.simulator.engine.simulated_request import Carried
@@ -114,18 +114,4 @@ class PlacementCalls:
                 f"placement {self.placement.name!r} moved request "
                 f"{self.clock.requests.request_id.item(row)!r} to instance {instance}, whose "
                 "memory can never hold it; choose a larger one"
-            )
-
-    def place_unplaced(self) -> None:
-        """Place the requests for which there was no instance."""
-        for _ in range(len(self.unplaced)):
-            self.place(*self.unplaced.popleft())
-
-    def refuse_unplaced(self) -> None:
-        """Raise `SchedulingError` if requests are left without an instance."""
-        if self.unplaced:
-            raise SchedulingError(
-                f"{len(self.unplaced)} requests are left without an instance, first "
-                f"{self.unplaced[0][1].request_id!r}: all {len(self.views.by_number)} are dead; "
-                "let an outage end, or add an instance"
             )

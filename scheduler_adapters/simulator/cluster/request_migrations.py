@@ -110,10 +110,6 @@ class RequestMigrations:
         self._count(migration, 1)
         self._begin(migration)
 
-    def is_moved_live(self, state: RequestState) -> bool:
-        """Return whether a request is being copied while it decodes."""
-        return any(migration.state is state for migration in self.under_way.values())
-
     def _count(self, migration: OngoingMigration, sign: int) -> None:
         """Count the live migrations at both instances."""
         for instance in (migration.source, migration.to):
