@@ -60,11 +60,6 @@ def simulated_request(requests: Requests, row: int) -> SimulatedRequest:
     )
 
 
-def simulated_requests(requests: Requests) -> Iterator[SimulatedRequest]:
-    """Return the requests one by one."""
-    return (simulated_request(requests, row) for row in range(len(requests)))
-
-
 def request_views(requests: Requests, first_number: int = 0) -> Iterator[RequestView]:
     """Return the views of waiting requests, numbered from `first_number` on."""
     views = map(

@@ -19,7 +19,7 @@ from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.cluster.request_migrations import OngoingMigration
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import RequestState
-from scheduler_adapters.simulator.engine.simulated_request import Carried, simulated_requests
+from scheduler_adapters.simulator.engine.simulated_request import Carried, simulated_request
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric, Transfers
 from scheduler_adapters.timeline.migrations import Migration
@@ -56,7 +56,7 @@ class ReferenceCluster:
         self.num_due = len(requests) if clients is None else min(clients, len(requests))
         """Requests that have been sent or will be without waiting for another one."""
         self.sent_s = np.zeros(len(requests))
-        self.requests = list(simulated_requests(requests))
+        self.requests = [simulated_request(requests, row) for row in range(len(requests))]
         self.placement = placement
         self.engines = [
             Engine(make_policy(), instance, observers=[EveryToken()], instance_id=i)

@@ -15,7 +15,7 @@ from scheduler_adapters.simulator.engine.request_state import GONE, RequestState
 from scheduler_adapters.simulator.engine.simulated_request import (
     Carried,
     SimulatedRequest,
-    simulated_requests,
+    simulated_request,
 )
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
@@ -101,8 +101,8 @@ moves = st.lists(
 def test_moving_loses_no_token_and_no_block(name, requests, instance, host, moves, vllm):
     is_hosted = name.endswith("offload")
     two = Two(name, replace(instance, host=host) if is_hosted else instance, vllm=vllm)
-    for request in simulated_requests(requests):
-        two.submit(request)
+    for row in range(len(requests)):
+        two.submit(simulated_request(requests, row))
     until_s = 0.0
     for seconds, which, keeps_kv in moves:
         until_s += seconds
@@ -204,7 +204,7 @@ def test_a_row_of_requests_is_what_was_made():
         client="me",
         cached_tokens=3,
     )
-    (request,) = simulated_requests(requests)
+    request = simulated_request(requests, 0)
     assert request[1:] == (1.5, 3, 4, 2, None, "", 0.1, 0.5, (0, inf), "me", 2, ())
     view = request.view(5)
     assert (view.number, view.arrival_s, view.prompt_tokens, view.tbt_s) == (5, 1.5, 3, 0.1)
