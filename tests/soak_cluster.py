@@ -27,8 +27,13 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lengthwise.child_processes import free_port
-from tests.scheduler_adapters.routers.fake_engines import THINK_END, Codec, expected, next_token
-from tests.scheduler_adapters.routers.fake_engines import prompt as prompt_of
+from tests.scheduler_adapters.routers.fake_engines import (
+    THINK_END,
+    Codec,
+    expected,
+    next_token,
+    prompt as prompt_of,
+)
 
 TOKENS, OF_A_MESSAGE, PACE_S = 40, 4, 0.02
 LIMITS = {"accept_s": 300.0, "request_s": 3600.0, "max_context_tokens": 8192}

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from argparse import ArgumentError, RawDescriptionHelpFormatter
-from argparse import ArgumentParser as HelpPage
+from argparse import ArgumentError, ArgumentParser as HelpPage, RawDescriptionHelpFormatter
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

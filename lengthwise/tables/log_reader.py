@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike
 
 from lengthwise.errors import DataError
 from lengthwise.tables.files import BadRow, Row
-from lengthwise.tables.formats import CENSORED as CENSORED_ENDS
-from lengthwise.tables.formats import REDACTED, TABLE, LogFormat
+from lengthwise.tables.formats import CENSORED as CENSORED_ENDS, REDACTED, TABLE, LogFormat
 from lengthwise.tables.options import (
     ARRIVAL,
     CENSORED,

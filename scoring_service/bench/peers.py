@@ -12,8 +12,7 @@ from lengthwise.child_processes import started
 from scoring_service.client import ScoringClient
 from scoring_service.client.channel import PLAINTEXT
 from scoring_service.server.health import SERVICE as HEALTH
-from scoring_service.server.oip import INPUT, MESSAGES
-from scoring_service.server.oip import SERVICE as OIP_SERVICE
+from scoring_service.server.oip import INPUT, MESSAGES, SERVICE as OIP_SERVICE
 
 Ask = Callable[[str], object]
 MODEL_NAME: Final = "ranker"

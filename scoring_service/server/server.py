@@ -12,8 +12,7 @@ from lengthwise.errors import ConfigError
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server import oip, security
 from scoring_service.server.call_lifecycle import CallLifecycle
-from scoring_service.server.health import SERVICE as HEALTH
-from scoring_service.server.health import Health
+from scoring_service.server.health import SERVICE as HEALTH, Health
 from scoring_service.server.metrics import Metrics
 from scoring_service.server.rpc import SERVICE, scoring_methods
 from scoring_service.service.config import ServerConfig, split_address

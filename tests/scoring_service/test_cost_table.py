@@ -1,8 +1,7 @@
 """The cost table: what is measured is what is predicted, and nothing is assumed of batching."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scoring_service.cost_table import CostTable, is_batch_invariant
 

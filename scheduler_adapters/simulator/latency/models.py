@@ -11,8 +11,7 @@ from dataclasses import astuple, dataclass, fields
 import numpy as np
 
 from lengthwise.errors import ConfigError, require
-from scheduler_adapters.timeline.steps import Chunk as Chunk
-from scheduler_adapters.timeline.steps import chunk_sizes
+from scheduler_adapters.timeline.steps import Chunk as Chunk, chunk_sizes
 from scheduler_adapters.workload.requests import Floats
 
 AFFINE, TABLES = range(2)

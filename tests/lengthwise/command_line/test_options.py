@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from lengthwise.command_line.options import POSITIONAL, common_options, parse
 from lengthwise.command_line.program import run_command

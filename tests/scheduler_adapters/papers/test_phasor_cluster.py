@@ -8,6 +8,7 @@ import pytest
 
 from scheduler_adapters.papers.phasor_cluster import (
     CODE,
+    PRODUCTION as BURST,
     SHOCK,
     SMALL,
     SYSTEMS,
@@ -17,7 +18,6 @@ from scheduler_adapters.papers.phasor_cluster import (
     fragmentation,
     p99,
 )
-from scheduler_adapters.papers.phasor_cluster import PRODUCTION as BURST
 from scheduler_adapters.views import LoadView
 
 

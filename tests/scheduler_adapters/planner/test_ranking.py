@@ -7,8 +7,7 @@ from math import inf
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lengthwise.errors import InvalidDecision
 from scheduler_adapters.planner.late_scores import LateScore

@@ -4,8 +4,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_adapters.planner.recent_median import WINDOW, RecentMedian
 from scheduler_adapters.views import RequestView

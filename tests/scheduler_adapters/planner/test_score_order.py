@@ -4,8 +4,7 @@ from math import isnan
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from scheduler_adapters.planner.score_order import ScoreOrder, past_lower_score_fraction
 from scheduler_adapters.policies.fcfs import FCFS

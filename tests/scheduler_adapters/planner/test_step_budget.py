@@ -3,8 +3,7 @@
 from math import inf
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_adapters.planner.step_budget import StepBudget, evict_order, fewest_victims
 from scheduler_adapters.views import UNLIMITED, Rank, StepRule

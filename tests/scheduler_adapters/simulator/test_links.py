@@ -5,8 +5,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.links import Fabric, HostCopies, HostLink, Transfers

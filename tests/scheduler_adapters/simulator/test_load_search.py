@@ -1,7 +1,6 @@
 """The search for the highest load: bisection, its ends, and whole numbers."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_adapters.simulator.load_search import highest_load
 

@@ -4,8 +4,7 @@ from array import array
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_adapters.timeline.columns import TimelineRecord, none_for_nan
 from scheduler_adapters.timeline.timeline import timeline_from_token_times

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_adapters.timeline.latency_metrics import statistic, summarize, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline, timeline_from_token_times

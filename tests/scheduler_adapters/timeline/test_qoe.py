@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from scheduler_adapters.timeline.qoe import qoe, violation_fraction
 from scheduler_adapters.timeline.timeline import timeline_from_token_times

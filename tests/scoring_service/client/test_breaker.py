@@ -1,7 +1,6 @@
 """The breaker stops callers of a service that fails, and always lets one try again."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scoring_service.client.breaker import CircuitBreaker
 from tests.scoring_service.waiting import Clock

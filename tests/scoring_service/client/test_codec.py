@@ -1,7 +1,6 @@
 """Messages: what is written can be read, and what cannot be written is refused."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lengthwise.errors import ServiceOverloaded
 from scoring_service.client import codec

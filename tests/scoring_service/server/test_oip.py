@@ -6,8 +6,7 @@ import sys
 
 import grpc
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from scoring_service.server.oip import MESSAGES, SERVICE
 from scoring_service.server.server import ScoringServer

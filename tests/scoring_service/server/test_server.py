@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lengthwise.errors import ScoringError, ServiceUnavailable
 from scoring_service.client import Score

@@ -8,8 +8,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lengthwise.errors import ScoringError, ScoringTimeout, ServiceOverloaded
 from scoring_service.cost_table import CostTable

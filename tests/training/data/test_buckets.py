@@ -1,8 +1,7 @@
 """Buckets: every prompt once, shortest first, padded to the longest of its bucket."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from training.data.buckets import _CALL_TOKENS, bucket, micro_batches, pad
 

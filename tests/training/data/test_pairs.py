@@ -1,8 +1,7 @@
 """Pairs: the longer first, never equal, always far enough apart, the same for the same seed."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from training.data.pairs import relative_gap, sample_pairs
 

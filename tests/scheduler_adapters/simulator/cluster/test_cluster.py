@@ -7,8 +7,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lengthwise.errors import ConfigError, InvalidDecision, SchedulingError
 from scheduler_adapters.placement import PLACEMENTS, Move, Placement, SetRole, Watch, load_placement

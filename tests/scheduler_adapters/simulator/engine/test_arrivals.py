@@ -3,8 +3,7 @@
 from math import inf
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.engine.arrivals import Arrivals

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
 from scheduler_adapters.simulator.engine.engine import Engine

@@ -1,8 +1,7 @@
 """Decode batches: state by one counter equals counting each member."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scheduler_adapters.simulator.engine.request_state import (
     DecodeBatch,

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lengthwise.errors import DataError
 from scheduler_adapters.simulator.latency.affine_fit import fit_affine
