@@ -29,7 +29,7 @@ class Options:
     prompts: list[str] = field(default_factory=list, metadata=POSITIONAL)
     loss: Loss = Loss()
     batch_size: int = 8
-    """Prompts of a step, as --max_gap says."""
+    """Prompts of a step, as --max_gap states."""
     lengths: list[int] = field(default_factory=list)
     columns: tuple[str, ...] = ()
     engine: Literal["plain", "vllm"] = "plain"
@@ -171,7 +171,7 @@ def test_help_shows_hyphens_and_keeps_the_lines_of_examples(capsys):
     assert "usage: python -m tests fit RECIPE PROMPTS [options]" in text
     assert "\n  python -m tests fit demo --batch-size 4\n" in text
     assert "--loss.max-gap" in text
-    assert "as --max-gap says" in text
+    assert "as --max-gap states" in text
     assert "--batch_size" not in text
 
 
@@ -184,7 +184,7 @@ class Many:
     third: bool = False
     fourth: float | None = None
     fifth_part: Path = Path("here")
-    """Where. And a second sentence."""
+    """Place. And a second sentence."""
     sixth: int = 6
     seventh: int = 7
     eighth: int = 8
@@ -220,7 +220,7 @@ def test_short_help_is_purpose_examples_and_ten_options(capsys):
         "--second ITEM ...",
         "--third\n",
         "--fourth X",
-        "--fifth-part PART  Where. (default: here)",
+        "--fifth-part PART  Place. (default: here)",
     ):
         assert f"\n  {line}" in text
     assert "--tenth" not in text

@@ -1,4 +1,4 @@
-"""What clients may write into `vllm_xargs`, and what becomes of it."""
+"""Contents of `vllm_xargs` from clients, and their effect."""
 
 from math import inf
 from typing import Any

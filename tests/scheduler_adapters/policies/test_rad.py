@@ -22,7 +22,7 @@ CHUNK = 16
 
 @dataclass
 class ByTheBook:
-    """One instance with room for everybody, who serves request after request, token by token."""
+    """One instance with room for all, which serves request after request, token by token."""
 
     requests: Requests
     max_started: int

@@ -103,7 +103,7 @@ def test_the_load_of_a_cluster_is_that_of_all_its_instances():
 
 
 def served(policy: str, last_token_s: Sequence[float]) -> latency_tables.Outcome:
-    """Requests of one token that all came at 0 s, and when each had its token."""
+    """Requests of one token that all arrive at 0 s, with the time of each token."""
     requests = make_requests(prompt_tokens=1, output_tokens=[1] * len(last_token_s))
     timeline = timeline_from_token_times(
         requests, [[at_s] for at_s in last_token_s], scheduled_s=0.0

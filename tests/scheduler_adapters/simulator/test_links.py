@@ -105,7 +105,7 @@ starts = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 500)), min_size=1
 
 
 def host_landings(link: HostLink, *starts: tuple[float, int]) -> dict[int, float]:
-    """When copies of (start, bytes) land, by their number from 1 on."""
+    """Times at which copies of (start, bytes) land, by their number from 1 on."""
     copies, landed = HostCopies(link, block_tokens=1), {}
     for start_s, size in starts:
         while (at_s := copies.next_landing_s) <= start_s:

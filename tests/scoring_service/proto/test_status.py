@@ -1,4 +1,4 @@
-"""Errors become statuses and come back as themselves."""
+"""Errors as statuses, and read back as themselves."""
 
 from types import SimpleNamespace
 

@@ -39,7 +39,7 @@ def test_an_attack_costs_honest_callers_nothing_and_ends_with_the_process(tiny_b
 
 
 def test_calls_that_were_cancelled_do_not_close_a_connection(server, monkeypatch):
-    """A client under load gives many calls up at their deadline, and goes on asking."""
+    """A client under load cancels many calls at their deadline, and sends further ones."""
     entered, proceed = threading.Event(), threading.Event()
     real = server.service.begin
 
@@ -84,7 +84,7 @@ def connect(target, number):
 
 
 def ended(connection):
-    """Whether the other end has closed; what it has sent is read."""
+    """Return whether the other end has closed; read all that it has sent."""
     try:
         while connection.recv(1000, socket.MSG_DONTWAIT):
             pass

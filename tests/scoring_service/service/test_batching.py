@@ -297,7 +297,7 @@ def test_what_expires_between_the_queue_and_the_model_is_not_computed(others_s, 
     take = held.batcher._next_group
 
     def take_and_stall(done):
-        """As where the machine stops a runner before its run: the clock leaps."""
+        """A runner that the machine stops before its run: the clock leaps."""
         group = take(done)
         held.clock.now_s += 1.5 * bool(group)
         return group

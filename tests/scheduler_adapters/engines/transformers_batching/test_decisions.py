@@ -1,4 +1,4 @@
-"""The same policy decides the same in transformers and in the reference simulator, step by step."""
+"""Equal decisions of a policy in transformers and in the reference simulator, step by step."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ def steps_of_engine(
     think_end: tuple[int, ...] = (),
     recorder: StepRecorder | None = None,
 ) -> tuple[decisions.Steps, list[list[int]]]:
-    """What each step of the engine ran, and the tokens each request got; no policy: stock FIFO."""
+    """The requests of each step, and the tokens of each request; no policy: stock FIFO."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = decisions.Clock()
         monkeypatch.setattr(
@@ -128,7 +128,7 @@ def assert_same(
 
 
 def stock_outputs(model: Any, requests: Requests) -> list[list[int]]:
-    """What the engine answers under its own scheduler; asked once for the same requests."""
+    """Answers of the engine under its own scheduler; served once for the same requests."""
     key = (*requests.prompt_tokens, *requests.output_tokens)
     if key not in _STOCK:
         _, _STOCK[key] = steps_of_engine(model, None, requests)

@@ -54,7 +54,7 @@ FABRICS = st.builds(
     latency_s=st.sampled_from([0.0, 0.02]),
 )
 POOLED = {"distserve", "splitwise", "phasor", "memory-aware-pools"}
-"""Placements that want an instance for either part."""
+"""Placements that need an instance for either part."""
 SMALL_WATCH = Watch(quantum_tokens=5, demote_above_tokens=60, pace_s=0.03)
 
 
@@ -352,7 +352,7 @@ def test_an_interrupted_run_keeps_what_had_finished():
 
 
 class Pools(Placement):
-    """Prefills in 0, decodes in 1; says when it is asked about a prefill."""
+    """Prefills in 0, decodes in 1; notes the times of calls about a prefill."""
 
     name = "pools"
 

@@ -50,7 +50,7 @@ TABLES = TableLatency(
 
 
 def with_targets(requests: Requests) -> Requests:
-    """Requests of the classes' and other targets, whose scores come in time."""
+    """Requests of the classes' and other targets, whose scores are in time."""
     tbt_s = np.random.default_rng(len(requests)).choice([0.03, 0.1, 0.5, np.nan], len(requests))
     return replace(requests, tbt_s=tbt_s, score_delay_s=np.zeros(len(requests)))
 

@@ -1,4 +1,4 @@
-"""Arrivals in order, and async scheduling on timelines that can be told on paper."""
+"""Arrivals in order, and async scheduling on timelines that can be drawn on paper."""
 
 from math import inf
 

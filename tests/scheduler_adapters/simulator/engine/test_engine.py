@@ -82,7 +82,7 @@ def test_one_seat_and_constant_service_waits_as_pollaczek_and_khinchine_say():
 
 
 class Thrashes(Policy):
-    """Whoever waits may take the place of whoever runs, so nobody gets anywhere."""
+    """A waiting request may take the place of a running one, so none makes progress."""
 
     name = "thrashes"
     traits = Traits(requires=frozenset({Capability.EVICT}))

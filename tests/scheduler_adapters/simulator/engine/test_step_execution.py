@@ -135,7 +135,7 @@ def test_it_is_where_a_waiting_request_might_take_the_place_of_another(num_fille
 
 
 class TokenCounter(EngineObserver):
-    """Counts what it is told, by request number."""
+    """Counts reported tokens, by request number."""
 
     def __init__(self) -> None:
         self.tokens: dict[int, list[float]] = {}
