@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -75,7 +76,7 @@ UNGUARDED: Final = " without the guard"
 class ParsExperiment(Experiment):
     """Runs by system and workload; `UNGUARDED` systems do not protect starving requests."""
 
-    once = ("scored", "saturation_per_s")
+    once = ("saturation_per_s",)
 
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config)
@@ -120,8 +121,8 @@ class ParsExperiment(Experiment):
 
     def _requests(self, lengths: str, seed: int) -> Requests:
         if lengths == TRAINED:
-            order = np.random.default_rng((seed, ORDER_STREAM)).permutation(len(self.scored()))
-            return replace(self.scored().take(order), arrival_s=np.zeros(len(order)))
+            order = np.random.default_rng((seed, ORDER_STREAM)).permutation(len(self.scored))
+            return replace(self.scored.take(order), arrival_s=np.zeros(len(order)))
         count = int(NUM_REQUESTS * self.config.scale)
         random = np.random.default_rng((seed, LENGTH_STREAM))
         prompt = random.lognormal(np.log(40), 0.8, count)
@@ -130,6 +131,7 @@ class ParsExperiment(Experiment):
             output_tokens=self.lengths[lengths].draw(count, random),
         )
 
+    @cached_property
     def scored(self) -> Requests:
         """The trace in the order of a trained ranker."""
         assert self.config.scored is not None
@@ -154,7 +156,7 @@ class ParsExperiment(Experiment):
         """Return the load, and tau-b and size of the trace in the order of a trained ranker."""
         found: dict[str, Any] = {"at": "burst" if load is None else f"load {load:g}"}
         if lengths == TRAINED:
-            requests = self.scored()
+            requests = self.scored
             found["tau_b"] = achieved_tau_b(requests.score, requests.output_tokens)
             found["count"] = len(requests)
         return found

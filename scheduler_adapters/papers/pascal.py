@@ -126,7 +126,8 @@ class PascalExperiment(Experiment):
     def tails(self, mix: str, system: str) -> list[dict[int, float]]:
         """Return the tail TTFT at high load by bin, one dictionary per seed."""
         rate = self.rate(mix, "high")
-        return [self.run(system, mix=mix, rate=rate, seed=seed)["tail_s"] for seed in self.seeds]
+        runs = [self.run(system, mix=mix, rate=rate, seed=seed) for seed in self.seeds]
+        return [{int(low): tail_s for low, tail_s in run["tail_s"].items()} for run in runs]
 
     def changes(self, mix: str, base: str) -> dict[int, tuple[SeedValues, float]]:
         """Return by bin PASCAL's change of the tail by seed, and the mean change in seconds.
@@ -173,17 +174,6 @@ class PascalExperiment(Experiment):
         text = "; ".join(f"{n}: " + ", ".join(f"{v:.2%}" for v in own) for n, own in shares.items())
         return {"holds": all(own[0] <= min(own) for own in shares.values()), "shares": text}
 
-    def throughput(self) -> dict[str, Any]:
-        """Return the largest difference in throughput at high load."""
-        figure = "output_tokens_per_s"
-        gaps = {
-            f"{mix}, {base}": self.pair(figure, base, PASCAL, mix=mix)["value"].average
-            for mix in CHATS
-            for base in (FCFS, RR)
-        }
-        text = "; ".join(f"{name}: {gap:+.1%}" for name, gap in gaps.items())
-        return {"value": max(map(abs, gaps.values())), "gaps": text}
-
     def slowdown(self, policy: str, length: int, rate: float = PHASE_RATE) -> dict[str, Any]:
         """Return the slowdown at a reasoning length."""
         return {"value": self.phase.slowdowns(policy, rate)[length]}
@@ -215,7 +205,7 @@ class OnePhase(Experiment):
     """
 
     def __init__(self, config: ReproduceConfig, instance: Instance) -> None:
-        super().__init__(config)
+        super().__init__(replace(config, resume=None))  # timelines are not kept in a file
         self.instance = replace(instance, max_num_seqs=_PHASE_REQUESTS)
 
     def measure(self, phase: str, *, rate: float, seed: int) -> dict[str, Timeline]:

@@ -36,7 +36,7 @@ CAPACITY_SEEDS: Final = 3
 class PhasorExperiment(Experiment):
     """Runs by system, workload (`load`) and rate; searches for capacity; runs through a shock."""
 
-    once = ("capacity", "shock")
+    once = ("capacity", "fragmented", "starvation")
 
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config)
@@ -105,14 +105,16 @@ class PhasorExperiment(Experiment):
         requests = requests.take(np.arange(len(requests)) < count)
         return self.cluster.run(one, sampled, requests), sampled.samples()
 
+    def fragmented(self, system: str, seed: int) -> list[float]:
+        """Return peak and mean of the fragmentation over 500 s with a plateau."""
+        samples = self.shock(system, seed, PLATEAU)[1]
+        found = fragmentation(samples, self.cluster.instance.kv_blocks)
+        return [float(found.max()), float(found.mean())]
+
     def fragments(self, system: str) -> dict[str, Any]:
-        """Return peak and mean of the fragmentation by seed, over 500 s with a plateau."""
-        blocks = self.cluster.instance.kv_blocks
-        each = [fragmentation(self.shock(system, n, PLATEAU)[1], blocks) for n in self.seeds]
-        return {
-            "peak": seed_values([own.max() for own in each]),
-            "mean": seed_values([own.mean() for own in each]),
-        }
+        """Return peak and mean of the fragmentation by seed."""
+        peaks, means = seed_values([self.fragmented(system, seed) for seed in self.seeds]).T
+        return {"peak": peaks, "mean": means}
 
     def capacity_gains(self, base: str) -> dict[str, Any]:
         """Return gains in capacity over a system, for code, summaries and BurstGPT."""
@@ -137,32 +139,34 @@ class PhasorExperiment(Experiment):
         each = [f"{name} {' / '.join(f'{one:.2f}' for one in own)}" for name, own in rows.items()]
         return {"value": [one for own in rows.values() for one in own], "each": "; ".join(each)}
 
+    def starvation(self, system: str, seed: int) -> list[float]:
+        """Return median TTFT in ms and mean decode batch, before and in the shock, and the skew.
+
+        Skew is the longest queue of a prefill instance / the mean of them, over the shock.
+        """
+        run, samples = self.shock(system, seed)
+        timeline = run.timeline
+        arrival_s = timeline.requests.arrival_s
+        medians_ms = []
+        for rows in (arrival_s < 90, (arrival_s >= 90) & (arrival_s < 120)):
+            medians_ms.append(
+                1e3 * float(np.median(timeline.ttft_s()[rows])) if rows.any() else 0.0
+            )
+        decoders = samples[samples["role"] == "decode"]
+        batches = [
+            decoders["decoding"][decoders["at_s"].between(start_s, end_s, inclusive="left")].mean()
+            for start_s, end_s in ((30.0, 90.0), (95.0, 120.0))
+        ]
+        in_shock = samples["at_s"].between(90, 120, inclusive="left")
+        queues = samples[(samples["role"] == "prefill") & in_shock].groupby("at_s")["queued"]
+        sums, counts = queues.sum(), queues.count()
+        skews = (queues.max() * counts / sums)[sums >= counts]
+        return [*medians_ms, *np.nan_to_num([*batches, skews.mean()]).tolist()]
+
     def starved(self, system: str) -> dict[str, Any]:
         """Return starvation in the shock, as `starvation` measures it, and its growth."""
-        each = np.array([starvation(*self.shock(system, seed)) for seed in self.seeds]).T
+        each = np.array([self.starvation(system, seed) for seed in self.seeds]).T
         with np.errstate(divide="ignore", invalid="ignore"):
             growth, batch = seed_values(each[1] / each[0]), seed_values(each[3] / each[2])
         own = each.mean(axis=1)
         return {"own": own, "growth": growth, "batch": batch, "skew": seed_values(each[4])}
-
-
-def starvation(run: ClusterRun, samples: pd.DataFrame) -> list[float]:
-    """Return median TTFT in ms and mean decode batch, before and in the shock, and the queue skew.
-
-    Skew is the longest queue of a prefill instance / the mean of them, over the shock.
-    """
-    timeline = run.timeline
-    arrival_s = timeline.requests.arrival_s
-    medians_ms = []
-    for rows in (arrival_s < 90, (arrival_s >= 90) & (arrival_s < 120)):
-        medians_ms.append(1e3 * float(np.median(timeline.ttft_s()[rows])) if rows.any() else 0.0)
-    decoders = samples[samples["role"] == "decode"]
-    batches = [
-        decoders["decoding"][decoders["at_s"].between(start_s, end_s, inclusive="left")].mean()
-        for start_s, end_s in ((30.0, 90.0), (95.0, 120.0))
-    ]
-    in_shock = samples["at_s"].between(90, 120, inclusive="left")
-    queues = samples[(samples["role"] == "prefill") & in_shock].groupby("at_s")["queued"]
-    sums, counts = queues.sum(), queues.count()
-    skews = (queues.max() * counts / sums)[sums >= counts]
-    return [*medians_ms, *np.nan_to_num([*batches, skews.mean()]).tolist()]

@@ -1,14 +1,11 @@
 """Runs: settings of a reproduction, and a cache of simulated runs with their means over seeds."""
 
-import dbm
 import logging
 import re
-import shelve
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +16,8 @@ from numpy.typing import ArrayLike
 
 from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import ConfigError, DataError, at_least, require
+from lengthwise.strict_json import to_json
+from scheduler_adapters.papers.kept_runs import KeptRuns
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.reporting.latency_tables import with_interval
 from scheduler_adapters.simulator.load_search import highest_load
@@ -63,8 +62,8 @@ class ReproduceConfig:
     out: Path | None = None
     """Folder for report.html; none: mlruns/reproduce/PAPER."""
     resume: Path | None = None
-    """File that keeps the result of each run, from which the same command continues after an
-    interruption. Delete it when the code changes."""
+    """File of JSON lines with the result of each run, from which the same command continues after
+    an interruption. Delete it when the code changes."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -124,28 +123,21 @@ class Experiment(ABC):
         self.config = config
         self.systems: Mapping[str, Any] = paper_file(config.paper).get("systems", {})
         self.seeds = range(FIRST_SEED, FIRST_SEED + config.seeds)
+        own = asdict(replace(config, out=None, json=False, resume=None))
+        self.known = KeptRuns(config.resume, {"command": "reproduce", **own})
         self.run = self.kept("measure")
         for name in self.once:
             setattr(self, name, self.kept(name))
 
     def kept(self, name: str) -> Callable[..., Any]:
         """Return a method that runs once for equal arguments; its results are kept in `resume`."""
-        method, resume = getattr(self, name), self.config.resume
-        scope = type(self).__name__, name, replace(self.config, out=None, json=False, resume=None)
+        method = getattr(self, name)
 
-        @cache
         def found(*arguments: Any, **setting: Any) -> Any:
-            if resume is None:
-                return method(*arguments, **setting)
-            key = repr((scope, arguments, setting))
-            with kept_runs(resume) as known:
-                if key in known:
-                    return known[key]
-            # Closed meanwhile: the method may use kept methods, too.
-            result = method(*arguments, **setting)
-            with kept_runs(resume) as known:
-                known[key] = result
-            return result
+            run = to_json([name, arguments, setting])
+            if run not in self.known.found:
+                self.known.keep(run, method(*arguments, **setting))
+            return self.known.found[run]
 
         return found
 
@@ -265,18 +257,6 @@ class Experiment(ABC):
             one: [self.pair(base=base, system=one, **cell)["ratio"].average for cell in cells]
             for one in systems
         }
-
-
-@contextmanager
-def kept_runs(path: Path) -> Iterator[MutableMapping[str, Any]]:
-    """Open a file of results by their arguments. Raises DataError: it cannot be read or made."""
-    try:
-        with shelve.open(str(path)) as known:
-            yield known
-    except (ValueError, *dbm.error) as error:
-        raise DataError(
-            f"no kept runs ({error}); give a new file by --resume", path=path
-        ) from error
 
 
 @cache

@@ -79,7 +79,7 @@ def test_an_order_needs_a_queue(rows_of):
 
     def rows_at(saturation_per_s: float):
         experiment.saturation_per_s = lambda lengths: saturation_per_s
-        experiment.run.cache_clear()
+        experiment.known.found.clear()
         return rows_of(experiment, "order")
 
     calm, busy = rows_at(2.0)[1], rows_at(500.0)[1]

@@ -25,17 +25,8 @@ from scheduler_adapters.simulator.observers import LoadRecorder
 from scheduler_adapters.views import LoadView
 
 FOLLOWS, COUNTS = "pascal, NonAdaptive", "pascal, r + a"
-RUN = {
-    "qoe_violations": 0.01,
-    "output_tokens_per_s": 1000.0,
-    "blocking_s.p99": 0.1,
-    "reasoning_p50_s": 9.0,
-    "e2e_s.p50": 20.0,
-    "e2e_s.p99": 90.0,
-    "migration_p99_s": 0.1,
-    "blocked": 0.2,
-    "tail_s": {0: 40.0, 256: 50.0},
-}
+RUN = {"qoe_violations": 0.01, "blocking_s.p99": 0.1, "reasoning_p50_s": 9.0, "e2e_s.p50": 20.0}
+RUN |= {"e2e_s.p99": 90.0, "migration_p99_s": 0.1, "blocked": 0.2, "tail_s": {0: 40.0, 256: 50.0}}
 
 
 def experiment(seeds: int = 1) -> PascalExperiment:
@@ -84,8 +75,6 @@ def test_the_best_bin_has_to_gain_half_of_the_papers_and_the_worst_may_lose_15(
     [
         ("violations", {"qoe_violations": 0.01}, True),
         ("violations", {"qoe_violations": 0.011}, False),
-        ("throughput", {"output_tokens_per_s": 975.0}, True),
-        ("throughput", {"output_tokens_per_s": 1040.0}, False),
         ("level", {"migration_p99_s": 0.12}, True),
         ("level", {"migration_p99_s": 0.1}, False),
     ],

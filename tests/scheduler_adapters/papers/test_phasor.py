@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scheduler_adapters.papers import phasor
-from scheduler_adapters.papers.phasor import MOST_CLIENTS, PhasorExperiment, starvation
+from scheduler_adapters.papers.phasor import MOST_CLIENTS, PhasorExperiment
 from scheduler_adapters.papers.phasor_cluster import SPLITS, SYSTEMS
 from scheduler_adapters.papers.runs import ReproduceConfig
 
@@ -55,7 +54,7 @@ def test_a_capacity_of_code_is_searched_with_one_seed(experiment):
     assert len(experiment.values("capacity", "Phasor", load="S-L")) == 1
 
 
-def test_starvation_is_waiting_small_batches_and_one_long_queue():
+def test_starvation_is_waiting_small_batches_and_one_long_queue(experiment):
     arrival_s = np.array([10.0, 20.0, 95.0, 100.0, 130.0])
     timeline = SimpleNamespace(
         requests=SimpleNamespace(arrival_s=arrival_s),
@@ -64,8 +63,8 @@ def test_starvation_is_waiting_small_batches_and_one_long_queue():
     rows = [(50.0, "decode", 6, 0), (100.0, "decode", 2, 0), (92.0, "decode", 9, 0)]
     rows += [(100.0, "prefill", 0, 5), (100.0, "prefill", 0, 1)]
     samples = pd.DataFrame(rows, columns=["at_s", "role", "decoding", "queued"])
-    found = starvation(SimpleNamespace(timeline=timeline), samples)
-    assert found == pytest.approx([200, 5000, 6.0, 2.0, 5 / 3])
+    experiment.shock = lambda system, seed: (SimpleNamespace(timeline=timeline), samples)
+    assert experiment.starvation("memory-aware", 0) == pytest.approx([200, 5000, 6.0, 2.0, 5 / 3])
 
 
 def test_energy_is_of_a_whole_run():
@@ -76,7 +75,7 @@ def test_energy_is_of_a_whole_run():
     assert run["watts"] >= 8 * 55
 
 
-def test_rows_judge_orders_sizes_and_losses(experiment, monkeypatch, rows_of):
+def test_rows_judge_orders_sizes_and_losses(experiment, rows_of):
     """Phasor is ahead by the same factors everywhere."""
 
     def run(system, *, load, rate, seed):
@@ -93,8 +92,7 @@ def test_rows_judge_orders_sizes_and_losses(experiment, monkeypatch, rows_of):
 
     experiment.run, experiment.capacity = run, capacity
     experiment.fragments = lambda system: {"peak": 0.4965, "mean": 0.0}
-    experiment.shock = lambda name, seed: ((), ())
-    monkeypatch.setattr(phasor, "starvation", lambda *run: [100, 1000, 48.0, 16.0, 2.5])
+    experiment.starvation = lambda system, seed: [100, 1000, 48.0, 16.0, 2.5]
     rows = rows_of(experiment)
     missed = {
         row.metric.partition(" (")[0].partition(":")[0] for row in rows if row.verdict == "no"

@@ -20,14 +20,8 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.requests import Floats, Ints
 
-POLICIES = {
-    "fcfs": FCFS,
-    "sarathi": Sarathi,
-    "vllm-prefill-first": PrefillFirst,
-    "request-level": RequestLevel,
-    "pars": pars,
-    "slai": SLAI,
-}
+POLICIES = {one.name: one for one in (FCFS, Sarathi, PrefillFirst, RequestLevel, SLAI)}
+POLICIES["pars"] = pars
 
 
 def backlog(timeline: Timeline, at_s: Floats) -> Ints:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.papers.runs import ReproduceConfig
-from scheduler_adapters.papers.slai import RATES, SLO_S, SlaiExperiment, trace_lengths
+from scheduler_adapters.papers.slai import SLO_S, SlaiExperiment, trace_lengths
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
 
 GOOD = {**SLO_S, "mean_ttft_s": 0.5, "mean_ttft_paying_s": 0.4}
@@ -59,9 +59,3 @@ def test_a_capacity_that_a_short_run_does_not_find_is_no_gain(experiment, rows_o
     assert rows_of(experiment, metric)[0].ours == "1.00 -> 1.26 req/s (+26%)"
     experiment.capacity = lambda system, paying: 1.2 if system == "SLAI" else 0.0
     assert all(row.verdict == "no" for row in rows_of(experiment, metric))
-
-
-def test_the_queue_grows_with_the_rate(experiment):
-    calm, busy = experiment.sweep("mean_ttft_s", "Sarathi FCFS", rates=(0.4, 40.0), paying=0.5)
-    assert calm.average < busy.average
-    assert tuple(sorted(RATES)) == RATES
