@@ -45,7 +45,7 @@ BURST_CV: Final = 3.0
 
 @dataclass(frozen=True)
 class PaperWorkload:
-    """Mean lengths of Table 1, of ShareGPT's distribution, and targets of Table 3."""
+    """Mean lengths of Table 1, those of a bucket of ShareGPT, and targets of Table 3."""
 
     name: str
     prompt_tokens: int
@@ -103,15 +103,18 @@ class PaperWorkload:
 
 @cache
 def bucket(column: str, mean: int) -> Ints:
-    """Return ShareGPT's lengths within a factor of two of a mean, scaled to that mean.
+    """Return the largest range of ShareGPT's lengths that has a mean.
 
-    Answers of 2,048 tokens are not in the trace, whose longest has 1,024; its upper half is scaled.
+    It has the shortest ones, or the longest for a mean above that of all. All lengths, scaled,
+    stand for answers of 1,024 tokens or more: the longest of the trace has 1,024.
     """
     tokens: Ints = getattr(trace_lengths(), column)
-    centre = min(mean, int(tokens.max()) // 2)
-    near = tokens[(tokens >= centre / 2) & (tokens <= 2 * centre)]
-    scaled: Ints = np.maximum(1, np.rint(near * (mean / near.mean()))).astype(np.int64)
-    return scaled
+    if mean >= tokens.max():
+        return np.maximum(1, np.rint(tokens * (mean / tokens.mean()))).astype(np.int64)
+    sign = 1 if mean <= tokens.mean() else -1
+    ordered = np.sort(sign * tokens)
+    running_means = np.cumsum(ordered) / np.arange(1, len(ordered) + 1)
+    return np.abs(ordered[running_means <= sign * mean])
 
 
 SMALL: Final = PaperWorkload("S-S", 128, 128, 0.3, 0.15)

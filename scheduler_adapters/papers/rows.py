@@ -158,7 +158,7 @@ def read_paper(path: Path, experiment: type) -> Paper:
         DataError: a key is unknown or missing, or a method does not accept its arguments.
     """
     table = tomllib.loads(path.read_text(encoding="utf-8"))
-    if unknown := table.keys() - {"conditions", "systems", "lengths", "rows"}:
+    if unknown := table.keys() - {"conditions", "first_seed", "systems", "lengths", "rows"}:
         raise DataError(f"unknown keys: {', '.join(sorted(unknown))}", path=path)
     try:
         rows = tuple(_rows(table["rows"], experiment))

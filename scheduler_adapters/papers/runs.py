@@ -121,8 +121,9 @@ class Experiment(ABC):
 
     def __init__(self, config: ReproduceConfig) -> None:
         self.config = config
-        self.systems: Mapping[str, Any] = paper_file(config.paper).get("systems", {})
-        self.seeds = range(FIRST_SEED, FIRST_SEED + config.seeds)
+        file = paper_file(config.paper)
+        self.systems: Mapping[str, Any] = file.get("systems", {})
+        self.seeds = range(first := file.get("first_seed", FIRST_SEED), first + config.seeds)
         own = asdict(replace(config, out=None, json=False, resume=None))
         self.known = KeptRuns(config.resume, {"command": "reproduce", **own})
         self.run = self.kept("measure")

@@ -15,9 +15,11 @@ from scheduler_adapters.papers.phasor_cluster import (
     GpuCluster,
     PowerMeter,
     Sampled,
+    bucket,
     fragmentation,
     p99,
 )
+from scheduler_adapters.papers.slai import trace_lengths
 from scheduler_adapters.views import LoadView
 
 
@@ -26,12 +28,16 @@ def testbed():
     return GpuCluster("qwen2.5-7b")
 
 
-def test_lengths_have_the_means_of_the_table_and_the_spread_of_the_trace():
+def test_lengths_have_the_means_of_the_table_and_are_the_trace_s_where_it_has_such_a_range():
+    trace = trace_lengths().prompt_tokens
+    for mean in (128, 3000):  # the mean of all is in between
+        tokens = bucket("prompt_tokens", mean)
+        assert tokens.mean() == pytest.approx(mean, rel=0.01)
+        kept = trace <= tokens.max() if mean == 128 else trace >= tokens.min()
+        assert abs(kept.sum() - len(tokens)) < 0.01 * len(tokens)  # equal lengths at its end
     requests = CODE.requests(20_000, 10.0, 0)
     assert requests.prompt_tokens.mean() == pytest.approx(128, rel=0.02)
     assert requests.output_tokens.mean() == pytest.approx(2048, rel=0.02)
-    for lengths in (requests.prompt_tokens, requests.output_tokens):
-        assert 0.15 < lengths.std() / lengths.mean() < 0.45
     gaps_s = np.diff(BURST.requests(20_000, 10.0, 0).arrival_s)
     assert gaps_s.std() / gaps_s.mean() == pytest.approx(3, rel=0.1)
 
