@@ -7,7 +7,7 @@ from pathlib import Path
 from lengthwise.strict_json import to_json
 from scheduler_adapters.papers.page import in_words, write_page
 from scheduler_adapters.papers.rows import counts, read_paper
-from scheduler_adapters.papers.runs import PAPERS, ReproduceConfig
+from scheduler_adapters.papers.runs import ReproduceConfig
 
 
 def run(config: ReproduceConfig) -> None:
@@ -22,7 +22,7 @@ def run(config: ReproduceConfig) -> None:
     systems, and mostly a band around the paper's number. The commit of the criteria is named.
     """
     module = importlib.import_module(f"scheduler_adapters.papers.{config.paper}")
-    kind = getattr(module, PAPERS[config.paper])
+    kind = getattr(module, f"{config.paper.title()}Experiment")
     paper = read_paper(Path(module.__file__ or "").with_suffix(".toml"), kind)
     experiment = kind(config)
     rows = [row.figure(experiment) for row in paper.rows if row.is_wanted(config)]

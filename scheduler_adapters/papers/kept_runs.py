@@ -39,8 +39,9 @@ class KeptRuns:
                         raise ValueError(f"line {number} is damaged") from None
                     os.truncate(path, path.stat().st_size - len(line))
         except (OSError, ValueError) as error:
-            why = f"no kept runs ({error}); use a new file by --resume"
-            raise DataError(why, path=path) from error
+            raise DataError(
+                f"no kept runs ({error}); use a new file by --resume", path=path
+            ) from error
 
     def keep(self, run: str, result: Any) -> None:
         """Add the result of a run, whose name and arguments are a list in JSON."""

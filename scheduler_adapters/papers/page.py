@@ -1,7 +1,7 @@
 """Report of a paper: its rows as a table."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -22,9 +22,8 @@ def in_words(paper: Paper, rows: Sequence[PaperFigure]) -> str:
 def write_page(config: ReproduceConfig, paper: Paper, rows: Sequence[PaperFigure]) -> Path:
     """Write the rows as a page that stands alone; returns its path."""
     folder = config.out or Path("mlruns") / "reproduce" / config.paper
-    columns = [f.name for f in fields(PaperFigure)]
     names = {"criterion": "direction if", "band": "figure if also", "kind": "row"}
-    table = pd.DataFrame(map(asdict, rows), columns=columns).rename(columns=names)
+    table = pd.DataFrame(map(asdict, rows)).rename(columns=names)
     return write_report(
         folder,
         title=f"{config.paper.upper()} reproduced in virtual time",

@@ -9,7 +9,7 @@ import numpy as np
 
 from lengthwise.errors import DataError
 from lengthwise.tables.reading import read_table
-from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, paper_file, recorded
+from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, kept, paper_file, recorded
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import RequestLevel
 from scheduler_adapters.policies.shortest_predicted import pars
@@ -75,8 +75,6 @@ UNGUARDED: Final = " without the guard"
 
 class ParsExperiment(Experiment):
     """Runs by system and workload; `UNGUARDED` systems do not protect starving requests."""
-
-    once = ("saturation_per_s",)
 
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config)
@@ -146,6 +144,7 @@ class ParsExperiment(Experiment):
             )
         return requests
 
+    @kept
     def saturation_per_s(self, lengths: str) -> float:
         """Requests per second that FCFS serves from a full queue: the first half of a burst."""
         requests = self._requests(lengths, 0)
@@ -173,20 +172,20 @@ class ParsExperiment(Experiment):
         return {"system": system, "value": times[0], "times": times}
 
     def order(
-        self, lengths: str, load: float | None = None, others: Sequence[str] = ()
+        self, lengths: str, load: float | None = None, others: Sequence[str] = (), **more: Any
     ) -> dict[str, Any]:
         """Return the latencies from the oracle and PARS to FCFS; the order of `others` is free.
 
-        All requests arrive at once, or at a share of the rate at which FCFS saturates. `wait_ms` is
-        the longest wait for a first step under FCFS, `step_ms` the time of the longest step.
+        All requests arrive at once, or at a share of the rate at which FCFS saturates. `value` is
+        PARS's latency beyond the oracle's in ms, `wait_ms` the longest wait for a first step under
+        FCFS, `step_ms` the time of the longest step.
         """
-        setting: dict[str, Any] = {"lengths": lengths, "load": load}
+        setting: dict[str, Any] = {"lengths": lengths, "load": load, **more}
         systems = ("Oracle", "PARS", *others, "FCFS")
         ms = {system: 1e3 * self.mean(_MEAN, system, **setting) for system in systems}
         oracle, own, *between, fcfs = ms.values()
         each = ", ".join(f"{system} {value:.1f}" for system, value in ms.items())
-        gap = (own - oracle) / max(fcfs - oracle, 1e-9)
         holds = oracle < own < min([*between, fcfs]) and max([own, *between]) < fcfs
         wait_s = self.values("longest_wait_s", "FCFS", **setting).max()
         waits = {"wait_ms": 1e3 * wait_s, "step_ms": 1e3 * self.longest_step_s}
-        return {"holds": holds, "value": gap, "each": each, **waits}
+        return {"holds": holds, "value": own - oracle, "each": each, **waits}

@@ -10,6 +10,7 @@ from scheduler_adapters.papers.runs import (
     Experiment,
     ReproduceConfig,
     SeedValues,
+    kept,
     seed_values,
 )
 from scheduler_adapters.placement import load_placement
@@ -46,8 +47,6 @@ FCFS, RR, PASCAL, STAYS = "fcfs", "round-robin", "pascal", "pascal, NoMigration"
 
 class PascalExperiment(Experiment):
     """Runs on eight instances, by system, mix, and load by name or rate in requests per second."""
-
-    once = ("high_rate", "blocking_rate")
 
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config)
@@ -101,6 +100,7 @@ class PascalExperiment(Experiment):
             return {"at": f"{mix}, {self.blocking_rate(mix, blocked_s):.1f} req/s"}
         return {"at": f"{mix}, high load ({self.high_rate(mix):.1f} req/s)"} if mix else {}
 
+    @kept
     def high_rate(self, mix: str) -> float:
         """Return the rate up to which FCFS has blocked requests no more than 20% of the time."""
         fluid_per_s = self.fluid_rate(mix)
@@ -108,6 +108,7 @@ class PascalExperiment(Experiment):
         found = self.rate_at(MOST_BLOCKED, "blocked", FCFS, mix=mix, most_seeds=2, **search)
         return round(found, 2)
 
+    @kept
     def blocking_rate(self, mix: str, blocked_s: float) -> float:
         """Return the rate at which P99 of blocking without migration is that of the paper."""
         low = self.high_rate(mix)
@@ -158,10 +159,11 @@ class PascalExperiment(Experiment):
     def extreme(self, base: str, pick: str) -> dict[str, Any]:
         """Return the best or the worst change of the tail at high load over the chat mixes."""
         found = {mix: self.best_bin(mix, base, pick) for mix in CHATS}
-        values = [one["value"] for one in found.values()]
         words = "; ".join(f"{mix}: {one['words']}" for mix, one in found.items())
-        choose = {"min": min, "max": max}[pick]
-        return {"value": choose(values, key=lambda own: own.average), "words": words}
+        chosen = {"min": min, "max": max}[pick](
+            found.values(), key=lambda own: own["value"].average
+        )
+        return {"value": chosen["value"], "words": words}
 
     def violations(self, mix: str) -> dict[str, Any]:
         """Return the share of violations of PASCAL, FCFS and round-robin at each load."""

@@ -23,7 +23,13 @@ from scheduler_adapters.papers.phasor_cluster import (
     p99,
     pace_s,
 )
-from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, SeedValues, seed_values
+from scheduler_adapters.papers.runs import (
+    Experiment,
+    ReproduceConfig,
+    SeedValues,
+    kept,
+    seed_values,
+)
 from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.load_search import highest_load
 
@@ -35,8 +41,6 @@ CAPACITY_SEEDS: Final = 3
 
 class PhasorExperiment(Experiment):
     """Runs by system, workload (`load`) and rate; searches for capacity; runs through a shock."""
-
-    once = ("capacity", "fragmented", "starvation")
 
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config)
@@ -78,6 +82,7 @@ class PhasorExperiment(Experiment):
             return seed_values([self.capacity(system, load, seed) for seed in seeds])
         return super().values(figure, system, **setting)
 
+    @kept
     def capacity(self, system: str, load: str, seed: int) -> float:
         """Return clients per GPU with which both targets are met."""
         scale = self.config.scale
@@ -105,10 +110,11 @@ class PhasorExperiment(Experiment):
         requests = requests.take(np.arange(len(requests)) < count)
         return self.cluster.run(one, sampled, requests), sampled.samples()
 
+    @kept
     def fragmented(self, system: str, seed: int) -> list[float]:
         """Return peak and mean of the fragmentation over 500 s with a plateau."""
-        samples = self.shock(system, seed, PLATEAU)[1]
-        found = fragmentation(samples, self.cluster.instance.kv_blocks)
+        blocks = self.cluster.instance.kv_blocks
+        found = fragmentation(self.shock(system, seed, PLATEAU)[1], blocks)
         return [float(found.max()), float(found.mean())]
 
     def fragments(self, system: str) -> dict[str, Any]:
@@ -139,6 +145,7 @@ class PhasorExperiment(Experiment):
         each = [f"{name} {' / '.join(f'{one:.2f}' for one in own)}" for name, own in rows.items()]
         return {"value": [one for own in rows.values() for one in own], "each": "; ".join(each)}
 
+    @kept
     def starvation(self, system: str, seed: int) -> list[float]:
         """Return median TTFT in ms and mean decode batch, before and in the shock, and the skew.
 

@@ -1,7 +1,7 @@
 """RAD: the capacity bound of Theorem 1, and the systems that keep it (`rad.toml`)."""
 
 from dataclasses import dataclass, replace
-from math import ceil, exp
+from math import ceil
 
 import numpy as np
 
@@ -102,12 +102,6 @@ class TileSetting:
             max_started=self.cycle, tile=self.tile, chunk=self.latency.chunk_tokens
         )
         return simulate(requests, policy, self.instance)
-
-    def empty_at_most(self) -> float:
-        """Return the largest share of the time at load .8 that any scheduler can be empty."""
-        _, output = self._draw(NUM_REQUESTS, 0)
-        stay_s = float(output.mean()) * self.latency.linear_pass_s
-        return exp(-LOAD / self.mean_work_s * stay_s)
 
 
 class RadExperiment(Experiment):

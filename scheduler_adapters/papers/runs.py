@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,14 +26,8 @@ from scheduler_adapters.workload.data_folder import data_file
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-PAPERS: Final = {
-    "pars": "ParsExperiment",
-    "slai": "SlaiExperiment",
-    "rad": "RadExperiment",
-    "pascal": "PascalExperiment",
-    "phasor": "PhasorExperiment",
-}
-"""Class of the experiment by paper; the module and its TOML file have the paper's name."""
+PAPERS: Final = ("pars", "slai", "rad", "pascal", "phasor")
+"""Each has a module and a TOML file of its name; the module's class is `NameExperiment`."""
 FIRST_SEED: Final = 300
 """First seed of the rows; choices and criteria were settled on seeds below."""
 MODELS: Final = ("qwen2.5-7b", "llama-3-8b")
@@ -110,14 +104,23 @@ def seed_values(values: ArrayLike) -> SeedValues:
     return np.asarray(values, dtype=float).view(SeedValues)
 
 
+def kept(method: Callable[..., T]) -> Callable[..., T]:
+    """Return a method that runs once for equal arguments; its results are kept in `resume`."""
+
+    def found(self: "Experiment", *arguments: Any, **setting: Any) -> Any:
+        run = to_json([method.__name__, arguments, setting])
+        if run not in self.known.found:
+            self.known.keep(run, method(self, *arguments, **setting))
+        return self.known.found[run]
+
+    return found
+
+
 class Experiment(ABC):
     """Runs of a paper's systems, and the comparisons of systems that rows are made of.
 
     Each setting is simulated once for each seed.
     """
-
-    once: ClassVar[tuple[str, ...]] = ()
-    """Names of further methods that are called once for each setting."""
 
     def __init__(self, config: ReproduceConfig) -> None:
         self.config = config
@@ -126,26 +129,16 @@ class Experiment(ABC):
         self.seeds = range(first := file.get("first_seed", FIRST_SEED), first + config.seeds)
         own = asdict(replace(config, out=None, json=False, resume=None))
         self.known = KeptRuns(config.resume, {"command": "reproduce", **own})
-        self.run = self.kept("measure")
-        for name in self.once:
-            setattr(self, name, self.kept(name))
-
-    def kept(self, name: str) -> Callable[..., Any]:
-        """Return a method that runs once for equal arguments; its results are kept in `resume`."""
-        method = getattr(self, name)
-
-        def found(*arguments: Any, **setting: Any) -> Any:
-            run = to_json([name, arguments, setting])
-            if run not in self.known.found:
-                self.known.keep(run, method(*arguments, **setting))
-            return self.known.found[run]
-
-        return found
 
     def policy(self, system: str) -> Policy:
         """Return a fresh policy of a system in the paper's file."""
         own = self.systems[system]
         return load_policy(own["policy"], **own.get("settings", {}))
+
+    @kept
+    def run(self, *system: Any, **setting: Any) -> Any:
+        """Return what `measure` returns."""
+        return self.measure(*system, **setting)
 
     @abstractmethod
     def measure(self, *system: Any, **setting: Any) -> Any:

@@ -58,9 +58,9 @@ def test_changes_are_by_bin_and_a_bin_that_few_seeds_have_is_left_out():
 
 @pytest.mark.parametrize(
     ("best_s", "other_s", "gains", "loses"),
-    [(27.7, 57.0, True, False), (27.9, 57.0, False, False), (20.0, 58.0, True, True)],
+    [(27.7, 53.0, True, False), (27.9, 53.0, False, False), (20.0, 53.1, True, True)],
 )
-def test_the_best_bin_has_to_gain_half_of_the_papers_and_the_worst_may_lose_15(
+def test_the_best_bin_has_to_gain_half_of_the_papers_and_the_worst_may_lose_as_much(
     best_s, other_s, gains, loses, rows_of
 ):
     made = made_up(**{PASCAL: [tail(t0=best_s, t256=other_s)] * 2})
@@ -145,14 +145,11 @@ def test_a_run_has_the_figures_of_its_system():
     assert np.isnan(pascal_run["blocked"])
     assert pascal_run["migration_p99_s"] > 0
     assert fcfs["tail_s"].keys() == pascal_run["tail_s"].keys()
-    assert (
-        trial.mean("qoe_violations", FCFS, mix="alpaca-eval", load="low") == fcfs["qoe_violations"]
-    )
+    low = trial.mean("qoe_violations", FCFS, mix="alpaca-eval", load="low")
+    assert low == fcfs["qoe_violations"]
 
 
-def test_half_of_the_memory_slows_short_reasoning_under_fcfs_and_long_under_round_robin(
-    monkeypatch,
-):
+def test_half_the_memory_slows_short_reasoning_under_fcfs_and_long_under_rr(monkeypatch):
     monkeypatch.setattr(pascal, "_PHASE_REQUESTS", 100)
     monkeypatch.setattr(pascal, "PHASE_LENGTHS", (128, 512, 1024, 2048))
     phase = OnePhase(ReproduceConfig(paper="pascal", seeds=1), experiment().instance)

@@ -105,8 +105,3 @@ def test_the_longest_work_is_that_of_the_slower_of_the_tiles(tile, slower):
     attention_s = latency.decode_attention_s(np.arange(1, longest + 1))
     work_s = longest * (slower * latency.linear_pass_s + latency.per_token_s) + attention_s
     assert setting.longest_waste_s == pytest.approx((tile - 1) * work_s)
-
-
-def test_no_scheduler_can_be_seen_empty_where_tiles_are_large_and_answers_long():
-    assert TileSetting(CHATS, cycle=1024).empty_at_most() < 1e-8
-    assert TileSetting(SHORT_CHATS, tile=8).empty_at_most() > 0.1

@@ -95,9 +95,7 @@ def test_a_bound_holds_up_to_its_edge(bounds, met):
         ([2.1, 2.1], {"numbers": (2, 4), "matched": "both"}, "no"),
     ],
 )
-def test_a_figure_is_near_the_papers_and_a_direction_holds_for_the_whole_interval(
-    values, changes, verdict
-):
+def test_a_figure_is_near_and_a_direction_holds_for_the_whole_interval(values, changes, verdict):
     texts = dict.fromkeys(("metric", "workload", "baseline", "paper", "ours"), "")
     row = Row(measure="twice", **texts, **{"numbers": (2,), "band": 0.1} | changes)
     value = seed_values(values)
@@ -142,6 +140,7 @@ def test_a_wrong_key_of_a_paper_is_an_error(before, after, tmp_path):
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_files_of_the_papers_fit_their_experiments(paper):
     module = importlib.import_module(f"scheduler_adapters.papers.{paper}")
-    found = read_paper(Path(module.__file__).with_suffix(".toml"), getattr(module, PAPERS[paper]))
+    kind = getattr(module, f"{paper.title()}Experiment")
+    found = read_paper(Path(module.__file__).with_suffix(".toml"), kind)
     assert found.rows
     assert found.conditions
