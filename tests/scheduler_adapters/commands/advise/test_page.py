@@ -65,6 +65,21 @@ def test_the_cheapest_policy_is_a_sentence_and_an_answer_of_no_has_no_command(tm
     assert "Keep the scheduler that you have" in text
 
 
+def test_the_headline_begins_with_a_rule_without_scores_where_that_saves_more():
+    gains = {
+        "fcfs": Spread(0, 0, 0),
+        "pars": Spread(0.5, 0.2, 0.7),
+        "oracle": Spread(0.9, 0.9, 0.9),
+    }
+    known = advice(gains=gains | {"slai": Spread(0.4, 0.4, 0.4)})
+    assert known.headline == "Yes: it saves half."
+    known = replace(known, gains=gains | {"slai": Spread(0.6, 0.6, 0.6)})
+    said = (
+        "slai, which needs no scores, saves 60.0% of the mean E2E latency; PARS with these scores"
+    )
+    assert known.headline == f"{said} 50.0%. Yes: it saves half."
+
+
 @pytest.mark.parametrize(
     ("pars", "said"),
     [
