@@ -14,8 +14,6 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import RequestLevel
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.facts import GPUS, MODELS
-from scheduler_adapters.simulator.latency.first_principles import kv_blocks
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM, ORDER_STREAM, poisson_arrivals_s
@@ -42,15 +40,14 @@ class Lengths:
     sigma: float
     """Standard deviation of the logarithm."""
     tau_b: Mapping[str, float]
-    file: str = ""
+    file: str
     """File of recorded lengths in the data folder."""
-    columns: Sequence[str] = ()
+    columns: Sequence[str]
     """Columns whose sum is the output length."""
 
     def draw(self, count: int, random: np.random.Generator) -> Ints:
         """Draw output lengths (count,), recorded ones where there are some."""
-        table = recorded(self.file, read_table) if self.file else None
-        if table is None:
+        if (table := recorded(self.file, read_table)) is None:
             drawn = random.lognormal(np.log(self.median_tokens), self.sigma, count)
             return np.clip(drawn, 1, _LONGEST).astype(np.int64)
         tokens = table[list(self.columns)].sum(axis=1).to_numpy()
@@ -62,11 +59,9 @@ class Lengths:
 TRAINED: Final = "trained ranker"
 
 
-def instance_of(seats: int = 256, num_gpus: int = 1) -> Instance:
-    """Return the served model; the memory of `num_gpus` holds weights and KV."""
-    blocks = kv_blocks(_GPU, MODELS[_MODEL], GPUS[_GPU], num_gpus=num_gpus)
-    limits = {"max_num_seqs": seats, "max_tokens": _TOKEN_BUDGET, "kv_blocks": blocks}
-    return Instance.preset(f"{_MODEL}@{_GPU}", **limits)
+def instance_of(seats: int = 256) -> Instance:
+    """Return the served model."""
+    return Instance.preset(f"{_MODEL}@{_GPU}", max_num_seqs=seats, max_tokens=_TOKEN_BUDGET)
 
 
 _MEAN: Final = "normalized_latency_s.mean"
@@ -90,7 +85,6 @@ class ParsExperiment(Experiment):
         lengths: str,
         load: float | None = None,
         seats: int = 256,
-        num_gpus: int = 1,
         batch: int | None = None,
         seed: int,
     ) -> dict[str, float]:
@@ -113,7 +107,7 @@ class ParsExperiment(Experiment):
         policy = pars(after_s)
         if batch:
             policy = RequestLevel(max_batch=batch, inside="pars", starve_after_s=after_s)
-        timeline = simulate(requests, policy, instance_of(seats, num_gpus), loop="compiled")
+        timeline = simulate(requests, policy, instance_of(seats), loop="compiled")
         longest_wait_s = float(np.max(timeline.scheduled_s - requests.arrival_s))
         return summarize(timeline).flat() | {"longest_wait_s": longest_wait_s}
 

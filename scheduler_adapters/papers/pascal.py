@@ -105,7 +105,7 @@ class PascalExperiment(Experiment):
         """Return the rate up to which FCFS has blocked requests no more than 20% of the time."""
         fluid_per_s = self.fluid_rate(mix)
         search = {"low": 0.75 * fluid_per_s, "high": 1.1 * fluid_per_s, "tolerance": 0.03}
-        found = self.rate_at(MOST_BLOCKED, "blocked", FCFS, mix=mix, most_seeds=2, **search)
+        found = self.rate_at(MOST_BLOCKED, "blocked", FCFS, mix=mix, most_seeds=2, search=search)
         return round(found, 2)
 
     @kept
@@ -113,7 +113,7 @@ class PascalExperiment(Experiment):
         """Return the rate at which P99 of blocking without migration is that of the paper."""
         low = self.high_rate(mix)
         search = {"low": low, "high": 1.5 * low, "tolerance": 0.01}
-        return self.rate_at(blocked_s, "blocking_s.p99", STAYS, mix=mix, **search)
+        return self.rate_at(blocked_s, "blocking_s.p99", STAYS, mix=mix, search=search)
 
     def fluid_rate(self, mix: str) -> float:
         """Return requests per second that fill the KV memory, if arrivals were even."""

@@ -67,13 +67,12 @@ class ReproduceConfig:
         at_least("seeds", self.seeds, 1)
         require("scale", self.scale, 0.005 <= self.scale <= 1, "a number from .005 to 1")
         require("model", repr(self.model), self.model in MODELS, "one of " + ", ".join(MODELS))
-        for name, value, default, reader in (
-            ("model", repr(self.model), repr(MODELS[0]), "phasor"),
-            ("scored", str(self.scored), "None", "pars"),
-        ):
-            if value != default and self.paper != reader:
+        changed = {"model": self.model != MODELS[0], "scored": self.scored is not None}
+        for name, reader in (("model", "phasor"), ("scored", "pars")):
+            if changed[name] and self.paper != reader:
                 raise ConfigError(
-                    f"{name} is {value}, which {self.paper} does not read; use it with {reader}"
+                    f"{name} is {getattr(self, name)}, which {self.paper} does not read; "
+                    f"use it with {reader}"
                 )
         if self.scored is None and self.scores != "trace":
             raise ConfigError(f"scores is {self.scores!r} but there is no trace; add --scored FILE")
@@ -176,18 +175,18 @@ class Experiment(ABC):
         most: float,
         figure: str,
         system: str,
-        *,
-        low: float,
-        high: float,
-        tolerance: float,
+        search: Mapping[str, float],
         **setting: Any,
     ) -> float:
-        """Return the highest rate at which the mean of a figure is `most` at most, or `low`."""
+        """Return the highest rate at which the mean of a figure is `most` at most, or the lowest.
+
+        `search` has `low`, `high` and `tolerance` of the rate.
+        """
 
         def is_met(rate: float) -> bool:
             return self.mean(figure, system, rate=round(rate, 3), **setting) <= most
 
-        return round(highest_load(is_met, low=low, high=high, tolerance=tolerance) or low, 3)
+        return round(highest_load(is_met, **search) or search["low"], 3)
 
     def sweep(
         self, figure: str, system: str, *, rates: Sequence[float] = (), **setting: Any

@@ -87,7 +87,7 @@ class SlaiExperiment(Experiment):
     def high_rate(self, sarathi_s: float) -> float:
         """Return the rate at which Sarathi's median TTFT is that of the paper."""
         search = {"low": 1.0, "high": 2.4, "tolerance": 0.01}
-        return self.rate_at(sarathi_s, "median_ttft_s", SARATHI, paying=0.05, **search)
+        return self.rate_at(sarathi_s, "median_ttft_s", SARATHI, paying=0.05, search=search)
 
     @kept
     def capacity(self, system: str, paying: float) -> float:
@@ -123,9 +123,8 @@ class SlaiExperiment(Experiment):
             for system in (SARATHI, "SLAI")
         }
         text = "; ".join(f"{n} " + " ".join(f"{s:.2f}" for s in own) for n, own in curves.items())
-        signs = [np.sign(np.diff(own)).tolist() for own in curves.values()]
-        turns = [[sign for sign, _ in groupby(own)] for own in signs]
-        return {"holds": turns == [[1], [1, -1, 1]], "curves": text}
+        turns = [[up for up, _ in groupby(np.diff(own) > 0)] for own in curves.values()]
+        return {"holds": turns == [[True], [True, False, True]], "curves": text}
 
 
 @cache

@@ -21,7 +21,6 @@ from scheduler_adapters.commands.advise.verdict import WORTHWHILE, Answer
 from scheduler_adapters.reporting.figures import band_figure
 
 _PANELS: Final = {"e2e_s.mean": "E2E, mean", "e2e_s.p99": "E2E, p99", "ttft_s.mean": "TTFT, mean"}
-_WITH_LENGTHS: Final = (*LEARNED, "oracle")
 _NOTHING_TO_DO: Final = "Keep the scheduler that you have; ask again with a log of busier hours."
 
 
@@ -50,15 +49,15 @@ class Advice:
     def headline(self) -> str:
         """The answer in a sentence, after the best rule without scores where that saves more."""
         starts = {"yes": "Yes", "no": "No", "unclear": "Not clear"}
-        rules = {own.value: one for one, own in self.gains.items() if one not in _WITH_LENGTHS}
-        saved, ours = max(rules, default=0.0), self.gains["pars"].value
-        better = (
-            f"{rules[saved]}, which needs no scores, saves {saved:.1%} of the mean E2E latency; "
-            f"PARS with these scores {ours:.1%}. "
-            if saved >= WORTHWHILE and saved > ours
-            else ""
-        )
-        return f"{better}{starts[self.answer]}: {self.reason}."
+        learned = (*LEARNED, "oracle")
+        rules = {own.value: one for one, own in self.gains.items() if one not in learned}
+        saved, ours, start = max(rules), self.gains["pars"].value, ""
+        if saved > max(ours, WORTHWHILE):
+            start = (
+                f"{rules[saved]}, which needs no scores, saves {saved:.1%} of the mean E2E; "
+                f"PARS with these scores {ours:.1%}. "
+            )
+        return f"{start}{starts[self.answer]}: {self.reason}."
 
     @property
     def quality(self) -> str:

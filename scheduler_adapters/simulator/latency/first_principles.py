@@ -84,11 +84,9 @@ def phasor_testbed(model: ModelFacts, gpu: GpuFacts) -> AffineLatency:
     return replace(roofline(model, gpu), per_token_s=2 * multiplied / 121e12)
 
 
-def kv_blocks(name: str, model: ModelFacts, gpu: GpuFacts, *, num_gpus: int = 1) -> int:
-    """Return the KV blocks beside the weights; both are spread over `num_gpus`."""
-    free_bytes = (
-        num_gpus * (gpu.memory_bytes * _MEMORY_FRACTION - _ACTIVATION_BYTES) - model.weights_bytes
-    )
+def kv_blocks(name: str, model: ModelFacts, gpu: GpuFacts) -> int:
+    """Return the KV blocks beside the weights."""
+    free_bytes = gpu.memory_bytes * _MEMORY_FRACTION - _ACTIVATION_BYTES - model.weights_bytes
     if (blocks := int(free_bytes // (model.kv_bytes_per_token * BLOCK_TOKENS))) < 1:
         raise ConfigError(f"the weights of {name!r} leave no room for KV; use a larger GPU")
     return blocks

@@ -9,17 +9,7 @@ from scheduler_adapters.papers.pars import TRAINED, ParsExperiment
 from scheduler_adapters.papers.runs import ReproduceConfig
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
 
-LONG_MODEL, SHORT_MODEL = "long log-normal outputs", "short log-normal outputs"
 SMALL = ReproduceConfig(paper="pars", seeds=1, scale=0.2)
-
-
-def test_with_the_kv_memory_of_two_gpus_a_burst_of_long_answers_is_served_sooner():
-    experiment = ParsExperiment(SMALL)
-    one, two = (
-        experiment.mean("normalized_latency_s.mean", "FCFS", lengths=LONG_MODEL, num_gpus=gpus)
-        for gpus in (1, 2)
-    )
-    assert two < one
 
 
 def test_recorded_lengths_are_drawn_and_without_them_a_curve(tmp_path, monkeypatch):
@@ -38,17 +28,17 @@ def test_recorded_lengths_are_drawn_and_without_them_a_curve(tmp_path, monkeypat
 def test_a_better_order_is_served_sooner():
     experiment = ParsExperiment(SMALL)
     fcfs, pars, oracle = (
-        experiment.mean("normalized_latency_s.mean", system, lengths=SHORT_MODEL, seats=64)
+        experiment.mean("normalized_latency_s.mean", system, lengths="short outputs", seats=64)
         for system in ("FCFS", "PARS", "Oracle")
     )
     assert oracle < pars < fcfs
-    burst = experiment.burst(SHORT_MODEL, ["normalized_latency_s.mean"], seats=64)
+    burst = experiment.burst("short outputs", ["normalized_latency_s.mean"], seats=64)
     assert burst["value"][0] == pytest.approx(fcfs / pars)
 
 
 def test_static_batches_are_slower_than_continuous_ones_and_keep_the_order():
     experiment = ParsExperiment(SMALL)
-    setting = {"lengths": SHORT_MODEL, "seats": 64}
+    setting = {"lengths": "short outputs", "seats": 64}
     found = experiment.in_order("e2e_s.mean", ("Oracle", "PARS", "FCFS"), batch=64, **setting)
     assert found["holds"]
     assert found["means"][1] > experiment.mean("e2e_s.mean", "PARS", **setting)
