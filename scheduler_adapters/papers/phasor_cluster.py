@@ -114,7 +114,8 @@ def bucket(column: str, mean: int) -> Ints:
     sign = 1 if mean <= tokens.mean() else -1
     ordered = np.sort(sign * tokens)
     running_means = np.cumsum(ordered) / np.arange(1, len(ordered) + 1)
-    return np.abs(ordered[running_means <= sign * mean])
+    kept: Ints = np.abs(ordered[running_means <= sign * mean])
+    return kept
 
 
 SMALL: Final = PaperWorkload("S-S", 128, 128, 0.3, 0.15)

@@ -175,7 +175,7 @@ class Experiment(ABC):
         most: float,
         figure: str,
         system: str,
-        search: Mapping[str, float],
+        search: Mapping[str, Any],
         **setting: Any,
     ) -> float:
         """Return the highest rate at which the mean of a figure is `most` at most, or the lowest.
