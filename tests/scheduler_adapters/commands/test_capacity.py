@@ -258,15 +258,3 @@ def test_targets_that_a_short_run_cannot_miss_are_no_proof_against_the_bound(cap
     assert "bound_fraction" in printed
     for said in (printed, (tmp_path / "report.html").read_text()):
         assert "fcfs: above the bound, as the requests end before the queue is too long" in said
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"profile": "llama-3-8b@a100-80g"}, "@a100-80g' has the step times of AffineLatency"),
-        ({"by": "concurrency"}, "by is 'concurrency'; use rate: the bound is a rate"),
-    ],
-)
-def test_a_bound_that_the_theorem_does_not_give_is_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        CapacityConfig(**TILES | changes)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from lengthwise.errors import ConfigError
 from scheduler_adapters.placements.distserve import DistServe
 from scheduler_adapters.views import RequestView
 from tests.scheduler_adapters.placements.views import view
@@ -36,8 +35,3 @@ def test_a_decode_instance_pulls_what_fits_while_few_wait_there(views, chosen):
 def test_where_a_pool_has_died_the_other_one_serves_or_requests_wait():
     assert DistServe().place(REQUEST, [view(0, "decode")]) == 0
     assert DistServe().at_prefill_end(REQUEST, 0, [view(0, "prefill")]) is None
-
-
-def test_wrong_shares_are_refused():
-    with pytest.raises(ConfigError, match="max_waiting_fraction is 0"):
-        DistServe(max_waiting_fraction=0)

@@ -187,22 +187,6 @@ def test_a_mixed_instance_is_as_free_as_the_less_free_of_its_parts():
     assert mixed.at_prefill_end(REQUEST, 0, [*decodes[:1], decoding(1, 70), prefilling]) == 2
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"ttft_slo_s": 0}, "ttft_slo_s is 0; use seconds above 0"),
-        ({"theta_flow": 1.5}, "theta_flow is 1.5"),
-        ({"theta_frag": 1}, "theta_frag is 1"),
-        ({"cool_down_ticks": 0}, "cool_down_ticks is 0"),
-        ({"idle": "off"}, "idle is 'off'; use one of standby, mixed"),
-        ({"tick_s": 0.0}, "tick_s is 0"),
-    ],
-)
-def test_impossible_settings_are_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        phasor(**settings)
-
-
 def test_a_cost_file_names_the_model_and_device_it_is_for(tmp_path):
     path = written(tmp_path, r2=0.5)
     with pytest.raises(ConfigError, match=r"R\^2 is 0.5"):

@@ -2,7 +2,6 @@
 
 import pytest
 
-from lengthwise.errors import ConfigError
 from scheduler_adapters.placement import SetRole
 from scheduler_adapters.placements.splitwise import Splitwise
 from scheduler_adapters.policies.prefill_first import PrefillFirst
@@ -85,8 +84,3 @@ def test_a_mixed_instance_hands_its_prompts_over():
     )
     assert {(move.source, move.destination) for move in run.migrations} == {(0, 2), (1, 2)}
     assert (run.timeline.finished_s > 0).all()
-
-
-def test_impossible_settings_are_refused():
-    with pytest.raises(ConfigError, match="max_pending_tokens"):
-        Splitwise(max_pending_tokens=0)

@@ -8,7 +8,6 @@ from itertools import count
 import numpy as np
 import pytest
 
-from lengthwise.errors import ConfigError
 from scheduler_adapters.checks import check_policy
 from scheduler_adapters.policies.fair_shares import FairShares, ServiceShares
 from scheduler_adapters.policies.fcfs import FCFS
@@ -153,10 +152,3 @@ def test_clients_that_left_are_forgotten_and_save_up_nothing():
     assert own.group is not None
     assert len(own.group.members) <= 512
     assert shares.share_of(wait("visitor 1")).served == own.served
-
-
-def test_weights_are_whole_numbers():
-    with pytest.raises(
-        ConfigError, match=r"^weight of paying is 0\.5; use a whole number, 1 or mo"
-    ):
-        FairShares("pars", weights={"paying": 0.5}, guard="none")  # type: ignore[dict-item]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from lengthwise.errors import ConfigError
 from scheduler_adapters.checks import LAWS, check_policy
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.overtaking_guard import OvertakingGuard
@@ -79,17 +78,3 @@ def test_in_papers_pars_limits_the_wait_and_in_service_it_limits_overtaking():
     for unguarded in ({"guard": "none"}, {"starve_after_s": None}):
         assert type(load_serving_policy("pointwise", **unguarded)) is ShortestPredicted
     assert isinstance(load_serving_policy("fcfs"), FCFS)
-
-
-@pytest.mark.parametrize(
-    "settings_",
-    [
-        {"guard": "waits"},
-        {"times": 2},
-        {"guard": "none", "times": 2},
-        {"guard": "overtaking", "times": -1, "at_least": 2},
-    ],
-)
-def test_guard_settings_that_cannot_be_are_refused(settings_):
-    with pytest.raises(ConfigError, match=r"guard|limits|times"):
-        load_policy("pars", **settings_)

@@ -39,7 +39,9 @@ def test_every_variant_keeps_every_law(make_policy):
 
 
 OUT_OF_RANGE = [
-    ("slai", {"default_tbt_s": float("nan")}),
+    *(("slai", {"default_tbt_s": wrong}) for wrong in (float("nan"), 0, -1e-9)),
+    *(("slai", {"memory_limit": wrong}) for wrong in (-1e-9, 1.001)),
+    *(("slai", {name: -1e-9}) for name in ("offset", "offset_below", "offset_above")),
     ("slai", {"offset_above": float("nan")}),
     ("slai", {"max_resident": 0}),
     ("vllm-prefill-first", {"max_tokens": 0}),

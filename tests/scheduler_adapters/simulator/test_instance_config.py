@@ -26,19 +26,6 @@ def test_a_billion_blocks_hold_what_the_profile_s_does_not():
     check_memory(huge, InstanceConfig(kv_blocks=10**9).instance())
 
 
-@pytest.mark.parametrize(
-    ("wrong", "complaint"),
-    [
-        ({"host_gb_per_s": 0.0}, "use GB/s above 0"),
-        ({"host_gb_per_s": float("inf")}, "use GB/s above 0"),
-        ({"host_gb_per_s": 5.0, "engine": "vllm"}, "only the plain engine has host memory"),
-    ],
-)
-def test_impossible_host_memory_is_refused(wrong, complaint):
-    with pytest.raises(ConfigError, match=complaint):
-        InstanceConfig(**wrong)
-
-
 def test_requests_that_do_not_fit_are_counted_and_refused_where_none_fits(caplog):
     instance = InstanceConfig(kv_blocks=3).instance()
     short_and_long = make_requests(prompt_tokens=[8, 80], output_tokens=[8, 80])

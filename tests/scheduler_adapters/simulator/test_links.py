@@ -138,26 +138,6 @@ def test_how_often_one_asks_does_not_matter(starts):
     assert seldom.land(1000.0) == landed
 
 
-@pytest.mark.parametrize(
-    ("link", "field", "value"),
-    [
-        *(
-            (link, *setting)
-            for link in (HostLink, Fabric)
-            for setting in (
-                ("kv_bytes_per_token", 0),
-                ("bytes_per_s", 0.0),
-                ("bytes_per_s", float("nan")),
-                ("latency_s", -1.0),
-            )
-        )
-    ],
-)
-def test_a_link_that_cannot_be_is_refused(link, field, value):
-    with pytest.raises(ConfigError, match=field):
-        link(**{"kv_bytes_per_token": 1} | {field: value})
-
-
 @pytest.mark.parametrize("link", [HostLink, Fabric])
 def test_the_link_of_a_model_has_its_kv_and_an_unknown_model_is_refused(link):
     assert link.of_model("mistral-7b").kv_bytes_per_token == 131_072

@@ -121,11 +121,6 @@ def test_a_closed_log_has_written_all_and_holds_no_file(tmp_path: Path) -> None:
     assert path not in {link.resolve() for link in descriptors.iterdir()}
 
 
-def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="choose another place"):
-        TimelineLog(str(tmp_path / "none" / "t.jsonl"), start_s=0.0)
-
-
 @pytest.mark.parametrize("fault", ["full", "half", "removed"])
 def test_a_line_that_cannot_be_written_is_dropped_and_leaves_no_half_line(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

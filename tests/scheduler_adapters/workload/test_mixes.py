@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from lengthwise.errors import ConfigError
-from scheduler_adapters.workload.mixes import LENGTHS, MIXES, draw_lengths
+from scheduler_adapters.workload.mixes import MIXES, draw_lengths
 
 
 @pytest.mark.parametrize("name", ["alpaca-eval", "arena-hard"])
@@ -42,8 +41,3 @@ def test_a_seed_is_one_sequence_of_lengths(name):
     first, same, other = (draw_lengths(name, 50, seed=seed) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first.output_tokens, same.output_tokens)
     assert (first.output_tokens != other.output_tokens).any()
-
-
-def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=", ".join(LENGTHS)):
-        draw_lengths("poems", 5, seed=0)

@@ -52,11 +52,6 @@ def test_synthetic_scores_know_nothing_of_the_prompt_lengths_drawn_with_the_same
     assert abs(achieved_tau_b(scores, requests.prompt_tokens)) < 0.03
 
 
-def test_a_quality_that_cannot_be_is_refused():
-    with pytest.raises(ConfigError, match=r"tau_b is 1\.5"):
-        synthetic_scores(np.array([1, 2]), tau_b=1.5)
-
-
 def test_an_absent_service_costs_the_score_and_not_the_request(caplog):
     source = ServiceScores("127.0.0.1:1", timeout_s=0.2)
     with caplog.at_level(logging.WARNING):

@@ -70,21 +70,6 @@ def test_a_process_without_a_rate_is_refused():
         WorkloadConfig(arrivals="gamma").need_rate(has_rate=False)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "complaint"),
-    [
-        ({"num_requests": 0}, "num_requests is 0"),
-        ({"seed": -1}, "seed is -1"),
-        ({"scores": "best"}, "scores is 'best'"),
-        ({"scores": "bundle:x"}, "there is no trace"),
-        ({"classes": {"a": {"share": 0.9}}}, "sum to 1"),
-    ],
-)
-def test_impossible_workloads_are_refused(wrong, complaint):
-    with pytest.raises(ConfigError, match=complaint):
-        WorkloadConfig(**wrong)
-
-
 def test_lengths_by_name_reason_and_stand_beside_no_trace(trace):
     requests = WorkloadConfig(lengths="arena-hard", num_requests=30, rate_per_s=2.0).load()
     assert (requests.reasoning_tokens > 0).all()

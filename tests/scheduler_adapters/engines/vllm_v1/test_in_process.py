@@ -28,19 +28,6 @@ from scheduler_adapters.validation.engine_trial import StepRecorder
 from tests.scheduler_adapters.engines.vllm_v1.serve_burst import burst
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
-        ({"kv_cache_mib": 0}, "kv_cache_mib is 0"),
-        ({"max_num_seqs": 9, "max_num_batched_tokens": 8}, "a token for each running request"),
-    ],
-)
-def test_an_engine_that_cannot_be_is_refused(settings: dict[str, int], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        OfflineConfig(**settings)  # type: ignore[arg-type]
-
-
 def test_vllm_is_told_our_scheduler_and_its_settings_or_nothing() -> None:
     assert _scheduler_args(OfflineConfig()) == {}
     told = _scheduler_args(OfflineConfig(scheduler="pars", settings={"starve_after_s": 9}))
@@ -121,7 +108,7 @@ def test_the_sizes_of_steps_are_told_with_their_durations_and_empty_ones_are_not
 
 
 def test_a_step_lasts_until_its_outcome_though_the_next_is_scheduled_before() -> None:
-    """As asynchronous engines do: a turn schedules a step and brings the outcome of the last."""
+    """An asynchronous engine: a turn schedules a step and has the outcome of the last."""
     scheduler, recorder = Scheduler(), StepRecorder()
     with _watched_steps(scheduler, CLOCK, [recorder]) as (_, took):
         first = scheduler.schedule(("a", 0, 6))

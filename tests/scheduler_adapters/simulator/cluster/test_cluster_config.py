@@ -1,8 +1,5 @@
 """Settings of a cluster: roles of its instances, its network, and what cannot be."""
 
-import pytest
-
-from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
 
 
@@ -19,18 +16,3 @@ def test_the_fabric_carries_the_profile_s_kv():
     assert options.fabric().kv_bytes_per_token == 57_344
     assert options.loaded_placement() is None
     assert ClusterConfig(placement="random").loaded_placement().name == "random"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"instances": 0},
-        {"instances": 2},
-        {"placement": "random", "instances": 2, "prefill_instances": 2},
-        {"placement": "random", "instances": 3, "prefill_instances": 2, "elastic_instances": 1},
-        {"fabric_gb_per_s": 0.0},
-    ],
-)
-def test_impossible_clusters_are_refused(wrong):
-    with pytest.raises(ConfigError, match=list(wrong)[-1]):
-        ClusterConfig(**wrong)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from lengthwise.errors import ConfigError, InvalidDecision, SchedulingError
+from lengthwise.errors import SchedulingError
 from scheduler_adapters.checks import LAWS, ObservedLatency, Run
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
@@ -97,39 +97,6 @@ def test_an_eviction_loop_is_detected_and_the_policy_named():
     one_fits = Instance(latency=LATENCY, kv_blocks=9, max_tokens=8)
     with pytest.raises(SchedulingError, match="'thrashes' evicts without end"):
         simulate(requests, Thrashes(), one_fits)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("kv_blocks", 0),
-        ("max_num_seqs", 0),
-        ("max_tokens", 0),
-        ("block_tokens", 0),
-        ("watermark_fraction", 1.0),
-        ("decode_headroom_blocks", 2),
-    ],
-)
-def test_an_instance_that_cannot_be_is_refused(field, value):
-    with pytest.raises(ConfigError, match=field):
-        replace(Instance(latency=LATENCY, kv_blocks=10), **{field: value})
-
-
-@pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-8b@tpu", "gpt-5@a100-80g"])
-def test_an_unknown_preset_is_refused_with_the_list(name):
-    with pytest.raises(ConfigError, match=r"llama-3-8b.*a100-80g"):
-        Instance.preset(name)
-
-
-def test_a_model_that_does_not_fit_its_gpu_is_refused():
-    with pytest.raises(ConfigError, match="no room"):
-        Instance.preset("deepseek-r1-distill-qwen-32b@a100-40g")
-
-
-def test_a_step_that_takes_no_time_is_refused():
-    with pytest.raises(ConfigError, match="must take time"):
-        AffineLatency(base_s=0.0)
-    assert issubclass(InvalidDecision, SchedulingError)
 
 
 def test_a_prefill_after_an_eviction_may_end_in_the_next_step():

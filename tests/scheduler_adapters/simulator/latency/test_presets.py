@@ -47,8 +47,3 @@ def test_steps_that_cannot_be_are_refused_by_file(steps):
     pd.read_csv(steps).assign(seconds=-1.0).to_csv(steps, index=False)
     with pytest.raises(DataError, match=r"steps\.csv.*step 0"):
         preset(f"llama-3-8b@a100-80g:affine={steps}")
-
-
-def test_steps_on_an_unknown_instance_are_refused_with_the_list(steps):
-    with pytest.raises(ConfigError, match=r"affine=FILE"):
-        preset(f"gpt-5@a100-80g:affine={steps}")
