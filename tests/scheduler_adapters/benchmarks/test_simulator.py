@@ -52,11 +52,6 @@ def test_chat_requests_have_the_means_they_claim():
     assert requests.output_tokens.mean() == pytest.approx(215, rel=0.1)
 
 
-def test_what_cannot_be_measured_is_refused(capsys):
-    assert main(["bench", "--repeats=0"]) == 2
-    assert "repeats is 0" in capsys.readouterr().err
-
-
 def test_all_numbers_of_the_table_are_written_alike():
     figures = {"requests": "golden", "pars": 360608, "python_path": {"pars": 37506}}
     lines = simulator.format_figures(figures).splitlines()

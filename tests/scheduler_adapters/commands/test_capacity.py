@@ -85,29 +85,6 @@ def test_a_search_that_ends_at_its_limit_says_so(by, capsys, caplog):
     assert "seed 0." in capsys.readouterr().out  # and no others
 
 
-@pytest.mark.parametrize(
-    ("argument", "complaint"),
-    [
-        ('--slo={"ttft_s.p99": -1}', "slo ttft_s.p99 is -1"),
-        ('--slo={"ttft_s.p99": .nan}', "slo ttft_s.p99 is nan"),
-        ("--slo={}", "slo is empty"),
-        ('--settings={"rad": {}}', "settings are for 'rad'"),
-        ('--slo={"speed.p99": 1}', "slo names 'speed.p99'"),
-        ('--slo={"tbt_s.paying": 1}', "and .CLASS behind it for one user class"),
-        ('--slo={"tbt_s.p99.": 1}', "slo names 'tbt_s.p99.'"),
-        ('--slo={"tbt_s.p99.paying": 1}', "is of class 'paying'; add --classes"),
-        ('--slo={"qoe_violations.paying": 2}', "use a share in [0, 1)"),
-        ('--slo={"qoe.p50": 0.9}', "or qoe_violations"),
-        ("--seeds=0", "seeds is 0"),
-        ("--rate_per_s=3", "rate_per_s is 3.0; use none: capacity searches the load"),
-        ("--kv_blocks=1", "all 2,000 requests need more than 1 KV blocks"),
-    ],
-)
-def test_bad_input_is_one_line(argument, complaint, capsys):
-    assert main(["capacity", argument]) == 2
-    assert complaint in capsys.readouterr().err
-
-
 def test_the_oracle_is_given_lengths_under_any_name():
     config = SearchConfig(
         policies=["best", "pars"], settings={"best": {"policy": "oracle"}}, scores="constant"

@@ -132,34 +132,6 @@ def test_an_interrupted_comparison_keeps_what_is_finished(tmp_path, capsys, monk
     assert (tmp_path / "report.html").exists()
 
 
-@pytest.mark.parametrize(
-    ("argument", "complaint"),
-    [
-        ('--classes={"a": {"share": 1, "tbt": 1}}', "class 'a' has ['tbt']"),
-        ('--classes={"a": {"share": 1, "tbt_s": -1}}', "tbt_s of class 'a' is -1"),
-        ("--settings={pars: {speed: 1}}", "unexpected keyword argument 'speed'"),
-        ("--rates_per_s=[0]", "rate_per_s is 0"),
-        ("--rates_per_s=[2, 4, 2]", "use each rate once"),
-        ("--rates_per_s=[2, 4]; --rate_per_s=3", "use one of them"),
-        ("--policies=fcfs,best", "no policy named 'best'"),
-        ("--placements=[random]; --placement=least-kv", "use one of them"),
-        ("--placements=[random, random]", "placements names 'random' twice"),
-        ("--placements=[random, nearest]", "no placement named 'nearest'"),
-        (
-            '--placements=[random]; --placement-settings={"pascal": {}}',
-            "placement_settings are for 'pascal', which is not in placements; use random",
-        ),
-        ("--kv_blocks=1", "all 60 requests need more than 1 KV blocks"),
-    ],
-)
-def test_bad_input_is_one_line_and_leaves_no_file(argument, complaint, capsys, tmp_path):
-    assert main(["compare", *SMALL, f"--out={tmp_path / 'runs'}", *argument.split("; ")]) == 2
-    error = capsys.readouterr().err
-    assert complaint in error
-    assert len(error.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_requests_that_reason_add_what_their_readers_saw(tmp_path, capsys):
     arguments = [*SMALL, "--lengths=arena-hard", "--rate-per-s=20", "--policies=[fcfs, pascal]"]
     assert main(["compare", *arguments, "--json"]) == 0

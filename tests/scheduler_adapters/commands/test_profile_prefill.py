@@ -8,33 +8,8 @@ import pytest
 
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands.profile_prefill import _attend_without_mask
-from scheduler_adapters.engines.random_model import SHAPES, llama_config, make_random_model
+from scheduler_adapters.engines.random_model import make_random_model
 from scheduler_adapters.simulator.instance import Instance
-
-
-def test_the_7b_shape_has_the_parameters_of_llama_2_7b():
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(llama_config("7b"))
-    assert sum(p.numel() for p in model.parameters()) == 6_738_415_616
-
-
-def test_an_unknown_shape_names_those_there_are(capsys):
-    assert main(["profile-prefill", "--shape", "70b"]) == 2
-    printed = capsys.readouterr().err
-    assert all(shape in printed for shape in SHAPES)
-
-
-@pytest.mark.parametrize("out", ["nodir/prefill.csv", "prefill.txt"])
-def test_a_place_that_cannot_be_written_is_refused_before_a_model_is_made(
-    out, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("scheduler_adapters.commands.profile_prefill.measure", None)
-    assert main(["profile-prefill", "--out", out]) == 2
-    assert out in capsys.readouterr().err
 
 
 @pytest.mark.slow

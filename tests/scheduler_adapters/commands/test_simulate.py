@@ -46,37 +46,6 @@ def test_a_log_is_simulated_at_its_own_times(capsys, tmp_path):
     assert code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--policy=shortest"], "no policy named 'shortest'; use one of fcfs"),
-        (["--profile=gpt-5@a100-80g"], "llama-3-8b"),
-        (["--trace=absent.csv"], "absent.csv"),
-        (["--rate_per_s=0"], "rate_per_s is 0"),
-        (["--arrivals=gamma"], "arrivals is 'gamma', but no arrivals have a rate"),
-        (["--arrivals=gamma", "--rate_per_s=2", "--clients=3"], "arrivals is 'gamma', but no"),
-        (["--policy=json:loads"], "cannot be made with {} (TypeError"),
-        (["--tau_b=2"], "tau_b is 2"),
-        (["--kv_blocks=0"], "kv_blocks is 0"),
-        (["--out=timeline.xlsx"], "no known format"),
-        (["--out=absent/timeline.parquet"], "absent"),
-        (["--scores=trace"], "there is no trace"),
-        (["--policy=orca", '--settings={"max_batch": 0}'], "max_batch is 0; use a whole number, 1"),
-        (["--policy=round-robin", '--settings={"offload": true}'], "--host-gb-per-s 50"),
-        (["--rate_per_s=2", "--clients=3"], "rate_per_s is 2.0 and clients 3; use one"),
-        (["--kv_blocks=1"], "all 60 requests need more than 1 KV blocks of 16 tokens"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, complaint, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = simulate(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ")
-    assert complaint in err
-    assert len(err.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_bundle_orders_the_queue_by_the_prompts(capsys, tmp_path, tiny_bundle):
     trace = tmp_path / "trace.csv"
     rows = ["a long long essay,5,400", "short,5,9"] * 30
@@ -201,28 +170,6 @@ def test_phasor_has_elastic_instances_and_a_cost_that_is_for_the_profile(capsys,
     assert "calibrate it for 'a100-80g'" in err
     code, _, err = simulate(capsys, *pools[:-1], "--profile=qwen2.5-7b@v100-32g")
     assert code == 0, err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--placement=random", "--clients=0"], "clients is 0"),
-        (["--outage=0@1"], "outage is ['0@1'] without a placement; name one"),
-        (["--placement=random", "--outage=0"], "outage is '0' ("),
-        (["--placement=random", "--outage=1@5"], "of 1 instances; name one of them"),
-        (["--placement=distserve", "--prefill-instances=1"], "prefill_instances is 1; use 1 or"),
-        (
-            ["--placement=phasor", "--instances=3", "--elastic-instances=2"],
-            "elastic_instances is 2",
-        ),
-        (["--placement=nearest"], "no placement named 'nearest'; use one of distserve"),
-        (["--placement=random", '--placement-settings={"sede": 1}'], "cannot be made with"),
-    ],
-)
-def test_clusters_that_cannot_be_are_refused(capsys, arguments, message):
-    code, _, err = simulate(capsys, *arguments)
-    assert code == 2
-    assert message in err
 
 
 def test_requests_that_reason_are_told_by_what_their_readers_saw(capsys):
