@@ -1,4 +1,4 @@
-"""`validate` on a short trace: what it prints, and that the figures come from both sides."""
+"""`validate` on a short trace: its output, and figures from both sides."""
 
 import json
 
