@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import count
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,62 +66,36 @@ def test_what_makes_no_policies_is_refused(given):
         check_policy(given)
 
 
-class RanksNan(ShortestPrompt):
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        return Rank((float("nan"),))
-
-
-class Raises(ShortestPrompt):
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        return Rank((request.score + 1,))  # type: ignore[operator]
-
-
-class Writes(ShortestPrompt):
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        request.prompt_tokens += 1
-        return Rank()
-
-
-class EndsAtOnce(ShortestPrompt):
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        return Rank(valid_until_s=load.now_s)
-
-
-class Remembers(ShortestPrompt):
-    asked = 0
-
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        Remembers.asked += 1
-        return Rank((Remembers.asked % 7,))
-
-
 class RanksBy(ShortestPrompt):
-    def __init__(self, make_rank: Callable[[RequestView], Rank]) -> None:
+    def __init__(self, make_rank: Callable[[RequestView, LoadView], Any]) -> None:
         self.make_rank = make_rank
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
-        return self.make_rank(request)
+        return self.make_rank(request, load)  # type: ignore[no-any-return]
+
+
+ASKED = count()
 
 
 @pytest.mark.parametrize("number", [np.float32(3), np.int64(3), Fraction(1, 3), True, -inf])
 def test_any_real_number_is_a_key(number):
-    assert check_policy(lambda: RanksBy(lambda view: Rank((number, view.prompt_tokens))))
+    assert check_policy(lambda: RanksBy(lambda view, _: Rank((number, view.prompt_tokens))))
 
 
 @pytest.mark.parametrize(
-    ("policy", "complaint"),
+    ("make_rank", "complaint"),
     [
-        (RanksNan, "no NaN"),
-        (Raises, "TypeError"),
-        (Writes, "read-only"),
-        (EndsAtOnce, "ended"),
-        (Remembers, "no randomness"),
+        (lambda view, load: Rank((float("nan"),)), "no NaN"),
+        (lambda view, load: Rank((view.score + 1,)), "TypeError"),
+        (lambda view, load: setattr(view, "prompt_tokens", 9) or Rank(), "read-only"),
+        (lambda view, load: Rank(valid_until_s=load.now_s), "ended"),
+        (lambda view, load: Rank((next(ASKED) % 7,)), "no randomness"),
     ],
 )
-def test_a_policy_that_breaks_a_law_is_named(policy, complaint):
-    path = f"{__name__}:{policy.__name__}"
-    with pytest.raises(InvalidDecision, match=rf"'shortest-prompt' \({path}\).*{complaint}"):
-        check_policy(path)
+def test_a_policy_that_breaks_a_law_is_named(make_rank, complaint):
+    name = rf"'shortest-prompt' \({__name__}:RanksBy\)"
+    with pytest.raises(InvalidDecision, match=f"{name}.*{complaint}"):
+        check_policy(lambda: RanksBy(make_rank))
 
 
 class SpendsTooMuch(ShortestPrompt):

@@ -115,9 +115,11 @@ class Clock:
         return self.now_s
 
 
-def track(ranker: Ranker, score: float | None, *, age_s: float = 0.0) -> RankedRequest:
+def track(
+    ranker: Ranker, score: float | None = None, *, age_s: float = 0.0, **more: Any
+) -> RankedRequest:
     carried = None if score is None else {"lengthwise_score": score}
-    return ranker.track("request", age_s=age_s, prompt_tokens=3, carried=carried)
+    return ranker.track("r", age_s=age_s, prompt_tokens=3, **{"carried": carried} | more)
 
 
 def fill(queue: RankedQueue[Waiting], *requests: RankedRequest) -> None:
@@ -155,13 +157,7 @@ def test_the_engines_priority_goes_before_lane_and_key_and_arrival_ends_ties() -
     ranker = Ranker(pars(starve_after_s=120.0), Clock(), by_priority=True)
     queue: RankedQueue[Waiting] = RankedQueue()
     lowest, middle, starving, first, twin, negative = (
-        ranker.track(
-            "request",
-            age_s=age_s,
-            prompt_tokens=3,
-            carried={"lengthwise_score": score},
-            priority=priority,
-        )
+        track(ranker, score, age_s=age_s, priority=priority)
         for priority, score, age_s in (
             (2**62, 1.0, 0.0),
             (1, 2.0, 0.0),
@@ -184,7 +180,7 @@ def test_the_engines_priority_goes_before_lane_and_key_and_arrival_ends_ties() -
 
 def test_where_the_engine_does_not_sort_by_priority_it_changes_nothing() -> None:
     ranker = Ranker(pars(), Clock())
-    tracked = ranker.track("r", age_s=0.0, prompt_tokens=3, carried=None, priority=7)
+    tracked = track(ranker, priority=7)
     assert tracked.priority is None
     assert tracked.rank is tracked.view.previous
 
@@ -207,11 +203,10 @@ def test_the_outermost_lanes_stay_within_their_priority() -> None:
 
     ranker = Ranker(Lanes(), Clock(), by_priority=True)
     lanes = [
-        ranker.track("r", age_s=0.0, prompt_tokens=3, carried={"lengthwise_score": lane},
-                     priority=priority).rank.lane
+        track(ranker, lane, priority=priority).rank.lane
         for priority in (-1, 0, 1)
         for lane in (-(2**31), 0, 2**31 - 1)
-    ]  # fmt: skip
+    ]
     assert lanes == sorted({*lanes})
 
 
@@ -223,10 +218,7 @@ def test_a_late_score_moves_a_request_that_waits_and_no_other() -> None:
     ranker = Ranker(pars(), Clock())
     queue: RankedQueue[Waiting] = RankedQueue()
     middle = track(ranker, 5.0)
-    waits, started, early = (
-        ranker.track(key, age_s=0, prompt_tokens=3, carried=None, key=key)
-        for key in ("waits", "started", "early")
-    )
+    waits, started, early = (track(ranker, key=key) for key in ("waits", "started", "early"))
     fill(queue, middle, waits, early)
     assert in_order(queue) == [middle, waits, early]
     quantiles = ((0.5, 1.0),)
@@ -237,7 +229,7 @@ def test_a_late_score_moves_a_request_that_waits_and_no_other() -> None:
     assert (early.view.score, early.view.quantiles) == (1.0, quantiles)
     assert started.view.score is None
     assert ranker.annotation_counts == AnnotationCounts(scored=1, unscored=3, late=1)
-    after = ranker.track("next", age_s=0, prompt_tokens=3, carried=None, key="next")
+    after = track(ranker, key="next")
     fill(queue, after)
     assert in_order(queue) == [early, after, middle, waits]
     assert ranker.annotation_counts.late == 2
@@ -333,7 +325,7 @@ def test_a_request_that_is_scored_elsewhere_is_not_scored_in_the_engine() -> Non
     scoring = Scoring({})
     ranker = Ranker(pars(), Clock(), scoring=scoring)
     for carried in ({"lengthwise_score": 1.0}, {REQUEST_KEY: "0" * 32}):
-        tracked = ranker.track("r", age_s=0, prompt_tokens=3, carried=carried)
+        tracked = track(ranker, carried=carried)
         assert (scoring.submitted, tracked.held_until_s) == ([], -inf)
 
 
@@ -341,7 +333,7 @@ def test_a_score_that_comes_while_its_request_runs_counts_once_that_waits_again(
     ranker = Ranker(pars(), Clock())
     queue: RankedQueue[Waiting] = RankedQueue()
     first = track(ranker, 5.0)
-    runs = ranker.track("runs", age_s=0, prompt_tokens=3, carried=None, key="runs")
+    runs = track(ranker, key="runs")
     fill(queue, first)
     runs.view.phase = Phase.PREFILL
     ranker.late_scores.inbox.append(LateScore("runs", 9.0, ((0.5, 1.0),)))
@@ -355,7 +347,7 @@ def test_a_score_that_comes_while_its_request_runs_counts_once_that_waits_again(
     assert in_order(queue) == [first, runs]  # the median stood where the first does
     assert (runs.rank.key, ranker.annotation_counts.late) == ((9.0,), 1)
     for _ in range(3):  # the median of four scores, once there are so many
-        ranker.track("other", age_s=0, prompt_tokens=3, carried={"lengthwise_score": 9.0})
+        track(ranker, 9.0)
     assert track(ranker, None).rank.key == (9.0,)
     runs.view.score = 1.0
     ranker.requeue(runs, generated_tokens=3, preemptions=2)
@@ -366,7 +358,7 @@ def test_a_late_score_counts_for_the_median_and_the_guard_still_counts_from_the_
     clock = Clock()
     ranker = Ranker(pars(starve_after_s=120.0), clock)
     queue: RankedQueue[Waiting] = RankedQueue()
-    late = ranker.track("a", age_s=0, prompt_tokens=3, carried={REQUEST_KEY: "0" * 32})
+    late = track(ranker, carried={REQUEST_KEY: "0" * 32})
     fill(queue, late)
     clock.now_s += 50.0
     ranker.late_scores.inbox.append(LateScore("0" * 32, 7.0))
@@ -456,7 +448,7 @@ def test_a_thought_at_the_end_of_the_prompt_is_over_before_the_first_token(
 
     def tracked(**settings: Any) -> RankedRequest:
         ranker = Ranker(pars(), Clock(), [Thoughts()], **settings)
-        tracked = ranker.track("r", age_s=0.0, prompt_tokens=3, carried=None, prompt=prompt)
+        tracked = track(ranker, prompt=prompt)
         ranker.admitted(tracked, 1.0)
         return tracked
 
