@@ -54,11 +54,11 @@ def code_spans(text: str) -> list[str]:
 # --- the form of the README
 
 
-def test_the_readme_has_at_most_90_lines() -> None:
+def test_the_readme_has_at_most_90_lines():
     assert len(README.splitlines()) <= _MAX_README_LINES
 
 
-def test_the_first_screen_is_a_sentence_a_figure_and_the_commands_of_operators() -> None:
+def test_the_first_screen_is_a_sentence_a_figure_and_the_commands_of_operators():
     title, sentence, figure, gain, operators, tests, *_ = re.split(r"\n\n", README)
     assert title == "# Lengthwise"
     assert sentence.startswith("**")
@@ -72,7 +72,7 @@ def test_the_first_screen_is_a_sentence_a_figure_and_the_commands_of_operators()
     assert README[: README.index(tests) + len(tests)].count("\n") < 25
 
 
-def test_quick_starts_have_at_most_eight_lines() -> None:
+def test_quick_starts_have_at_most_eight_lines():
     quick_starts = README.partition("## Three quick starts")[2].partition("\n## ")[0]
     blocks = code_blocks(quick_starts)
     assert [language for language, _ in blocks].count("sh") == 3
@@ -80,7 +80,7 @@ def test_quick_starts_have_at_most_eight_lines() -> None:
         assert len(content.splitlines()) <= _MAX_QUICK_START_LINES
 
 
-def test_each_headline_result_names_its_conditions_and_its_command() -> None:
+def test_each_headline_result_names_its_conditions_and_its_command():
     table = README.partition("## Results")[2].partition("\n## ")[0]
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == 4
@@ -94,7 +94,7 @@ def test_each_headline_result_names_its_conditions_and_its_command() -> None:
 
 
 @pages
-def test_relative_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
+def test_relative_links_lead_to_files_and_headings_that_exist(page):
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", target):
@@ -109,7 +109,7 @@ def test_relative_links_lead_to_files_and_headings_that_exist(page: Path) -> Non
 
 
 @pages
-def test_files_named_in_a_page_exist(page: Path) -> None:
+def test_files_named_in_a_page_exist(page):
     tops = "|".join((*SOURCES, "datasets", "docs", "tests", r"\.github", r"\.ci"))
     for span in re.findall(r"`([^`\s]+)`", page.read_text()):
         if re.fullmatch(rf"({tops})/[\w./*-]*", span):
@@ -119,7 +119,7 @@ def test_files_named_in_a_page_exist(page: Path) -> None:
 
 
 @pages
-def test_modules_and_names_in_a_page_exist(page: Path) -> None:
+def test_modules_and_names_in_a_page_exist(page):
     dotted = rf"\b(?:{'|'.join(SOURCES)})(?:\.(?!cdx)[A-Za-z_]\w*)+"
     for name in set(re.findall(dotted, page.read_text())):
         parts, source = name.split("."), None
@@ -136,7 +136,7 @@ def test_modules_and_names_in_a_page_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("package", SOURCES)
-def test_files_named_in_docstrings_and_comments_exist(package: str) -> None:
+def test_files_named_in_docstrings_and_comments_exist(package):
     """A room's reading guide (`__init__.py`) names files of the room; others, files of ours."""
     paths = [str(path) for top in (*SOURCES, "tests") for path in (ROOT / top).rglob("*.*")]
     for path in (ROOT / package).rglob("*.py"):
@@ -146,7 +146,7 @@ def test_files_named_in_docstrings_and_comments_exist(package: str) -> None:
             assert any(other.endswith(f"/{name}") for other in paths), f"{path} names {name}"
 
 
-def test_the_floors_of_the_page_are_those_that_the_tests_hold() -> None:
+def test_the_floors_of_the_page_are_those_that_the_tests_hold():
     text = (ROOT / "docs/architecture.md").read_text().partition("## Floors")[2]
     shown = re.findall(r"^(?:(\w+)/$|  ([\w/]+)/ )", code_blocks(text)[0][1], flags=re.M)
     package, rooms = "", dict[str, list[str]]()
@@ -212,7 +212,7 @@ def invocations(text: str) -> list[tuple[str, str, str]]:
 
 
 @pages
-def test_commands_of_lengthwise_named_in_a_page_exist(page: Path) -> None:
+def test_commands_of_lengthwise_named_in_a_page_exist(page):
     named = re.findall(r"(?<=[`\n])lengthwise ([a-z][a-z-]*)", page.read_text())
     assert set(named) <= {*by_name(PROGRAMS), "completion", "inspect"}
 
@@ -244,7 +244,7 @@ def in_loops(block: str) -> list[str]:
 
 
 @pages
-def test_commands_named_in_a_page_exist_with_their_options(page: Path) -> None:
+def test_commands_named_in_a_page_exist_with_their_options(page):
     for package, command, arguments in invocations(page.read_text()):
         assert command in commands_of(package), f"python -m {package} {command}"
         missing = options_in(arguments) - options_in(help_of(package, command))
@@ -252,7 +252,7 @@ def test_commands_named_in_a_page_exist_with_their_options(page: Path) -> None:
 
 
 @pages
-def test_options_named_alone_belong_to_some_command(page: Path) -> None:
+def test_options_named_alone_belong_to_some_command(page):
     known = FOREIGN_OPTIONS.union(
         *(options_in(help_of(p, c)) for p in PACKAGES for c in commands_of(p))
     )
@@ -266,7 +266,7 @@ class Parsed(Exception):
 
 
 @pytest.fixture
-def only_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def only_parse(tmp_path, monkeypatch):
     """Commands read their arguments with the real parser, and stop before they run."""
     real = command_line.parse
     guide = (ROOT / "docs/guides/own-policy.md").read_text()
@@ -283,7 +283,7 @@ def only_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pages
 @pytest.mark.usefixtures("only_parse")
-def test_command_lines_shown_in_a_page_are_understood(page: Path) -> None:
+def test_command_lines_shown_in_a_page_are_understood(page):
     text = page.read_text()
     shown = [(f"{package}.__main__", command, rest) for package, command, rest in invocations(text)]
     shown += [(package + name, "", rest) for package, name, rest in module_invocations(text)]
@@ -294,7 +294,7 @@ def test_command_lines_shown_in_a_page_are_understood(page: Path) -> None:
                 assert main([*command.split(), *words]) == 0, f"{module} {command}{arguments}"
 
 
-def test_the_commands_for_a_gpu_name_schedulers_that_exist() -> None:
+def test_the_commands_for_a_gpu_name_schedulers_that_exist():
     text = (ROOT / "docs/results/gpu.md").read_text()
     runs = [dict(pairwise(shlex.split(rest))) for _, _, rest in invocations(text)]
     made = {run["--policy"] for run in runs if "--policy" in run}
@@ -304,7 +304,7 @@ def test_the_commands_for_a_gpu_name_schedulers_that_exist() -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_commands_named_in_help_exist_with_their_options(package: str) -> None:
+def test_commands_named_in_help_exist_with_their_options(package):
     for command in commands_of(package):
         for other, name, arguments in invocations(f"```\n{help_of(package, command)}```\n"):
             assert name in commands_of(other), f"{package} {command} --help names {other} {name}"
@@ -312,5 +312,5 @@ def test_commands_named_in_help_exist_with_their_options(package: str) -> None:
             assert shown <= options_in(help_of(other, name)), (package, command, arguments)
 
 
-def test_the_readme_names_a_command_of_every_package() -> None:
+def test_the_readme_names_a_command_of_every_package():
     assert {package for package, _, _ in invocations(README)} == set(PACKAGES)

@@ -37,13 +37,11 @@ def user(text: Any) -> dict[str, Any]:
         ({"messages": "text"}, None),
     ],
 )
-def test_all_texts_of_a_chat_count_and_the_users_newest_is_first(
-    body: dict[str, Any], text: str | None
-) -> None:
+def test_all_texts_of_a_chat_count_and_the_users_newest_is_first(body, text):
     assert prompt_text.of_chat(body) == text
 
 
-def test_a_response_counts_its_instructions_and_a_history_out_of_sight() -> None:
+def test_a_response_counts_its_instructions_and_a_history_out_of_sight():
     assert prompt_text.of_response({"input": TURNS}) == READ
     assert prompt_text.of_response({"input": "ok", "instructions": "task"}) == "ok\n\ntask"
     hidden = prompt_text.of_response({"input": "ok", "previous_response_id": "resp_1"})
@@ -51,14 +49,14 @@ def test_a_response_counts_its_instructions_and_a_history_out_of_sight() -> None
 
 
 @given(st.text(alphabet="ab \n\u200b\u3164\u2800.", max_size=300), st.integers(1, 3000))
-def test_blanks_hide_nothing_and_cost_no_place(text: str, count: int) -> None:
+def test_blanks_hide_nothing_and_cost_no_place(text, count):
     assert prompt_text.shortened(text, 300).count("a") == text.count("a")
     for blank in (" ", "\n", "\u200b", " \u2800", "\u3164", "\U000e0041", "\x00"):
         padded = f"hi{blank * (count + 16)}task"
         assert prompt_text.scored_text(padded) == "hi task"
 
 
-def test_what_is_cut_is_cut_from_the_middle_and_the_text_says_so() -> None:
+def test_what_is_cut_is_cut_from_the_middle_and_the_text_says_so():
     limit = prompt_text.MAX_CHARACTERS
     kept = "ab " * (limit // 3)
     assert type(prompt_text.scored_text(kept)) is str
@@ -73,7 +71,7 @@ def test_what_is_cut_is_cut_from_the_middle_and_the_text_says_so() -> None:
         assert prompt_text.scored_text(prompt) is None
 
 
-def test_endless_words_are_split_styled_letters_are_plain_and_other_text_stays() -> None:
+def test_endless_words_are_split_styled_letters_are_plain_and_other_text_stays():
     text = f"{'x' * 64} {'漢' * 200} {'Tell' * 99}"
     assert max(map(len, (prompt_text.scored_text(text) or "").split())) == 200
     assert (
@@ -114,5 +112,5 @@ def test_endless_words_are_split_styled_letters_are_plain_and_other_text_stays()
         (None, None),
     ],
 )
-def test_the_prompt_is_the_users_newest_text(value: Any, prompt: str | None) -> None:
+def test_the_prompt_is_the_users_newest_text(value, prompt):
     assert prompt_text.prompt_of(value) == prompt

@@ -8,9 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,7 +30,7 @@ class Started(Exception):
 
 
 @pytest.fixture(autouse=True)
-def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_vllm(monkeypatch):
     """vLLM takes ten seconds to import; what needs it is tested with the real server."""
 
     def exec_instead(program: str, command: list[str]) -> None:
@@ -57,7 +55,7 @@ def told() -> MiddlewareConfig:
 
 
 @pytest.fixture
-def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def refusal(capsys):
     """Runs what is refused for model m; the error line."""
 
     def run(*arguments: str) -> str:
@@ -69,7 +67,7 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return run
 
 
-def test_vllm_is_told_policy_settings_address_and_its_own_options() -> None:
+def test_vllm_is_told_policy_settings_address_and_its_own_options():
     port = free_port()
     given = ("--settings", json.dumps({"starve_after_s": 60}), "--guard", "waiting")
     command = start("--port", str(port), *given, "--", "--max-num-seqs", "4")
@@ -85,7 +83,7 @@ def test_vllm_is_told_policy_settings_address_and_its_own_options() -> None:
 
 
 @pytest.fixture
-def service(tiny_bundle: Any) -> Iterator[ScoringServer]:
+def service(tiny_bundle):
     config = ServerConfig(address="127.0.0.1:0", drain_grace_s=0)
     server = ScoringServer(RankerModel.load(tiny_bundle), config)
     server.start()
@@ -93,9 +91,7 @@ def service(tiny_bundle: Any) -> Iterator[ScoringServer]:
     server.stop()
 
 
-def test_the_middleware_gets_the_address_of_the_service(
-    service: ScoringServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_middleware_gets_the_address_of_the_service(service, tmp_path, monkeypatch):
     (tmp_path / "classes.json").write_text('{"classes": {"chat": {}}}')
     monkeypatch.chdir(tmp_path)
     start("--scorer", service.target, "--classes", "classes.json")
@@ -103,9 +99,7 @@ def test_the_middleware_gets_the_address_of_the_service(
     assert told().classes == str(tmp_path / "classes.json")
 
 
-def test_a_bundle_is_scored_in_the_engine_and_needs_no_service(
-    tiny_bundle: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_is_scored_in_the_engine_and_needs_no_service(tiny_bundle, tmp_path, monkeypatch):
     monkeypatch.chdir(tiny_bundle.path.parent)
     (tmp_path / "chat.jinja").write_text("{{ messages }}")
     own = ("--bundle", tiny_bundle.path.name, "--deadline-s=0.2", "--target-model=tiny-llm")
@@ -123,9 +117,7 @@ def test_a_bundle_is_scored_in_the_engine_and_needs_no_service(
     assert told().scores_in_engine
 
 
-def test_a_wrong_bundle_is_refused_before_vllm_is_loaded(
-    tiny_bundle: Any, tmp_path: Path, refusal: Callable[..., str]
-) -> None:
+def test_a_wrong_bundle_is_refused_before_vllm_is_loaded(tiny_bundle, tmp_path, refusal):
     assert "is not a model bundle" in refusal("--bundle", str(tmp_path))
     given = ("--bundle", str(tiny_bundle.path))
     assert "it knows tiny-llm" in refusal(*given, "--target-model=other")
@@ -139,16 +131,14 @@ def test_a_wrong_bundle_is_refused_before_vllm_is_loaded(
     assert "cannot score its tokenizer's" in refusal("--bundle", str(other))
 
 
-def test_a_target_model_that_the_service_is_not_calibrated_for_is_refused(
-    service: ScoringServer, refusal: Callable[..., str]
-) -> None:
+def test_a_target_model_that_the_service_is_not_calibrated_for_is_refused(service, refusal):
     given = (f"--port={free_port()}", "--scorer", service.target, "--target_model")
     assert "it knows tiny-llm" in refusal(*given, "unknown")
     start(*given, "tiny-llm")
     assert told().target_model == "tiny-llm"
 
 
-def test_help_shows_a_file_of_classes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_a_file_of_classes(capsys):
     with pytest.raises(SystemExit):
         main(["serve-vllm", "--help-all"])
     shown = capsys.readouterr().out
@@ -157,9 +147,7 @@ def test_help_shows_a_file_of_classes(capsys: pytest.CaptureFixture[str]) -> Non
     assert example["api_keys"] == {"sk-3f9c": "chat"}
 
 
-def test_vllms_processes_get_a_folder_to_share_metrics_in(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_vllms_processes_get_a_folder_to_share_metrics_in(monkeypatch, tmp_path):
     monkeypatch.delenv(SHARED_FOLDER)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     start()
@@ -173,20 +161,20 @@ def test_vllms_processes_get_a_folder_to_share_metrics_in(
     assert told().made_folder is None
 
 
-def test_a_scoring_service_that_does_not_answer_is_refused(refusal: Callable[..., str]) -> None:
+def test_a_scoring_service_that_does_not_answer_is_refused(refusal):
     said = refusal(f"--port={free_port()}", "--scorer", "127.0.0.1:1")
     assert "no scoring service answers at 127.0.0.1:1" in said
     assert "--start-without-scorer true" in said
     start("--scorer", "127.0.0.1:1", "--start_without_scorer", "true")
 
 
-def test_a_policy_of_phases_needs_to_know_what_ends_thinking(refusal: Callable[..., str]) -> None:
+def test_a_policy_of_phases_needs_to_know_what_ends_thinking(refusal):
     assert "--reasoning-parser" in refusal("--policy", "pascal")
     start("--policy", "pascal", "--settings", '{"think_end": [5]}')
     start("--policy", "pascal", "--", "--reasoning-parser", "deepseek_r1")
 
 
-def test_a_port_in_use_is_refused(refusal: Callable[..., str]) -> None:
+def test_a_port_in_use_is_refused(refusal):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -213,9 +201,7 @@ def test_a_port_in_use_is_refused(refusal: Callable[..., str]) -> None:
         (["--max-scores-per-key=0"], "max_scores_per_key is 0"),
     ],
 )
-def test_wrong_settings_are_refused(
-    refusal: Callable[..., str], arguments: list[str], said: str
-) -> None:
+def test_wrong_settings_are_refused(refusal, arguments, said):
     assert said in refusal(*arguments)
 
 
@@ -224,12 +210,12 @@ def test_wrong_settings_are_refused(
     "keys", [["sk-1"], ["sk-1", "sk-2"], [f"sk-{n:060}" for n in range(2500)]], ids=len
 )
 def test_no_secret_stands_in_the_list_of_processes_or_in_the_log(
-    keys: list[str],
-    how: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    keys,
+    how,
+    tmp_path,
+    monkeypatch,
+    caplog,
+):
     caplog.set_level("INFO")
     monkeypatch.setenv("VLLM_API_KEY", "")
     monkeypatch.setenv(vllm_serve._KEYS, "")
@@ -253,7 +239,7 @@ def test_no_secret_stands_in_the_list_of_processes_or_in_the_log(
         assert json.loads(Path(os.environ[vllm_serve._KEYS]).read_text()) == keys
 
 
-def test_a_server_with_several_keys_gets_them_and_its_listing_does_not(tmp_path: Path) -> None:
+def test_a_server_with_several_keys_gets_them_and_its_listing_does_not(tmp_path):
     (tmp_path / "served.py").write_text(
         "import os, sys\n"
         "listed = open('/proc/self/cmdline').read()\n"
@@ -278,9 +264,7 @@ def test_a_server_with_several_keys_gets_them_and_its_listing_does_not(tmp_path:
         ("", []),
     ],
 )
-def test_keys_in_vllms_own_configuration_are_known(
-    content: str, keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_in_vllms_own_configuration_are_known(content, keys, tmp_path, monkeypatch):
     monkeypatch.setenv("VLLM_API_KEY", "")
     (tmp_path / "vllm.yaml").write_text(content)
     options = ["--config", str(tmp_path / "vllm.yaml")]
@@ -297,9 +281,7 @@ def test_keys_in_vllms_own_configuration_are_known(
         (["--", "--scheduling-policy", "fcfs"], False),
     ],
 )
-def test_it_says_whose_priorities_count(
-    arguments: list[str], is_said: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_says_whose_priorities_count(arguments, is_said, caplog):
     start(*arguments)
     assert ("trusted_keys" in caplog.text) == is_said
 
@@ -314,9 +296,7 @@ def test_it_says_whose_priorities_count(
         (["--api-key-file", "x"], "", []),
     ],
 )
-def test_the_middleware_knows_vllms_keys_by_their_hashes(
-    monkeypatch: pytest.MonkeyPatch, options: list[str], variable: str, expected: list[str]
-) -> None:
+def test_the_middleware_knows_vllms_keys_by_their_hashes(monkeypatch, options, variable, expected):
     monkeypatch.setenv("VLLM_API_KEY", variable)
     config = vllm_serve.ServeConfig(model="m", vllm=options)
     assert config.middleware.key_hashes == [hash_of(key) for key in expected]

@@ -23,7 +23,6 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lengthwise.bundle import ModelBundle
 from lengthwise.child_processes import free_port
 from scheduler_adapters.commands.serve_vllm import server_module
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
@@ -172,14 +171,14 @@ def serving(folder: Path, scorer: str, own: list[str] | None, vllms: list[str]) 
 
 
 @pytest.fixture(scope="module")
-def scoring(tiny_bundle: ModelBundle) -> Iterator[ScoringProcess]:
+def scoring(tiny_bundle):
     process = ScoringProcess(tiny_bundle.path)
     yield process
     process.kill()
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory, scoring: ScoringProcess) -> Iterator[Live]:
+def live(tmp_path_factory, scoring):
     folder = tmp_path_factory.mktemp("serve")
     (folder / "classes.json").write_text(json.dumps(CLASSES))
     own = ["--deadline-s=3", "--target-model=tiny-llm", f"--classes={folder / 'classes.json'}"]
@@ -258,7 +257,7 @@ def lead(order: list[str]) -> float:
     return mean(places["essay"]) - mean(places["yes"])
 
 
-def test_every_client_is_scored_behind_dead_proxies_and_the_short_finish_first(live: Live) -> None:
+def test_every_client_is_scored_behind_dead_proxies_and_the_short_finish_first(live):
     before = live.outcomes()
     asyncio.run(burst(live, leaves=False))
     assert live.outcomes_since(before) == {"scored": NUM_CLIENTS}
@@ -281,7 +280,7 @@ def test_every_client_is_scored_behind_dead_proxies_and_the_short_finish_first(l
     live.wait_until_idle()
 
 
-def test_a_response_is_scored_and_counted_to_its_class(live: Live) -> None:
+def test_a_response_is_scored_and_counted_to_its_class(live):
     from openai import OpenAI
 
     before = live.outcomes()
@@ -293,7 +292,7 @@ def test_a_response_is_scored_and_counted_to_its_class(live: Live) -> None:
     assert live.sample("lengthwise_e2e_seconds_count", user_class="chat") == served + 1
 
 
-def test_a_router_reads_the_load_of_an_idle_engine(live: Live) -> None:
+def test_a_router_reads_the_load_of_an_idle_engine(live):
     live.wait_until_idle()
     with urlopen(f"{live.url}/lengthwise/load", timeout=300) as response:
         (report,) = json.load(response)
@@ -301,9 +300,7 @@ def test_a_router_reads_the_load_of_an_idle_engine(live: Live) -> None:
     assert report["on_time"]
 
 
-def test_the_scoring_service_dies_and_returns_and_no_request_fails(
-    live: Live, scoring: ScoringProcess
-) -> None:
+def test_the_scoring_service_dies_and_returns_and_no_request_fails(live, scoring):
     asyncio.run(burst(live, dies=scoring))
     before = live.outcomes()
     order = asyncio.run(burst(live))
@@ -329,7 +326,7 @@ def complete(live: Live, **body: Any) -> dict[str, Any]:
     return answer
 
 
-def test_the_engines_timeline_agrees_with_what_vllm_reports(live: Live) -> None:
+def test_the_engines_timeline_agrees_with_what_vllm_reports(live):
     from scheduler_adapters.timeline.latency_metrics import summarize
     from scheduler_adapters.timeline.timeline import read_timeline
 
@@ -372,7 +369,7 @@ async def mixed_requests(live: Live, numbers: range) -> None:
         await asyncio.gather(*(one(session, number) for number in numbers))
 
 
-def test_five_thousand_requests_leave_nothing_behind(live: Live) -> None:
+def test_five_thousand_requests_leave_nothing_behind(live):
     asyncio.run(mixed_requests(live, range(1000)))
     live.wait_until_idle()
     before_mib = live.memory_mib()
@@ -386,7 +383,7 @@ def test_five_thousand_requests_leave_nothing_behind(live: Live) -> None:
     assert live.sample("lengthwise_engine_requests_total", hint="invalid") == invalid + 1000
 
 
-def test_figures_that_cannot_be_kept_cost_no_request(live: Live) -> None:
+def test_figures_that_cannot_be_kept_cost_no_request(live):
     """Timeline and shared folder are removed under load: lines and reports are dropped."""
     folder = Path(psutil.Process(live.pid).environ()[SHARED_FOLDER])
 
@@ -412,7 +409,7 @@ def test_figures_that_cannot_be_kept_cost_no_request(live: Live) -> None:
     assert log.count("reports of the engine: some are dropped") == 1
 
 
-def test_the_server_ends_soon_while_its_clients_stay(live: Live) -> None:
+def test_the_server_ends_soon_while_its_clients_stay(live):
     async def main() -> None:
         openai = client(live)
         tasks = [asyncio.create_task(stream(openai, n, "essay", 900)) for n in range(NUM_CLIENTS)]

@@ -6,16 +6,14 @@ With -s -m "vllm and slow" the rows of the table in docs/results/engines.md are 
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import httpx
 import pytest
 
-from lengthwise.bundle import ModelBundle
 from tests.scheduler_adapters.commands.test_serve_vllm_live import (
     PROMPTS,
     Live,
@@ -41,16 +39,14 @@ CASES: dict[str, tuple[Sender, list[Sender]]] = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("shares")
 
 
 @pytest.fixture(
     scope="module", params=["{}", pytest.param("none", marks=pytest.mark.slow)], ids=["on", "off"]
 )
-def live(
-    folder: Path, tiny_bundle: ModelBundle, request: pytest.FixtureRequest
-) -> Iterator[tuple[Live, bool]]:
+def live(folder, tiny_bundle, request):
     scoring = ScoringProcess(tiny_bundle.path)
     classes = folder / "classes.json"
     classes.write_text(json.dumps(CLASSES))
@@ -117,7 +113,7 @@ async def run(
     "size", [12, *(pytest.param(each, marks=pytest.mark.slow) for each in (64, 500))]
 )
 @pytest.mark.parametrize("case", CASES)
-def test_a_flood_leaves_a_client_its_share(live: tuple[Live, bool], case: str, size: int) -> None:
+def test_a_flood_leaves_a_client_its_share(live, case, size):
     (server, has_shares), (honest, flooding) = live, CASES[case]
     server.wait_until_idle()
     # Its share alone: the other seat has one other request.

@@ -1,9 +1,7 @@
 """The exported figures follow the counts of a scheduler; the environment names the observers."""
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +21,12 @@ from tests.scheduler_adapters.engines.decisions import Clock
 
 
 @pytest.fixture
-def tokens() -> TokenClock:
+def tokens():
     return TokenClock(thinks=True)
 
 
 @pytest.fixture
-def scheduler(tokens: TokenClock) -> Any:
+def scheduler(tokens):
     """Two chats, of which one answers since 9 s, and a batch request in its prefill."""
     running = []
     for name, user_class, size in (("a", "chat", 10), ("b", "chat", 20), ("c", "batch", 30)):
@@ -63,9 +61,7 @@ def scheduler(tokens: TokenClock) -> Any:
     )
 
 
-def test_counters_advance_to_what_was_counted_and_no_further(
-    scheduler: Any, tokens: TokenClock
-) -> None:
+def test_counters_advance_to_what_was_counted_and_no_further(scheduler, tokens):
     metrics = engine_metrics.EngineMetrics(scheduler, tokens)
     registry = metrics.registry
     metrics.export()
@@ -86,7 +82,7 @@ def test_counters_advance_to_what_was_counted_and_no_further(
         assert value("lengthwise_admissions_past_lower_score_total") == 1
 
 
-def test_the_metrics_of_several_engines_are_summed(scheduler: Any, tokens: TokenClock) -> None:
+def test_the_metrics_of_several_engines_are_summed(scheduler, tokens):
     engines = [engine_metrics.EngineMetrics(scheduler, tokens, number) for number in range(2)]
     for engine in engines:
         engine.export()
@@ -98,9 +94,7 @@ def test_the_metrics_of_several_engines_are_summed(scheduler: Any, tokens: Token
     assert "_created" not in shown
 
 
-def test_kv_memory_is_shown_by_phase_and_class_and_falls_to_zero(
-    scheduler: Any, tokens: TokenClock
-) -> None:
+def test_kv_memory_is_shown_by_phase_and_class_and_falls_to_zero(scheduler, tokens):
     metrics = engine_metrics.EngineMetrics(scheduler, tokens)
     registry = metrics.registry
 
@@ -118,7 +112,7 @@ def test_kv_memory_is_shown_by_phase_and_class_and_falls_to_zero(
     assert shown("tokens", "answering", "chat") == 0
 
 
-def test_gaps_first_answers_and_qoe_are_exported_once(scheduler: Any, tokens: TokenClock) -> None:
+def test_gaps_first_answers_and_qoe_are_exported_once(scheduler, tokens):
     metrics = engine_metrics.EngineMetrics(scheduler, tokens)
     registry = metrics.registry
     finished = scheduler.running[1].lengthwise.view
@@ -144,9 +138,7 @@ def test_gaps_first_answers_and_qoe_are_exported_once(scheduler: Any, tokens: To
     assert value("lengthwise_kv_usage_fraction", {"engine": "0"}) == 0.25
 
 
-def test_a_router_reads_who_is_late_and_what_memory_is_taken(
-    scheduler: Any, tokens: TokenClock
-) -> None:
+def test_a_router_reads_who_is_late_and_what_memory_is_taken(scheduler, tokens):
     late = engine_metrics.load_report(scheduler, tokens, engine=1)
     scheduler.lengthwise.clock.now_s = 9.25  # within the half second that a token is read
     in_time = engine_metrics.load_report(scheduler, tokens, engine=0)
@@ -158,9 +150,7 @@ def test_a_router_reads_who_is_late_and_what_memory_is_taken(
         assert (report["kv_tokens"], report["kv_usage_fraction"]) == (60, 0.25)
 
 
-def test_the_load_is_told_in_the_terms_of_pascals_placement(
-    scheduler: Any, tokens: TokenClock
-) -> None:
+def test_the_load_is_told_in_the_terms_of_pascals_placement(scheduler, tokens):
     def counts(**settings: int) -> list[int]:
         scheduler.lengthwise.policy = ClassPriority(Pascal(**settings))
         report = engine_metrics.load_report(scheduler, tokens, engine=0)
@@ -184,7 +174,7 @@ def test_the_load_is_told_in_the_terms_of_pascals_placement(
 
 
 @pytest.fixture
-def idle_scheduler() -> Any:
+def idle_scheduler():
     parallel = SimpleNamespace(data_parallel_rank=3)
     return SimpleNamespace(
         vllm_config=SimpleNamespace(parallel_config=parallel),
@@ -199,18 +189,16 @@ def idle_scheduler() -> Any:
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(monkeypatch):
     monkeypatch.delenv(SHARED_FOLDER, raising=False)
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
-def test_an_environment_that_asks_for_nothing_gets_no_observer(idle_scheduler: Any) -> None:
+def test_an_environment_that_asks_for_nothing_gets_no_observer(idle_scheduler):
     assert engine_metrics.observers_from_environment(idle_scheduler, thinks=True) == []
 
 
-def test_a_timeline_is_written_where_the_environment_says(
-    idle_scheduler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timeline_is_written_where_the_environment_says(idle_scheduler, tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(tmp_path / "t.jsonl"))
     (log,) = engine_metrics.observers_from_environment(idle_scheduler, thinks=False)
     assert isinstance(log, TimelineLog)
@@ -219,9 +207,7 @@ def test_a_timeline_is_written_where_the_environment_says(
     assert (tmp_path / "t.jsonl").exists()
 
 
-def test_no_metric_of_an_engine_is_a_page_of_a_file(
-    idle_scheduler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_metric_of_an_engine_is_a_page_of_a_file(idle_scheduler, tmp_path, monkeypatch):
     """With a full disk the first write to such a page would end the process."""
     (tmp_path / "files").mkdir()
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "files"))
@@ -234,8 +220,8 @@ def test_no_metric_of_an_engine_is_a_page_of_a_file(
 
 
 def test_metrics_are_exported_now_and_then_and_when_the_engine_falls_idle(
-    idle_scheduler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    idle_scheduler, tmp_path, monkeypatch
+):
     monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
     monkeypatch.setattr(engine_metrics.time, "time", lambda: 0.0)
     clock, _, export = engine_metrics.observers_from_environment(idle_scheduler, thinks=True)

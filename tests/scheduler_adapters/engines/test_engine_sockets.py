@@ -4,14 +4,13 @@ import asyncio
 import shutil
 import socket
 import stat
-from pathlib import Path
 
 import pytest
 
 from scheduler_adapters.engines.engine_sockets import EngineReports, report_server
 
 
-def test_each_reader_gets_the_present_report_of_every_engine(tmp_path: Path) -> None:
+def test_each_reader_gets_the_present_report_of_every_engine(tmp_path):
     now = {"steps": 1}
     servers = [report_server(tmp_path, n, lambda n=n: {"engine": n, **now}) for n in (1, 0)]
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
@@ -32,8 +31,8 @@ def test_each_reader_gets_the_present_report_of_every_engine(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("fault", ["removed", "dead", "silent"])
 def test_a_report_that_cannot_be_read_is_counted_and_logged_once(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    fault, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr("scheduler_adapters.engines.engine_sockets._READ_S", 0.05)
     server = report_server(tmp_path, 0, dict)
     other = socket.socket(socket.AF_UNIX)

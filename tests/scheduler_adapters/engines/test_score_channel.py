@@ -5,7 +5,6 @@ import json
 import socket
 import stat
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from queue import Queue
@@ -32,15 +31,13 @@ def key_of(number: int) -> str:
 
 
 @pytest.fixture
-def sender(tmp_path: Path) -> Iterator[LateScoring]:
+def sender(tmp_path):
     made = LateScoring(tmp_path, late_s=60.0, count=print)
     yield made
     made._socket.close()
 
 
-def test_more_scores_than_a_socket_holds_arrive_at_every_engine(
-    tmp_path: Path, sender: LateScoring
-) -> None:
+def test_more_scores_than_a_socket_holds_arrive_at_every_engine(tmp_path, sender):
     taken: list[Queue[LateScore]] = [Queue(), Queue()]
     receivers = [score_receiver(tmp_path, n, queue.put) for n, queue in enumerate(taken)]
 
@@ -56,7 +53,7 @@ def test_more_scores_than_a_socket_holds_arrive_at_every_engine(
         receiver.close()
 
 
-def test_only_the_same_user_may_send_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_only_the_same_user_may_send_and_nothing_is_left_behind(tmp_path):
     receiver = score_receiver(tmp_path, 3, lambda late: None)
     (path,) = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -64,9 +61,7 @@ def test_only_the_same_user_may_send_and_nothing_is_left_behind(tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_no_score_is_dropped_and_the_next_one_is_read(
-    tmp_path: Path, sender: LateScoring
-) -> None:
+def test_what_is_no_score_is_dropped_and_the_next_one_is_read(tmp_path, sender):
     taken: Queue[LateScore] = Queue()
     receiver = score_receiver(tmp_path, 0, taken.put)
     (path,) = tmp_path.iterdir()
@@ -84,7 +79,7 @@ def test_what_is_no_score_is_dropped_and_the_next_one_is_read(
     receiver.close()
 
 
-def test_an_engine_that_has_gone_is_passed_over(tmp_path: Path, sender: LateScoring) -> None:
+def test_an_engine_that_has_gone_is_passed_over(tmp_path, sender):
     gone = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     gone.bind(str(tmp_path / "lengthwise-scores-0.sock"))
     gone.close()  # as after a crash: the file stays
@@ -97,8 +92,8 @@ def test_an_engine_that_has_gone_is_passed_over(tmp_path: Path, sender: LateScor
 
 
 def test_without_a_shared_folder_or_in_one_that_cannot_be_there_are_no_late_scores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    tmp_path, monkeypatch, caplog
+):
     monkeypatch.delenv(SHARED_FOLDER, raising=False)
     assert receiver_from_environment(0, print) is None
     monkeypatch.setenv(SHARED_FOLDER, str(tmp_path / ("long" * 40)))
@@ -153,7 +148,7 @@ class Bench:
 
 
 @pytest.fixture(autouse=True)
-def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_pauses(monkeypatch):
     monkeypatch.setattr(score_channel, "_FIRST_PAUSE_S", 1e-4)
     monkeypatch.setattr(score_channel, "_LONGEST_PAUSE_S", 1e-3)
 
@@ -169,8 +164,8 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_outcome_that_may_change_is_retried_in_time_and_a_score_sent_with_its_key(
-    answers: list[Answer], outcome: str
-) -> None:
+    answers, outcome
+):
     async def main() -> None:
         bench = Bench(*answers, late_s=0.05 if outcome == "timeout" else 60.0)
         key = bench.start()
@@ -183,7 +178,7 @@ def test_an_outcome_that_may_change_is_retried_in_time_and_a_score_sent_with_its
     asyncio.run(main())
 
 
-def test_no_score_is_awaited_of_a_service_that_is_away_for_longer() -> None:
+def test_no_score_is_awaited_of_a_service_that_is_away_for_longer():
     async def main() -> None:
         bench, away = Bench(), asyncio.get_running_loop().create_future()
         away.set_result(Answer(None, "breaker_open", 60.0))
@@ -193,7 +188,7 @@ def test_no_score_is_awaited_of_a_service_that_is_away_for_longer() -> None:
     asyncio.run(main())
 
 
-def test_too_many_at_once_stay_without_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_at_once_stay_without_a_score(monkeypatch):
     monkeypatch.setattr(score_channel, "MAX_LATE", 2)
 
     async def main() -> None:

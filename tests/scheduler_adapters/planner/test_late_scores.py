@@ -4,7 +4,7 @@ from scheduler_adapters.planner.late_scores import MAX_KEPT, LateScore, LateScor
 from scheduler_adapters.planner.request_annotations import QUANTILES, SCORE
 
 
-def test_a_score_finds_the_requests_that_wait_for_it_once() -> None:
+def test_a_score_finds_the_requests_that_wait_for_it_once():
     late: LateScores[str] = LateScores()
     assert late.expect("a", "first sample") is None
     assert late.expect("a", "second sample") is None
@@ -18,14 +18,14 @@ def test_a_score_finds_the_requests_that_wait_for_it_once() -> None:
     assert list(late.take()) == []
 
 
-def test_a_score_that_came_before_its_request_is_kept_for_it_and_for_its_other_samples() -> None:
+def test_a_score_that_came_before_its_request_is_kept_for_it_and_for_its_other_samples():
     late: LateScores[str] = LateScores()
     late.inbox.append(LateScore("a", 3.0))
     assert list(late.take()) == []
     assert late.expect("a", "first sample") == late.expect("a", "second") == LateScore("a", 3.0)
 
 
-def test_a_key_that_was_forgotten_may_be_used_again() -> None:
+def test_a_key_that_was_forgotten_may_be_used_again():
     late: LateScores[str] = LateScores()
     late.expect("a", "gone")
     late.inbox.append(LateScore("b", 1.0))
@@ -38,7 +38,7 @@ def test_a_key_that_was_forgotten_may_be_used_again() -> None:
     assert list(late.take()) == []
 
 
-def test_only_the_newest_are_remembered() -> None:
+def test_only_the_newest_are_remembered():
     late: LateScores[int] = LateScores()
     for number in range(MAX_KEPT + 1):
         late.expect(f"waits {number}", number)
@@ -51,7 +51,7 @@ def test_only_the_newest_are_remembered() -> None:
     assert late.expect(f"early {MAX_KEPT}", -1) is not None
 
 
-def test_a_late_score_is_read_from_hints_or_not_at_all() -> None:
+def test_a_late_score_is_read_from_hints_or_not_at_all():
     hints = {SCORE: 3, QUANTILES: [0.5, 210, 0.9, 640]}
     assert late_score("a", hints) == LateScore("a", 3.0, ((0.5, 210.0), (0.9, 640.0)))
     assert late_score(None, hints) is None

@@ -58,7 +58,7 @@ def number_of(item: Waiting) -> int:
 
 
 @given(operations=operations)
-def test_the_queue_is_always_what_sorting_would_give(operations: list[tuple[str, Any]]) -> None:
+def test_the_queue_is_always_what_sorting_would_give(operations):
     queue: RankedQueue[Waiting] = RankedQueue()
     model: dict[int, Rank] = {}
     for number, (kind, value) in enumerate(operations):
@@ -84,7 +84,7 @@ def test_the_queue_is_always_what_sorting_would_give(operations: list[tuple[str,
         assert all(n in queue for n in model)
 
 
-def test_an_empty_queue_says_so() -> None:
+def test_an_empty_queue_says_so():
     queue: RankedQueue[Waiting] = RankedQueue()
     with pytest.raises(IndexError):
         queue.first()
@@ -92,7 +92,7 @@ def test_an_empty_queue_says_so() -> None:
         queue.pop_first()
 
 
-def test_timers_do_not_keep_a_removed_item_alive_and_do_not_pile_up() -> None:
+def test_timers_do_not_keep_a_removed_item_alive_and_do_not_pile_up():
     queue: RankedQueue[Waiting] = RankedQueue()
     for number in range(10_000):
         last = waiting(number, Rank(valid_until_s=1e9 + number))
@@ -131,7 +131,7 @@ def in_order(queue: RankedQueue[Waiting]) -> list[RankedRequest]:
     return [item.lengthwise for item in queue]
 
 
-def test_a_starving_request_outranks_a_shorter_one() -> None:
+def test_a_starving_request_outranks_a_shorter_one():
     clock = Clock()
     ranker = Ranker(pars(starve_after_s=120.0), clock)
     queue: RankedQueue[Waiting] = RankedQueue()
@@ -146,14 +146,14 @@ def test_a_starving_request_outranks_a_shorter_one() -> None:
     assert ranker.num_expired == 2
 
 
-def test_the_age_of_a_request_counts_from_its_arrival_at_the_front_end() -> None:
+def test_the_age_of_a_request_counts_from_its_arrival_at_the_front_end():
     ranker = Ranker(pars(starve_after_s=120.0), Clock())
     late = track(ranker, 900.0, age_s=121.0)
     assert late.view.arrival_s == 1000.0 - 121.0
     assert late.rank.key == ()
 
 
-def test_the_engines_priority_goes_before_lane_and_key_and_arrival_ends_ties() -> None:
+def test_the_engines_priority_goes_before_lane_and_key_and_arrival_ends_ties():
     ranker = Ranker(pars(starve_after_s=120.0), Clock(), by_priority=True)
     queue: RankedQueue[Waiting] = RankedQueue()
     lowest, middle, starving, first, twin, negative = (
@@ -178,7 +178,7 @@ def test_the_engines_priority_goes_before_lane_and_key_and_arrival_ends_ties() -
     assert first.rank.key == ((), first.view.arrival_s)
 
 
-def test_where_the_engine_does_not_sort_by_priority_it_changes_nothing() -> None:
+def test_where_the_engine_does_not_sort_by_priority_it_changes_nothing():
     ranker = Ranker(pars(), Clock())
     tracked = track(ranker, priority=7)
     assert tracked.priority is None
@@ -186,7 +186,7 @@ def test_where_the_engine_does_not_sort_by_priority_it_changes_nothing() -> None
 
 
 @pytest.mark.parametrize("lane", [2**31, -(2**31) - 1, 0.5])
-def test_a_lane_that_has_no_place_behind_a_priority_is_refused(lane: Any) -> None:
+def test_a_lane_that_has_no_place_behind_a_priority_is_refused(lane):
     class Lanes(Policy):
         def rank(self, request: RequestView, load: LoadView) -> Rank:
             return Rank(lane=lane)
@@ -196,7 +196,7 @@ def test_a_lane_that_has_no_place_behind_a_priority_is_refused(lane: Any) -> Non
         track(Ranker(Lanes(), Clock(), by_priority=True), None)
 
 
-def test_the_outermost_lanes_stay_within_their_priority() -> None:
+def test_the_outermost_lanes_stay_within_their_priority():
     class Lanes(Policy):
         def rank(self, request: RequestView, load: LoadView) -> Rank:
             return Rank(lane=int(request.score or 0))
@@ -210,11 +210,11 @@ def test_the_outermost_lanes_stay_within_their_priority() -> None:
     assert lanes == sorted({*lanes})
 
 
-def test_clocks_that_disagree_make_no_request_arrive_in_the_future() -> None:
+def test_clocks_that_disagree_make_no_request_arrive_in_the_future():
     assert track(Ranker(pars(), Clock()), 1.0, age_s=-5.0).view.arrival_s == 1000.0
 
 
-def test_a_late_score_moves_a_request_that_waits_and_no_other() -> None:
+def test_a_late_score_moves_a_request_that_waits_and_no_other():
     ranker = Ranker(pars(), Clock())
     queue: RankedQueue[Waiting] = RankedQueue()
     middle = track(ranker, 5.0)
@@ -272,7 +272,7 @@ def numbers(queue: RankedQueue[Waiting]) -> list[int]:
     return [number_of(item) for item in queue]
 
 
-def test_an_idle_engine_waits_for_the_scores_of_a_burst_and_starts_the_best_of_them() -> None:
+def test_an_idle_engine_waits_for_the_scores_of_a_burst_and_starts_the_best_of_them():
     scoring = Scoring({"0": 3.0, "1": 1.0, "2": None, "3": 2.0})
     ranker, queue = burst_of(scoring, 4, Clock())
     assert (len(queue), len(queue.held)) == (0, 4)
@@ -284,7 +284,7 @@ def test_an_idle_engine_waits_for_the_scores_of_a_burst_and_starts_the_best_of_t
     assert counts == AnnotationCounts(unscored=4, late=3, undecodable=1)
 
 
-def test_while_others_run_a_request_is_held_until_its_score_or_a_short_deadline() -> None:
+def test_while_others_run_a_request_is_held_until_its_score_or_a_short_deadline():
     clock, scoring = Clock(), Scoring({})
     ranker, queue = burst_of(scoring, 3, clock)
     ranker.begin_step(queue, num_free=2, is_idle=False)
@@ -301,7 +301,7 @@ def test_while_others_run_a_request_is_held_until_its_score_or_a_short_deadline(
     assert numbers(queue) == [1, 0]
 
 
-def test_a_request_with_a_free_seat_is_never_held() -> None:
+def test_a_request_with_a_free_seat_is_never_held():
     scoring = Scoring({"0": 3.0})
     ranker, queue = burst_of(scoring, 2, Clock())
     ranker.begin_step(queue, num_free=2, is_idle=True)
@@ -315,13 +315,13 @@ def test_a_request_with_a_free_seat_is_never_held() -> None:
     assert (numbers(queue), slow.waits_s) == ([0], [])
 
 
-def test_requests_beyond_the_rankers_queue_are_counted_and_not_held() -> None:
+def test_requests_beyond_the_rankers_queue_are_counted_and_not_held():
     ranker, queue = burst_of(Scoring({}, most=1), 2, Clock())
     assert (numbers(queue), [*queue.held]) == ([1], [0])
     assert ranker.annotation_counts == AnnotationCounts(unscored=2, full=1)
 
 
-def test_a_request_that_is_scored_elsewhere_is_not_scored_in_the_engine() -> None:
+def test_a_request_that_is_scored_elsewhere_is_not_scored_in_the_engine():
     scoring = Scoring({})
     ranker = Ranker(pars(), Clock(), scoring=scoring)
     for carried in ({"lengthwise_score": 1.0}, {REQUEST_KEY: "0" * 32}):
@@ -329,7 +329,7 @@ def test_a_request_that_is_scored_elsewhere_is_not_scored_in_the_engine() -> Non
         assert (scoring.submitted, tracked.held_until_s) == ([], -inf)
 
 
-def test_a_score_that_comes_while_its_request_runs_counts_once_that_waits_again() -> None:
+def test_a_score_that_comes_while_its_request_runs_counts_once_that_waits_again():
     ranker = Ranker(pars(), Clock())
     queue: RankedQueue[Waiting] = RankedQueue()
     first = track(ranker, 5.0)
@@ -354,7 +354,7 @@ def test_a_score_that_comes_while_its_request_runs_counts_once_that_waits_again(
     assert runs.view.score == 1.0  # it is given once
 
 
-def test_a_late_score_counts_for_the_median_and_the_guard_still_counts_from_the_arrival() -> None:
+def test_a_late_score_counts_for_the_median_and_the_guard_still_counts_from_the_arrival():
     clock = Clock()
     ranker = Ranker(pars(starve_after_s=120.0), clock)
     queue: RankedQueue[Waiting] = RankedQueue()
@@ -368,7 +368,7 @@ def test_a_late_score_counts_for_the_median_and_the_guard_still_counts_from_the_
     assert track(ranker, None).rank.key == (7.0,)
 
 
-def test_a_request_without_a_score_keeps_its_place_when_it_loses_its_blocks() -> None:
+def test_a_request_without_a_score_keeps_its_place_when_it_loses_its_blocks():
     ranker = Ranker(pars(), Clock())
     track(ranker, 5.0)
     unscored = track(ranker, None)
@@ -393,7 +393,7 @@ class Hearing(EngineObserver):
         self.heard.append((f"evicted {request.generated_tokens} {request.phase.name}", now_s))
 
 
-def test_observers_hear_of_arrivals_and_evictions() -> None:
+def test_observers_hear_of_arrivals_and_evictions():
     clock, hearing = Clock(), Hearing()
     ranker = Ranker(pars(), clock, [hearing])
     tracked = track(ranker, 3.0)
@@ -416,9 +416,7 @@ def test_observers_hear_of_arrivals_and_evictions() -> None:
         ([], 0, False),
     ],
 )
-def test_a_marker_may_be_cut_by_the_end_of_a_step(
-    output: list[int], num_new: int, ends: bool
-) -> None:
+def test_a_marker_may_be_cut_by_the_end_of_a_step(output, num_new, ends):
     assert ends_thinking(output, num_new, (5, 7)) == ends
 
 
@@ -434,9 +432,7 @@ def test_a_marker_may_be_cut_by_the_end_of_a_step(
         ([], False),
     ],
 )
-def test_a_thought_at_the_end_of_the_prompt_is_over_before_the_first_token(
-    prompt: list[int], is_over: bool
-) -> None:
+def test_a_thought_at_the_end_of_the_prompt_is_over_before_the_first_token(prompt, is_over):
     class Thoughts(EngineObserver):
         told: ClassVar[list[str]] = []
 
@@ -458,7 +454,7 @@ def test_a_thought_at_the_end_of_the_prompt_is_over_before_the_first_token(
     assert Thoughts.told == ["admitted", *["thinking ended"] * is_over]
 
 
-def test_the_mean_step_time_is_that_of_all_steps_and_overlap_is_counted_once() -> None:
+def test_the_mean_step_time_is_that_of_all_steps_and_overlap_is_counted_once():
     clock = Clock()
     ranker = Ranker(pars(), clock)
     for started_s, ended_s in ((1000.0, 1002.0), (1001.0, 1003.0)):

@@ -12,7 +12,7 @@ from tests.scheduler_adapters.simulator.reference import median_of, newest_of
 
 
 @given(st.lists(st.integers(-50, 50), max_size=3 * WINDOW))
-def test_it_is_the_median_of_the_newest_scores_at_the_last_moment_it_was_taken(scores) -> None:
+def test_it_is_the_median_of_the_newest_scores_at_the_last_moment_it_was_taken(scores):
     median = RecentMedian()
     assert median.value is None
     for count, score in enumerate(scores, start=1):
@@ -20,7 +20,7 @@ def test_it_is_the_median_of_the_newest_scores_at_the_last_moment_it_was_taken(s
         assert median.value == median_of(scores[:count])
 
 
-def test_it_stands_still_between_two_windows_and_follows_another_ranker_within_two() -> None:
+def test_it_stands_still_between_two_windows_and_follows_another_ranker_within_two():
     median = RecentMedian()
     for score in range(WINDOW):
         median.add(score)
@@ -33,7 +33,7 @@ def test_it_stands_still_between_two_windows_and_follows_another_ranker_within_t
     assert median.value == 1e6
 
 
-def test_an_arrival_is_counted_or_gets_the_median_and_not_both() -> None:
+def test_an_arrival_is_counted_or_gets_the_median_and_not_both():
     median = RecentMedian()
     views = [RequestView(str(n), n, 0.0, 5, score=s) for n, s in enumerate([None, 4.0, None, 9.0])]
     for view in views:
@@ -43,9 +43,7 @@ def test_an_arrival_is_counted_or_gets_the_median_and_not_both() -> None:
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=2 * WINDOW), st.integers(-6, 6))
-def test_a_score_has_its_share_among_the_recent_ones_and_an_equal_one_counts_half(
-    scores, score
-) -> None:
+def test_a_score_has_its_share_among_the_recent_ones_and_an_equal_one_counts_half(scores, score):
     median, view = RecentMedian(), RequestView("", 0, 0.0, 5, score=score)
     for one in scores:
         median.add(one)
@@ -89,7 +87,7 @@ PAIRS = [(n / 16, 100 * n) for n in range(1, 257)] * 3
         ((0, inf), None),
     ],
 )
-def test_a_score_keeps_to_the_limits_that_the_request_gives(pairs, score, limits, place) -> None:
+def test_a_score_keeps_to_the_limits_that_the_request_gives(pairs, score, limits, place):
     used(pairs).arrived(view := seen(score, limits=limits))
     kept, expected = view.median_score if score is None else view.score, score or 8.0
     if place == "first":
@@ -102,7 +100,7 @@ def test_a_score_keeps_to_the_limits_that_the_request_gives(pairs, score, limits
         assert view.score_share == (place == "last")
 
 
-def test_a_short_limit_is_first_and_a_great_length_last_from_the_second_request_on() -> None:
+def test_a_short_limit_is_first_and_a_great_length_last_from_the_second_request_on():
     median = RecentMedian()
     for count in range(1, 64):
         median.arrived(seen(7.0 + count % 5))
@@ -111,7 +109,7 @@ def test_a_short_limit_is_first_and_a_great_length_last_from_the_second_request_
             assert view.score_share == pytest.approx(share, abs=0.1) or count == 1
 
 
-def test_a_known_length_has_the_score_of_that_length_and_its_own_among_equal_lengths() -> None:
+def test_a_known_length_has_the_score_of_that_length_and_its_own_among_equal_lengths():
     for tokens, score in ((50, 1.0), (6400, 4.0), (12_800, 8.0), (25_000, 16.0)):
         for own in (-5.0, 99.0):
             used(PAIRS).arrived(view := seen(own, limits=(tokens, tokens)))
@@ -122,7 +120,7 @@ def test_a_known_length_has_the_score_of_that_length_and_its_own_among_equal_len
         assert view.score == pytest.approx(score, abs=0.2)
 
 
-def test_answers_cut_by_their_limit_are_no_pairs() -> None:
+def test_answers_cut_by_their_limit_are_no_pairs():
     median = used(PAIRS)
     for _ in range(1024):
         median.finished(seen(1.0, limits=(0, 12_800)), 12_800)
@@ -130,7 +128,7 @@ def test_answers_cut_by_their_limit_are_no_pairs() -> None:
     assert view.score == pytest.approx(8.0, abs=0.5)
 
 
-def test_predicted_lengths_are_the_scale_where_there_are_any_and_are_cut_too() -> None:
+def test_predicted_lengths_are_the_scale_where_there_are_any_and_are_cut_too():
     median = RecentMedian()
     for score in [*range(1, 257)] * 3:
         view = seen(float(score), quantiles=((0.5, 10.0 * score), (0.9, 20.0 * score)))
@@ -142,14 +140,14 @@ def test_predicted_lengths_are_the_scale_where_there_are_any_and_are_cut_too() -
     assert limited.quantiles == ((0.5, 1280), (0.9, 1280))
 
 
-def test_a_limit_before_the_first_score_changes_nothing() -> None:
+def test_a_limit_before_the_first_score_changes_nothing():
     median = RecentMedian()
     median.arrived(view := seen(7.0, limits=(4, 4)))
     assert view.score == 7.0
     assert median.value == 7.0
 
 
-def test_lengths_that_are_known_are_in_the_order_of_the_lengths_even_in_the_first_burst() -> None:
+def test_lengths_that_are_known_are_in_the_order_of_the_lengths_even_in_the_first_burst():
     median, views = RecentMedian(), []
     for number in range(64):
         tokens = 40 + number * 37 % 64

@@ -1,7 +1,6 @@
 """Contents of `vllm_xargs` from clients, and their effect."""
 
 from math import inf
-from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -33,8 +32,8 @@ anything = st.recursive(
 
 @given(carried=st.dictionaries(st.sampled_from([*HINTS, "other"]), anything))
 def test_nothing_a_client_sends_raises_and_each_request_is_counted_once(
-    carried: dict[str, Any],
-) -> None:
+    carried,
+):
     counts = AnnotationCounts()
     hints = counts.read(carried)
     assert counts.scored + counts.unscored == 1
@@ -46,20 +45,20 @@ def test_nothing_a_client_sends_raises_and_each_request_is_counted_once(
 
 
 @pytest.mark.parametrize("score", [0, 0.0, -3, 217.5, 10**300])
-def test_any_finite_number_is_a_score(score: float) -> None:
+def test_any_finite_number_is_a_score(score):
     counts = AnnotationCounts()
     assert counts.read({SCORE: score}) == {"score": float(score)}
     assert (counts.scored, counts.unscored, counts.invalid) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), 10**400, "217", [217.5], True])
-def test_an_unusable_score_counts_as_invalid_and_unscored(score: object) -> None:
+def test_an_unusable_score_counts_as_invalid_and_unscored(score):
     counts = AnnotationCounts()
     assert counts.read({SCORE: score}) == {}
     assert (counts.scored, counts.unscored, counts.invalid) == (0, 1, 1)
 
 
-def test_quantiles_read_as_they_were_written() -> None:
+def test_quantiles_read_as_they_were_written():
     carried = score_annotations(3.0, {0.9: 640.0, 0.5: 210.0}) | {USER_CLASS: "a", TBT_S: 0.1}
     assert carried[QUANTILES] == [0.5, 210.0, 0.9, 640.0]
     quantiles = ((0.5, 210.0), (0.9, 640.0))
@@ -90,13 +89,13 @@ def test_quantiles_read_as_they_were_written() -> None:
         0.5,
     ],
 )
-def test_unusable_quantiles_count_as_invalid_and_the_score_still_counts(quantiles: object) -> None:
+def test_unusable_quantiles_count_as_invalid_and_the_score_still_counts(quantiles):
     counts = AnnotationCounts()
     assert counts.read({SCORE: 1.0, QUANTILES: quantiles}) == {"score": 1.0}
     assert (counts.scored, counts.invalid) == (1, 1)
 
 
-def test_a_class_of_more_than_a_hundred_characters_counts_as_invalid() -> None:
+def test_a_class_of_more_than_a_hundred_characters_counts_as_invalid():
     counts = AnnotationCounts()
     assert counts.read({USER_CLASS: "c" * 100}) == {"user_class": "c" * 100}
     assert counts.invalid == 0
@@ -105,18 +104,18 @@ def test_a_class_of_more_than_a_hundred_characters_counts_as_invalid() -> None:
 
 
 @given(carried=st.none() | st.dictionaries(st.just(REQUEST_KEY), anything))
-def test_no_ticket_that_a_client_makes_up_raises(carried: dict[str, Any] | None) -> None:
+def test_no_ticket_that_a_client_makes_up_raises(carried):
     assert request_key(carried) is None
 
 
 @pytest.mark.parametrize("ticket", ["0123456789abcdef" * 2, "f" * 32])
-def test_a_ticket_is_32_hex_digits(ticket: str) -> None:
+def test_a_ticket_is_32_hex_digits(ticket):
     assert request_key({REQUEST_KEY: ticket}) == ticket
     for wrong in (ticket[1:], ticket + "0", ticket[1:] + "G", ticket[1:] + "\n", ticket.upper()):
         assert wrong == ticket or request_key({REQUEST_KEY: wrong}) is None
 
 
-def test_of_a_score_that_comes_later_a_request_carries_the_ticket() -> None:
+def test_of_a_score_that_comes_later_a_request_carries_the_ticket():
     requests = make_requests(
         prompt_tokens=[1] * 4,
         output_tokens=[1] * 4,
@@ -135,7 +134,7 @@ def test_of_a_score_that_comes_later_a_request_carries_the_ticket() -> None:
     [((4, inf), (4, inf)), ([0, 7], (0, 7)), ([7, 4], None), ([-1, 4], None), ([4], None)]
     + [(value, None) for value in ("ab", [None, 4], ["1", "2"], [float("nan"), 4], 5, {})],
 )
-def test_limits_are_the_least_and_the_most_tokens(value: object, limits: object) -> None:
+def test_limits_are_the_least_and_the_most_tokens(value, limits):
     read, unusable = read_annotations({LIMITS: value})
     assert read == ({} if limits is None else {"limits": limits})
     assert unusable == ([LIMITS] if limits is None else [])

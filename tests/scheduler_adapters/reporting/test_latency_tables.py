@@ -13,7 +13,7 @@ from scheduler_adapters.timeline.timeline import timeline_from_token_times
 from scheduler_adapters.workload.requests import make_requests
 
 
-def test_the_share_is_that_of_all_values_and_those_that_never_happened_count() -> None:
+def test_the_share_is_that_of_all_values_and_those_that_never_happened_count():
     table = latency_tables.ecdf_table({"": {"fcfs": [2.0, np.nan, 1.0, 4.0]}})
     assert table["value"].tolist() == [1, 2, 4]
     assert table["share"].tolist() == [0.25, 0.5, 0.75]
@@ -21,7 +21,7 @@ def test_the_share_is_that_of_all_values_and_those_that_never_happened_count() -
     assert weighted["share"].tolist() == [0.75, 1.0]
 
 
-def test_many_values_are_thinned_and_the_curve_stays() -> None:
+def test_many_values_are_thinned_and_the_curve_stays():
     values = np.random.default_rng(0).random(50_000)
     table = latency_tables.ecdf_table({"": {"p": values}})
     assert len(table) <= 401
@@ -112,7 +112,7 @@ def served(policy: str, last_token_s: Sequence[float]) -> latency_tables.Outcome
     return latency_tables.Outcome(policy, None, timeline, [empty], summarize(timeline))
 
 
-def test_the_effect_is_told_against_fcfs_with_its_price() -> None:
+def test_the_effect_is_told_against_fcfs_with_its_price():
     outcomes = [served("pars", [1.0, 2.0, 9.0]), served("fcfs", [6.0, 7.0, 8.0])]
     said = latency_tables.effect_text(outcomes)
     assert said.startswith("pars against fcfs: mean E2E -43%, p99 +")

@@ -9,7 +9,7 @@ from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
-from scheduler_adapters.policy import POLICIES, Policy, Traits, load_policy
+from scheduler_adapters.policy import POLICIES, Traits, load_policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import HostLink
@@ -29,7 +29,7 @@ def test_an_instance_can_run_every_policy_of_ours(name):
 @pytest.mark.parametrize(
     "policy", [FCFS(offload=True), RoundRobin(offload=True), Pascal(offload=True)]
 )
-def test_offloading_wants_host_memory_and_the_message_says_how_to_give_it(policy: Policy):
+def test_offloading_wants_host_memory_and_the_message_says_how_to_give_it(policy):
     with pytest.raises(UnsupportedByEngine, match=r"HostLink.*--host-gb-per-s 50"):
         INSTANCE.check(policy)
     HOSTED.check(policy)

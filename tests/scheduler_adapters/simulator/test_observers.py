@@ -1,7 +1,6 @@
 """Observers of a run: the load over time, by hand and against the run, and the progress."""
 
 import numpy as np
-import pytest
 
 from lengthwise.progress import Progress
 from scheduler_adapters.policies.fcfs import FCFS
@@ -32,7 +31,7 @@ def test_the_load_of_each_step_is_that_while_it_ran():
     assert curve.num_resident.tolist() == [1, 1, 1, 1]
 
 
-def test_progress_counts_the_finished_and_looks_at_every_step(monkeypatch: pytest.MonkeyPatch):
+def test_progress_counts_the_finished_and_looks_at_every_step(monkeypatch):
     looks: list[tuple[float, int, int]] = []
     progress = Progress(1)
     monkeypatch.setattr(progress, "look", lambda *what: looks.append(what))

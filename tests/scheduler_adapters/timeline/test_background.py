@@ -3,15 +3,11 @@
 import threading
 from collections.abc import Sequence
 
-import pytest
-
 from scheduler_adapters.timeline import background
 from scheduler_adapters.timeline.background import MAX_WAITING, BackgroundWriter
 
 
-def test_a_blocked_writer_holds_up_nobody_and_is_left_at_the_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_blocked_writer_holds_up_nobody_and_is_left_at_the_end(monkeypatch, caplog):
     monkeypatch.setattr(background, "_CLOSE_S", 0.05)
     begun, proceed, written = threading.Event(), threading.Event(), list[int]()
 
@@ -34,8 +30,8 @@ def test_a_blocked_writer_holds_up_nobody_and_is_left_at_the_end(
 
 
 def test_items_of_a_failed_write_are_dropped_and_later_ones_written(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     written, failed = list[str](), threading.Semaphore(0)
 
     def write(items: Sequence[str]) -> None:

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from scheduler_adapters.timeline.latency_metrics import statistic, summarize, token_gaps
-from scheduler_adapters.timeline.timeline import Timeline, timeline_from_token_times
+from scheduler_adapters.timeline.timeline import timeline_from_token_times
 from scheduler_adapters.workload.requests import make_requests
 
 
 @pytest.fixture
-def by_hand() -> Timeline:
+def by_hand():
     """Three requests: one of three tokens, one of one token, one that never finished."""
     requests = make_requests(
         arrival_s=[0.0, 1.0, 2.0],
@@ -27,7 +27,7 @@ def by_hand() -> Timeline:
     )
 
 
-def test_every_metric_is_what_the_definition_gives_by_hand(by_hand: Timeline):
+def test_every_metric_is_what_the_definition_gives_by_hand(by_hand):
     summary = summarize(by_hand)
 
     assert (summary.num_requests, summary.num_finished, summary.num_unfinished) == (3, 2, 1)

@@ -33,7 +33,7 @@ def serve_one(log: TimelineLog) -> None:
     log.finished(request, 104.0)
 
 
-def test_what_is_written_reads_as_a_timeline(tmp_path: Path) -> None:
+def test_what_is_written_reads_as_a_timeline(tmp_path):
     log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=100.0)
     early, late = view("early", 0, 101.0), view("late", 1, 102.0)
     gone = view("gone", 2, 102.0)
@@ -64,7 +64,7 @@ def test_what_is_written_reads_as_a_timeline(tmp_path: Path) -> None:
     assert timeline.requests.score[1] == 2.5
 
 
-def test_answers_begin_where_the_end_of_thinking_was_told(tmp_path: Path) -> None:
+def test_answers_begin_where_the_end_of_thinking_was_told(tmp_path):
     log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=0.0)
     requests = [view(name, number, 1.0) for number, name in enumerate(("off", "on"))]
     for request in requests:
@@ -84,7 +84,7 @@ def test_answers_begin_where_the_end_of_thinking_was_told(tmp_path: Path) -> Non
     assert list(timeline.first_answer_s) == [2.0, 4.0]
 
 
-def test_an_answer_is_scheduled_when_the_step_before_its_first_token_ends(tmp_path: Path) -> None:
+def test_an_answer_is_scheduled_when_the_step_before_its_first_token_ends(tmp_path):
     log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=1.0)
     request = view("a", 0, 1.0)
     log.admitted(request, 1.0)
@@ -101,7 +101,7 @@ def test_an_answer_is_scheduled_when_the_step_before_its_first_token_ends(tmp_pa
     assert summarize(timeline).blocking_s.mean == 4.0
 
 
-def test_two_engines_append_to_one_file(tmp_path: Path) -> None:
+def test_two_engines_append_to_one_file(tmp_path):
     for number in range(2):
         log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=0.0, instance=number)
         serve_one(log)
@@ -109,7 +109,7 @@ def test_two_engines_append_to_one_file(tmp_path: Path) -> None:
     assert list(read_timeline(tmp_path / "t.jsonl").instance) == [0, 1]
 
 
-def test_a_closed_log_has_written_all_and_holds_no_file(tmp_path: Path) -> None:
+def test_a_closed_log_has_written_all_and_holds_no_file(tmp_path):
     descriptors = Path("/proc/self/fd")
     path = tmp_path / "t.jsonl"
     log = TimelineLog(str(path), start_s=0.0)
@@ -123,8 +123,8 @@ def test_a_closed_log_has_written_all_and_holds_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["full", "half", "removed"])
 def test_a_line_that_cannot_be_written_is_dropped_and_leaves_no_half_line(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    fault, tmp_path, monkeypatch, caplog
+):
     path = Path("/dev/full") if fault == "full" else tmp_path / "t.jsonl"
     log = TimelineLog(str(path), start_s=0.0)
     real = os.write
@@ -145,7 +145,7 @@ def test_a_line_that_cannot_be_written_is_dropped_and_leaves_no_half_line(
         assert len(read_timeline(path).requests) == 1
 
 
-def test_a_pipe_that_nobody_reads_holds_up_neither_the_start_nor_the_end(tmp_path: Path) -> None:
+def test_a_pipe_that_nobody_reads_holds_up_neither_the_start_nor_the_end(tmp_path):
     os.mkfifo(tmp_path / "t.jsonl")
     with pytest.raises(ConfigError, match="cannot be written"):
         TimelineLog(str(tmp_path / "t.jsonl"), start_s=0.0)

@@ -18,7 +18,7 @@ from scheduler_adapters.validation.engine_trial import (
     order_in_pairs,
     run_trial,
 )
-from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.validation.plain_engine import PlainEngine
 
 LIMITS = {
@@ -30,7 +30,7 @@ TRIAL = TrialConfig(pieces=4, repeats=2)
 
 
 @pytest.fixture
-def requests() -> Requests:
+def requests():
     dice = np.random.default_rng(3)
     sizes = dice.integers(4, 60, 80)
     return make_requests(
@@ -41,7 +41,7 @@ def requests() -> Requests:
     )
 
 
-def test_a_simulator_of_known_step_times_is_the_engine(requests: Requests) -> None:
+def test_a_simulator_of_known_step_times_is_the_engine(requests):
     flat = run_trial(PlainEngine(pars(), LIMITS, LATENCY), requests, "pars", pars, TRIAL)
     assert (flat["policy"], flat["clock"]) == ("pars", "wall")
     assert (flat["num_requests"], flat["repeats"]) == (40, 2)
@@ -52,13 +52,13 @@ def test_a_simulator_of_known_step_times_is_the_engine(requests: Requests) -> No
 
 
 def test_an_engine_under_another_policy_than_the_simulated_one_is_found_out(
-    requests: Requests,
-) -> None:
+    requests,
+):
     found = run_trial(PlainEngine(pars(), LIMITS, LATENCY), requests, "named", FCFS, TRIAL)
     assert found["ttft_mape"] > 0.1
 
 
-def test_steps_are_fitted_to_the_other_pieces_than_those_compared(requests: Requests) -> None:
+def test_steps_are_fitted_to_the_other_pieces_than_those_compared(requests):
     _, runs, steps = measure(PlainEngine(FCFS(), LIMITS, LATENCY), requests, TRIAL)
     assert [len(run) for run in runs] == [2, 2]
     assert [float(each.requests.arrival_s[0]) for each in runs[0]] == [0.0, 0.0]
@@ -71,7 +71,7 @@ def test_steps_are_fitted_to_the_other_pieces_than_those_compared(requests: Requ
 
 
 @pytest.mark.parametrize("num_pieces", [2, 7, 10])
-def test_what_is_compared_is_served_right_after_what_is_fitted(num_pieces: int) -> None:
+def test_what_is_compared_is_served_right_after_what_is_fitted(num_pieces):
     dice = np.random.default_rng(0)
     orders = [order_in_pairs(num_pieces, dice) for _ in range(8)]
     for order in orders:
@@ -81,7 +81,7 @@ def test_what_is_compared_is_served_right_after_what_is_fitted(num_pieces: int) 
     assert num_pieces == 2 or len(set(map(tuple, orders))) > 1
 
 
-def test_steps_are_kept_in_order_and_cost_only_those_who_want_them() -> None:
+def test_steps_are_kept_in_order_and_cost_only_those_who_want_them():
     recorder, deaf, step = StepRecorder(), EngineObserver(), StepRecord(1, 5, 0, 0, 0.0, 0.01)
     assert measuring([deaf, recorder]) == [recorder]
     recorder.measured(step)

@@ -29,7 +29,7 @@ def steps(noise: float, count: int = 2000) -> list[StepRecord]:
     return made
 
 
-def test_exact_steps_give_the_model_that_made_them() -> None:
+def test_exact_steps_give_the_model_that_made_them():
     latency, error = fit_steps(steps(noise=0.0))
     assert error < 1e-9
     for decodes in (0, 1, 2, 3, 7, 31, 32):
@@ -37,7 +37,7 @@ def test_exact_steps_give_the_model_that_made_them() -> None:
         assert latency.step_s(*step) == pytest.approx(TRUE.step_s(*step))
 
 
-def test_what_was_never_seen_is_continued_from_what_was() -> None:
+def test_what_was_never_seen_is_continued_from_what_was():
     assert TRUE.step_s(0, 0, []) == TRUE.step_s(1, 0, [])
     per_decode_s = (TRUE.decodes_s[-1] - TRUE.decodes_s[0]) / 31
     assert TRUE.step_s(34, 0, []) == pytest.approx(TRUE.decodes_s[-1] + 2 * per_decode_s)
@@ -47,7 +47,7 @@ def test_what_was_never_seen_is_continued_from_what_was() -> None:
     assert latency.step_s(4, 900, []) == latency.step_s(6, 900, [])
 
 
-def test_noise_does_not_make_the_fit_too_fast() -> None:
+def test_noise_does_not_make_the_fit_too_fast():
     made = steps(noise=0.3)
     latency, _ = fit_steps(made)
     mean_of_noise = 1.046  # exp(0.3^2 / 2)
@@ -55,7 +55,7 @@ def test_noise_does_not_make_the_fit_too_fast() -> None:
         assert latency.step_s(*step) == pytest.approx(mean_of_noise * TRUE.step_s(*step), rel=0.05)
 
 
-def test_too_few_steps_and_steps_without_time_are_refused() -> None:
+def test_too_few_steps_and_steps_without_time_are_refused():
     made = steps(noise=0.0, count=10)
     with pytest.raises(DataError, match="record more"):
         fit_steps(made[:5])

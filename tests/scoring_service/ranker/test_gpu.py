@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from lengthwise.bundle import ModelBundle
 from scoring_service.cost_table import INVARIANCE
 from scoring_service.ranker.model import RankerModel
 from scoring_service.ranker.scorer import OnnxScorer, has_gpu_runtime
@@ -12,14 +11,14 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
-def model(tiny_bundle: ModelBundle) -> RankerModel:
+def model(tiny_bundle):
     if not has_gpu_runtime():
         pytest.skip("onnxruntime-gpu is not installed")
     return RankerModel.load(tiny_bundle)
 
 
 @pytest.fixture
-def prompts() -> list[list[int]]:
+def prompts():
     dice = np.random.default_rng(0)
     return [dice.integers(1, 40, size).tolist() for size in dice.integers(1, 32, 64)]
 

@@ -140,9 +140,7 @@ _STOCK: dict[tuple[int, ...], list[list[int]]] = {}
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("displaces", [False, True])
-def test_any_ranks_and_rules_give_the_steps_of_the_simulator(
-    model: Any, displaces: bool, seed: int
-) -> None:
+def test_any_ranks_and_rules_give_the_steps_of_the_simulator(model, displaces, seed):
     requests = workload(seed, longest=60)
     if displaces:
         requests = replace(requests, prompt_tokens=requests.prompt_tokens // 3 + 1)
@@ -158,12 +156,12 @@ POLICIES = {
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_policy_gives_the_steps_of_the_simulator(model: Any, name: str, seed: int) -> None:
+def test_a_policy_gives_the_steps_of_the_simulator(model, name, seed):
     assert_same(model, POLICIES[name], workload(seed, longest=60))
 
 
 @pytest.mark.parametrize("name", ["sarathi by prompt", "round robin"])
-def test_the_steps_recorded_are_those_the_simulator_charges_for(model: Any, name: str) -> None:
+def test_the_steps_recorded_are_those_the_simulator_charges_for(model, name):
     requests, recorder, charged = workload(0, longest=60), StepRecorder(), list[StepRecord]()
 
     class Noting(AffineLatency):
@@ -187,14 +185,12 @@ def test_the_steps_recorded_are_those_the_simulator_charges_for(model: Any, name
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_where_kv_is_plenty_the_engines_own_rules_for_residents_are_the_simulators(
-    model: Any, seed: int
-) -> None:
+def test_where_kv_is_plenty_the_engines_own_rules_for_residents_are_the_simulators(model, seed):
     assert_same(model, lambda: pars(starve_after_s=0.5), workload(seed, longest=22))
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(model: Any, seed: int) -> None:
+def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(model, seed):
     requests = workload(seed, longest=60)
     outputs = stock_outputs(model, requests)
     think_end, thinking = decisions.thoughts_in(outputs)
@@ -207,7 +203,7 @@ def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(model: Any,
 
 
 def test_where_the_prompt_has_ended_thinking_pascal_puts_its_answer_behind_thoughts(
-    model: Any,
-) -> None:
+    model,
+):
     requests = decisions.more_than_seats(4, ends_thinking=False)
     assert_same(model, lambda: Pascal(max_decodes=2), requests, (511,))

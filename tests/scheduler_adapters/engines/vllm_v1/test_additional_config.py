@@ -1,7 +1,5 @@
 """Policy, settings and end of thinking as vLLM's `additional_config` carries them."""
 
-from typing import Any
-
 import pytest
 
 from lengthwise.errors import ConfigError
@@ -13,7 +11,7 @@ from scheduler_adapters.engines.vllm_v1.additional_config import (
 )
 
 
-def test_the_settings_name_the_policy_and_what_it_takes() -> None:
+def test_the_settings_name_the_policy_and_what_it_takes():
     config = {"lengthwise": {"policy": "pars", "starve_after_s": 7}, "other": 1}
     assert configured_policy(config).after_s == 7  # type: ignore[attr-defined]
     assert configured_policy({}, "pars").name == "shortest-predicted+overtaking-guard"
@@ -42,12 +40,12 @@ def test_the_settings_name_the_policy_and_what_it_takes() -> None:
         ("pars", "use a JSON object"),
     ],
 )
-def test_wrong_settings_are_refused_in_one_line(settings: Any, message: str) -> None:
+def test_wrong_settings_are_refused_in_one_line(settings, message):
     with pytest.raises(ConfigError, match=message):
         configured_policy({"lengthwise": settings})
 
 
 @pytest.mark.parametrize("ids", ["</think>", [1.5], [-1], 7])
-def test_think_end_must_be_token_ids(ids: object) -> None:
+def test_think_end_must_be_token_ids(ids):
     with pytest.raises(ConfigError, match="list of token ids"):
         configured_think_end({"lengthwise": {"think_end": ids}})

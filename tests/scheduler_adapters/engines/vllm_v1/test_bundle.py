@@ -2,12 +2,10 @@
 
 import random
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from lengthwise.bundle import ModelBundle
 from lengthwise.errors import BundleError
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import scheduler_of, set_environment
@@ -22,7 +20,7 @@ PROMPT = "Write a long essay about rain."
 
 
 @pytest.fixture(scope="module")
-def llm(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: ModelBundle) -> Iterator[Any]:
+def llm(tmp_path_factory, tiny_bundle):
     set_environment()
     from vllm import LLM
 

@@ -1,7 +1,6 @@
 """Bodies of requests: prompts are found, and hints whatever they are spelled like."""
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -23,7 +22,7 @@ NO_GENERATION = {
 
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")
-def test_every_endpoint_of_vllm_that_generates_is_known() -> None:
+def test_every_endpoint_of_vllm_that_generates_is_known():
     from fastapi.routing import APIRoute, APIWebSocketRoute
     from vllm.entrypoints.launchers.app import build_app
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
@@ -68,7 +67,7 @@ PARTS = [
         (GENERATE, {"token_ids": [1], "sampling_params": {}}, None),
     ],
 )
-def test_the_prompt_of_a_body(path: str, body: dict[str, Any], prompt: str | None) -> None:
+def test_the_prompt_of_a_body(path, body, prompt):
     prompts_of, required = SCORED[path]
     parsed = client_bodies.parse(json.dumps(body).encode(), required)
     assert parsed == body
@@ -76,12 +75,12 @@ def test_the_prompt_of_a_body(path: str, body: dict[str, Any], prompt: str | Non
 
 
 @pytest.mark.parametrize("sent", [{"sampling_params": 5}, {"sampling_params": {"extra_args": []}}])
-def test_what_vllm_refuses_is_no_body(sent: dict[str, Any]) -> None:
+def test_what_vllm_refuses_is_no_body(sent):
     assert client_bodies.parse(json.dumps(sent).encode(), SCORED[GENERATE][1]) is None
 
 
 @pytest.mark.parametrize("name", ["lengthwise_limits", "lengthwise_request_key"])
-def test_what_only_we_set_is_dropped_from_trusted_clients_too(name: str) -> None:
+def test_what_only_we_set_is_dropped_from_trusted_clients_too(name):
     body = {"vllm_xargs": {name: [0, 1]}, "sampling_params": {"extra_args": {name: 1}}}
     assert client_bodies.drop_hints(body, ())
     assert body == {"vllm_xargs": {}, "sampling_params": {"extra_args": {}}}
@@ -95,7 +94,7 @@ spellings = st.sampled_from(["lengthwise_score", "lengthwise_tbt_s", "priority"]
 
 
 @given(spellings)
-def test_no_spelling_of_a_hint_is_overlooked(spelled: tuple[str, ...]) -> None:
+def test_no_spelling_of_a_hint_is_overlooked(spelled):
     text = '{"vllm_xargs": {"' + "".join(spelled) + '": 1}}'
     ((name, _),) = json.loads(text)["vllm_xargs"].items()
     for encoding in ("utf-8", "utf-16"):
@@ -107,18 +106,14 @@ def test_no_spelling_of_a_hint_is_overlooked(spelled: tuple[str, ...]) -> None:
 
 
 @given(spellings, st.booleans(), st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]))
-def test_a_body_that_is_not_parsed_holds_no_hint_and_no_priority(
-    spelled: tuple[str, ...], is_top: bool, encoding: str
-) -> None:
+def test_a_body_that_is_not_parsed_holds_no_hint_and_no_priority(spelled, is_top, encoding):
     member = '"' + "".join(spelled) + '": 1'
     text = '{"prompt": "a", ' + (member if is_top else '"x": {"y": {' + member + "}}") + "}"
     assert not client_bodies.is_plain(text.encode(encoding), "/v1/completions", ())
 
 
 @given(st.sampled_from(["", " \n", "\ufeff"]), st.booleans(), st.booleans())
-def test_hints_are_put_before_the_bytes_of_a_body_or_beside_its_own(
-    start: str, has_carrier: bool, is_changed: bool
-) -> None:
+def test_hints_are_put_before_the_bytes_of_a_body_or_beside_its_own(start, has_carrier, is_changed):
     body = {"prompt": "ü\u2028", "n": 1.50} | ({"vllm_xargs": {"a": 1}} if has_carrier else {})
     content, added = (start + json.dumps(body)).encode(), {"lengthwise_score": 0.1}
     made = client_bodies.attached(

@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -61,7 +60,7 @@ class Seen(middleware.ScoreMiddleware):
 
 
 @pytest.fixture(scope="module", params=[None, "*", f"{LOOPBACK},{PROXY}"])
-def port(request: pytest.FixtureRequest) -> Iterator[int]:
+def port(request):
     """A server under each FORWARDED_ALLOW_IPS of the operator's."""
 
     class Started(Exception):
@@ -112,8 +111,8 @@ def seen(port: int, peer: str, headers: dict[str, str]) -> dict[str, Any]:
 @pytest.mark.parametrize(("headers", "behind"), FORWARDED)
 @pytest.mark.parametrize("peer", [LOOPBACK, PROXY, STRANGER])
 def test_class_and_budget_are_the_peers_unless_the_operator_names_a_proxy(
-    port: int, peer: str, headers: dict[str, str], behind: str | None
-) -> None:
+    port, peer, headers, behind
+):
     is_named = peer == PROXY
     assert seen(port, peer, {**headers, "X-User-Class": "paying"}) == {
         "class": "paying" if is_named else "free",
@@ -122,9 +121,7 @@ def test_class_and_budget_are_the_peers_unless_the_operator_names_a_proxy(
 
 
 @pytest.mark.parametrize("allowed", [None, "*", LOOPBACK])
-def test_a_server_that_believes_headers_is_not_served(
-    monkeypatch: pytest.MonkeyPatch, allowed: str | None
-) -> None:
+def test_a_server_that_believes_headers_is_not_served(monkeypatch, allowed):
     monkeypatch.setenv(middleware.ALLOWED_PROXIES, allowed or "")
     if allowed is None:
         monkeypatch.delenv(middleware.ALLOWED_PROXIES)

@@ -28,7 +28,7 @@ from scheduler_adapters.validation.engine_trial import StepRecorder
 from tests.scheduler_adapters.engines.vllm_v1.serve_burst import burst
 
 
-def test_vllm_is_told_our_scheduler_and_its_settings_or_nothing() -> None:
+def test_vllm_is_told_our_scheduler_and_its_settings_or_nothing():
     assert _scheduler_args(OfflineConfig()) == {}
     told = _scheduler_args(OfflineConfig(scheduler="pars", settings={"starve_after_s": 9}))
     assert told["additional_config"] == {"lengthwise": {"policy": "pars", "starve_after_s": 9}}
@@ -38,7 +38,7 @@ def test_vllm_is_told_our_scheduler_and_its_settings_or_nothing() -> None:
         _scheduler_args(OfflineConfig(scheduler="nobody"))
 
 
-def test_the_weights_of_a_large_model_are_drawn_by_vllm_and_not_written(tmp_path: Path) -> None:
+def test_the_weights_of_a_large_model_are_drawn_by_vllm_and_not_written(tmp_path):
     large, small = tmp_path / "large", tmp_path / "small"
     told = _model_args(OfflineConfig(shape="7b"), large)
     assert told == {"model": str(large), "load_format": "dummy"}
@@ -51,7 +51,7 @@ def test_the_weights_of_a_large_model_are_drawn_by_vllm_and_not_written(tmp_path
     assert _model_args(OfflineConfig(model=small, shape="7b"), large) == {"model": str(small)}
 
 
-def test_a_variable_that_is_set_keeps_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_set_keeps_its_value(monkeypatch):
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.1")
@@ -85,7 +85,7 @@ class Scheduler:
         self.update_from_output(self.schedule(*ran))
 
 
-def test_the_sizes_of_steps_are_told_with_their_durations_and_empty_ones_are_not() -> None:
+def test_the_sizes_of_steps_are_told_with_their_durations_and_empty_ones_are_not():
     scheduler, recorder = Scheduler(), StepRecorder()
     with _watched_steps(scheduler, CLOCK, [recorder]) as (first_s, took):
         scheduler.step(("a", 0, 6), ("b", 14, 1))
@@ -107,7 +107,7 @@ def test_the_sizes_of_steps_are_told_with_their_durations_and_empty_ones_are_not
     assert first_s.keys() == {"a"}
 
 
-def test_a_step_lasts_until_its_outcome_though_the_next_is_scheduled_before() -> None:
+def test_a_step_lasts_until_its_outcome_though_the_next_is_scheduled_before():
     """An asynchronous engine: a turn schedules a step and has the outcome of the last."""
     scheduler, recorder = Scheduler(), StepRecorder()
     with _watched_steps(scheduler, CLOCK, [recorder]) as (_, took):
@@ -121,7 +121,7 @@ def test_a_step_lasts_until_its_outcome_though_the_next_is_scheduled_before() ->
     assert recorder.steps == [StepRecord.of(0, 0, [(0, 6)], 0.5), StepRecord.of(1, 11, [], 0.125)]
 
 
-def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_vllm_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(
         "scheduler_adapters.engines.vllm_v1.in_process.find_spec", lambda name: None
     )
@@ -131,7 +131,7 @@ def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")
-def test_pars_admits_by_score_and_fcfs_as_the_stock_scheduler_and_no_answer_differs() -> None:
+def test_pars_admits_by_score_and_fcfs_as_the_stock_scheduler_and_no_answer_differs():
     module = "tests.scheduler_adapters.engines.vllm_v1.serve_burst"
     # In bfloat16 answers depend on the other requests of a step.
     engine, settings = '{"dtype": "float32"}', {"pars": '{"guard": "none"}'}
@@ -153,7 +153,7 @@ def test_pars_admits_by_score_and_fcfs_as_the_stock_scheduler_and_no_answer_diff
 
 
 @pytest.mark.vllm
-def test_the_engine_arguments_shown_for_a_gpu_are_vllms(tmp_path: Path) -> None:
+def test_the_engine_arguments_shown_for_a_gpu_are_vllms(tmp_path):
     from vllm import EngineArgs
     from vllm.config import CompilationConfig, KernelConfig
 

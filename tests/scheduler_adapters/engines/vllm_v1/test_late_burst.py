@@ -1,8 +1,5 @@
 """Late scores inside the real vLLM: a burst of 200 on 16 seats, scores over a second."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from scheduler_adapters.engines.engine_clock import make_clock
@@ -14,7 +11,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def engine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shared")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(SHARED_FOLDER, str(folder))
@@ -24,7 +21,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         assert not list(folder.glob("*.sock"))
 
 
-def test_those_that_start_after_their_score_came_start_by_rank(engine: Any) -> None:
+def test_those_that_start_after_their_score_came_start_by_rank(engine):
     scheduler = in_process.scheduler_of(engine)
     by_rank = ByRank(lambda: (each.lengthwise.rank for each in scheduler.waiting.queue))
     requests = late_burst(over_s=0.5)

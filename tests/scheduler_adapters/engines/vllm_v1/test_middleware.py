@@ -189,7 +189,7 @@ class Bench:
         return self.registry.get_sample_value("lengthwise_requests_total", labels) or 0.0
 
 
-def test_a_completion_carries_its_score_and_nothing_else_changes() -> None:
+def test_a_completion_carries_its_score_and_nothing_else_changes():
     bench = Bench(FakeScorer())
     sent = {"model": "m", "prompt": "hello", "temperature": 0.1, "logit_bias": {"5": 1}}
     assert bench.post(sent) == sent | {"vllm_xargs": {"lengthwise_score": 5.0}}
@@ -197,7 +197,7 @@ def test_a_completion_carries_its_score_and_nothing_else_changes() -> None:
     assert bench.count("scored") == 1
 
 
-def test_quantiles_travel_with_the_score_unless_the_client_sent_its_own() -> None:
+def test_quantiles_travel_with_the_score_unless_the_client_sent_its_own():
     bench = Bench(FakeScorer(quantiles={0.9: 640.0, 0.5: 210.0}))
     reached = bench.post({"prompt": "hello"})["vllm_xargs"]
     assert reached == {"lengthwise_score": 5.0, "lengthwise_quantiles": [0.5, 210.0, 0.9, 640.0]}
@@ -222,7 +222,7 @@ def hints_counted(bench: Bench, outcome: str) -> float:
 
 
 @pytest.mark.parametrize("encoding", [None, "identity", "gzip"])
-def test_hints_of_a_client_are_dropped_and_counted(encoding: str | None) -> None:
+def test_hints_of_a_client_are_dropped_and_counted(encoding):
     bench = Bench(FakeScorer(), classes=CLASSES)
     headers = {} if encoding is None else {"Content-Encoding": encoding}
     sent = {"prompt": "hello", "vllm_xargs": HINTS | {"other": "x"}}
@@ -234,7 +234,7 @@ def test_hints_of_a_client_are_dropped_and_counted(encoding: str | None) -> None
 
 
 @pytest.mark.parametrize("key", [None, "Bearer sk-wrong", "Basic sk-right", "Bearer"])
-def test_a_request_that_vllm_refuses_costs_no_score(key: str | None) -> None:
+def test_a_request_that_vllm_refuses_costs_no_score(key):
     scorer = FakeScorer()
     bench = Bench(scorer, key_hashes=[hash_of("sk-other"), hash_of("sk-right")])
     sent = {"prompt": "hello", "vllm_xargs": HINTS}
@@ -255,9 +255,7 @@ def test_a_request_that_vllm_refuses_costs_no_score(key: str | None) -> None:
         ("none", "1", True),
     ],
 )
-def test_a_request_for_an_unknown_model_costs_no_score(
-    name: str | None, variable: str, is_scored: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_for_an_unknown_model_costs_no_score(name, variable, is_scored, monkeypatch):
     monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", variable)
     models = SimpleNamespace(is_base_model="served".__eq__, lora_requests={"adapter": 1})
     bench = Bench(scorer := FakeScorer())
@@ -288,9 +286,7 @@ HINTED = {"vllm_xargs": HINTS}
         ("/inference/v1/generate", {"sampling_params": {"extra_args": HINTS, "n": 1}}, None),
     ],
 )
-def test_no_endpoint_that_generates_lets_hints_or_a_priority_through(
-    path: str, sent: dict[str, Any], score: float | None
-) -> None:
+def test_no_endpoint_that_generates_lets_hints_or_a_priority_through(path, sent, score):
     bench = Bench(FakeScorer(), classes=CLASSES)
     chosen = {"X-Vllm-Priority": "-7", "X-data-parallel-rank": "1"}
     reached = bench.post(sent | {"priority": -7, "stream": True}, path, headers=chosen)
@@ -306,7 +302,7 @@ def test_no_endpoint_that_generates_lets_hints_or_a_priority_through(
 
 
 @pytest.mark.parametrize("path", ["/pooling", "/v1/embeddings", "/cohere/v2/chat", "/of/a/plugin"])
-def test_hints_and_priorities_are_dropped_at_endpoints_that_nobody_knows(path: str) -> None:
+def test_hints_and_priorities_are_dropped_at_endpoints_that_nobody_knows(path):
     bench = Bench(FakeScorer())
     sent = {"input": "x", "sampling_params": {"extra_args": HINTS | {"a": 1}}, "priority": -1}
     assert bench.post(sent | {"vllm_xargs": HINTS}, path) == {
@@ -318,7 +314,7 @@ def test_hints_and_priorities_are_dropped_at_endpoints_that_nobody_knows(path: s
     assert bench.count("unscored", "endpoint") == (path == "/cohere/v2/chat")
 
 
-def test_a_trusted_key_may_send_a_priority_and_choose_an_engine() -> None:
+def test_a_trusted_key_may_send_a_priority_and_choose_an_engine():
     bench = Bench(FakeScorer(), classes=CLASSES)
     chosen = {"X-Vllm-Priority": "-7", "X-data-parallel-rank": "1"}
     headers = {"Authorization": "Bearer sk-gate"} | chosen
@@ -327,7 +323,7 @@ def test_a_trusted_key_may_send_a_priority_and_choose_an_engine() -> None:
     assert hints_counted(bench, "kept") == 1
 
 
-def test_a_header_alone_and_a_priority_like_everybodys_leave_the_body_as_it_was() -> None:
+def test_a_header_alone_and_a_priority_like_everybodys_leave_the_body_as_it_was():
     bench = Bench(None)
     sent = b'{"prompt":  "hello", "priority": 0}'
     bench.post(sent, headers={"X-Vllm-Priority": "-7"})
@@ -349,7 +345,7 @@ def test_a_header_alone_and_a_priority_like_everybodys_leave_the_body_as_it_was(
         rb'{"priorit\u0079": -5}',
     ],
 )
-def test_a_large_body_and_a_strange_spelling_hide_no_hint(spelled: bytes, size: int) -> None:
+def test_a_large_body_and_a_strange_spelling_hide_no_hint(spelled, size):
     bench = Bench(FakeScorer())
     scored = ("scored", "cut" if size > MAX_CHARACTERS else "")
     is_wide = b"\0" in spelled
@@ -366,9 +362,7 @@ def test_a_large_body_and_a_strange_spelling_hide_no_hint(spelled: bytes, size: 
 
 @pytest.mark.parametrize("has_classes", [False, True])
 @pytest.mark.parametrize("scorer", [None, FakeScorer()])
-def test_large_lists_of_token_ids_are_not_parsed(
-    monkeypatch: pytest.MonkeyPatch, scorer: Any, has_classes: bool
-) -> None:
+def test_large_lists_of_token_ids_are_not_parsed(monkeypatch, scorer, has_classes):
     bench = Bench(scorer, classes=CLASSES if has_classes else None)
     sent = {"model": "m", "prompt": list(range(100_000)), "max_tokens": 1}
     with monkeypatch.context() as patch:
@@ -380,8 +374,8 @@ def test_large_lists_of_token_ids_are_not_parsed(
 
 
 def test_with_a_ranker_in_the_engine_no_plain_body_is_parsed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     bench = Bench(None, classes=CLASSES, scores_in_engine=True)
     monkeypatch.setattr(middleware.client_bodies, "parse", None)
     sent = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -392,7 +386,7 @@ def test_with_a_ranker_in_the_engine_no_plain_body_is_parsed(
     assert bench.count("engine", "") == 2
 
 
-def test_a_second_header_hides_nothing() -> None:
+def test_a_second_header_hides_nothing():
     """vLLM reads the first of two."""
     bench = Bench(FakeScorer(), classes=CLASSES, key_hashes=[hash_of("sk-1")])
     content = json.dumps({"prompt": "hello"} | HINTED).encode()
@@ -403,7 +397,7 @@ def test_a_second_header_hides_nothing() -> None:
     assert hints_counted(bench, "dropped") == 1
 
 
-def test_a_class_header_that_comes_twice_counts_for_none() -> None:
+def test_a_class_header_that_comes_twice_counts_for_none():
     bench = Bench(None, classes=CLASSES)
     own = [(b"x-user-class", b"chat"), (b"x-user-class", b"batch")]
     asyncio.run(bench.call(b'{"prompt": "x"}', "/v1/completions", more_headers=own))
@@ -422,9 +416,7 @@ FORM = "multipart/form-data; boundary=b"
         (b'name="file"\r\n\r\n\\u00a0\\u0041 sound', FORM, 200),
     ],
 )
-def test_a_form_with_hints_is_refused_and_counted(
-    content: bytes, content_type: str, status: int
-) -> None:
+def test_a_form_with_hints_is_refused_and_counted(content, content_type, status):
     bench = Bench(FakeScorer(), classes=CLASSES)
     asked = ("/v1/audio/transcriptions",)
     first, *_ = asyncio.run(bench.call(content, *asked, content_type=content_type))
@@ -437,7 +429,7 @@ def test_a_form_with_hints_is_refused_and_counted(
     assert bench.server.content == content
 
 
-def test_an_endpoint_that_vllm_does_not_guard_drops_hints_without_a_key_too() -> None:
+def test_an_endpoint_that_vllm_does_not_guard_drops_hints_without_a_key_too():
     scorer = FakeScorer()
     bench = Bench(scorer, key_hashes=[hash_of("sk-right")])
     assert bench.post({"prompt": "x"} | HINTED, "/invocations")["vllm_xargs"] == {}
@@ -454,12 +446,12 @@ def test_an_endpoint_that_vllm_does_not_guard_drops_hints_without_a_key_too() ->
         ("/v1", "/v1/completions", False),
     ],
 )
-def test_a_path_is_read_as_vllms_routes_read_it(root: str, path: str, is_scored: bool) -> None:
+def test_a_path_is_read_as_vllms_routes_read_it(root, path, is_scored):
     scope = {"path": path, "root_path": root}
     assert (middleware._path(scope) == "/v1/completions") == is_scored
 
 
-def test_a_socket_of_sound_is_counted() -> None:
+def test_a_socket_of_sound_is_counted():
     bench = Bench(FakeScorer())
     scope = {"type": "websocket", "path": "/v1/realtime", "headers": []}
 
@@ -499,7 +491,7 @@ def honest_p50_s(within_s: float, forge: Mapping[str, Any], **settings: Any) -> 
 
 
 @pytest.mark.parametrize("within_s", [75.0, 10.0])
-def test_forged_scores_cost_honest_clients_nothing(within_s: float) -> None:
+def test_forged_scores_cost_honest_clients_nothing(within_s):
     """At nine tenths of what the engine can, and far beyond that."""
     alone_s = honest_p50_s(within_s, {})
     forged: dict[str, Any] = {"vllm_xargs": {"lengthwise_score": -1e9}, "priority": -9}
@@ -561,9 +553,7 @@ def key(name: str) -> dict[str, Any]:
         (key("sk-gate"), key("sk-gate"), 20),
     ],
 )
-def test_a_client_has_no_more_than_its_share_of_the_scores(
-    first: dict[str, Any], second: dict[str, Any], scored: int
-) -> None:
+def test_a_client_has_no_more_than_its_share_of_the_scores(first, second, scored):
     classes = UserClasses(
         tbt_s={"chat": None}, api_keys={"sk-a": "chat", "sk-b": "chat"}, trusted_keys=("sk-gate",)
     )
@@ -574,7 +564,7 @@ def test_a_client_has_no_more_than_its_share_of_the_scores(
     assert bench.middleware.scores_in_progress == {}
 
 
-def test_a_late_score_holds_its_place_until_it_is_asked_for_no_more() -> None:
+def test_a_late_score_holds_its_place_until_it_is_asked_for_no_more():
     async def main() -> None:
         bench, _ = late_bench(SlowScorer())
         bench.configure(max_scores_per_key=1)
@@ -598,12 +588,12 @@ def test_a_late_score_holds_its_place_until_it_is_asked_for_no_more() -> None:
 
 
 @pytest.mark.parametrize("scorer", [None, *map(FakeScorer, ("unavailable", "timeout", "error"))])
-def test_hints_of_a_client_are_dropped_where_no_score_comes_either(scorer: Any) -> None:
+def test_hints_of_a_client_are_dropped_where_no_score_comes_either(scorer):
     reached = Bench(scorer).post({"prompt": "hello", "vllm_xargs": HINTS | {"other": 1}})
     assert reached["vllm_xargs"] == {"other": 1}
 
 
-def test_a_trusted_key_may_send_hints_and_the_class_of_a_key_stays() -> None:
+def test_a_trusted_key_may_send_hints_and_the_class_of_a_key_stays():
     bench = Bench(FakeScorer(), classes=CLASSES)
     given = {key: value for key, value in HINTS.items() if key != "lengthwise_request_key"}
     gate = {"Authorization": "Bearer sk-gate"}
@@ -645,9 +635,7 @@ BATCH = {"lengthwise_class": "batch"}
         ({}, ("10.1.2.3", 5), BATCH),
     ],
 )
-def test_the_header_counts_from_a_trusted_proxy_only(
-    headers: dict[str, str], client: tuple[str, int] | None, hints: dict[str, Any]
-) -> None:
+def test_the_header_counts_from_a_trusted_proxy_only(headers, client, hints):
     reached = Bench(None, classes=CLASSES).post({"prompt": "x"}, headers=headers, client=client)
     assert reached["vllm_xargs"] == hints
 
@@ -660,9 +648,7 @@ def test_the_header_counts_from_a_trusted_proxy_only(
         ("unavailable", ("unscored", "unavailable")),
     ],
 )
-def test_without_a_score_the_request_goes_on_as_it_was_sent(
-    outcome: str, counted: tuple[str, str]
-) -> None:
+def test_without_a_score_the_request_goes_on_as_it_was_sent(outcome, counted):
     bench = Bench(FakeScorer(outcome))
     sent = b'{"prompt":  "hello"}'
     bench.post(sent)
@@ -677,7 +663,7 @@ WITHOUT_TEXT: list[Any] = [
 
 
 @pytest.mark.parametrize("prompt", WITHOUT_TEXT)
-def test_a_prompt_without_text_is_not_scored_and_ranks_behind_all_that_are(prompt: Any) -> None:
+def test_a_prompt_without_text_is_not_scored_and_ranks_behind_all_that_are(prompt):
     scorer = FakeScorer()
     bench = Bench(scorer, classes=CLASSES)
     plain = {"lengthwise_class": "batch"}
@@ -701,7 +687,7 @@ def test_a_prompt_without_text_is_not_scored_and_ranks_behind_all_that_are(promp
         lambda size: {"prompt": "x" * size + " " * 10 * MAX_CHARACTERS},
     ],
 )
-def test_a_request_that_is_read_in_part_ranks_last_and_in_its_order(hides: Any) -> None:
+def test_a_request_that_is_read_in_part_ranks_last_and_in_its_order(hides):
     bench = Bench(FakeScorer(quantiles={0.5: 70.0}), classes=CLASSES)
     bench.post({"prompt": "a longest prompt, " * 2000})
     top = bench.middleware.highest_score
@@ -718,7 +704,7 @@ def test_a_request_that_is_read_in_part_ranks_last_and_in_its_order(hides: Any) 
 
 
 @pytest.mark.parametrize("outcome", sorted({"error", "unavailable", "timeout"} | UNSCORABLE))
-def test_only_what_is_in_a_clients_hands_puts_its_request_behind_all(outcome: str) -> None:
+def test_only_what_is_in_a_clients_hands_puts_its_request_behind_all(outcome):
     bench = Bench(FakeScorer(outcome))
     bench.middleware.highest_score = 40.0
     if outcome == "budget":
@@ -728,7 +714,7 @@ def test_only_what_is_in_a_clients_hands_puts_its_request_behind_all(outcome: st
     assert hints == ({"lengthwise_score": 40.0} if outcome in UNSCORABLE else {})
 
 
-def test_of_several_prompts_the_longest_answer_counts_and_each_takes_a_place() -> None:
+def test_of_several_prompts_the_longest_answer_counts_and_each_takes_a_place():
     bench = Bench(FakeScorer(), max_scores_per_key=3)
     assert bench.post({"prompt": ["a", "bbb", "cc"]})["vllm_xargs"] == {"lengthwise_score": 3.0}
     assert bench.middleware.scores_in_progress == {}
@@ -753,7 +739,7 @@ def test_of_several_prompts_the_longest_answer_counts_and_each_takes_a_place() -
         b'{"prompt": 1' + b"0" * 5000 + b"}",
     ],
 )
-def test_what_is_no_request_passes_unchanged(content: bytes) -> None:
+def test_what_is_no_request_passes_unchanged(content):
     bench = Bench(FakeScorer())
     asyncio.run(bench.call(content, "/v1/completions"))
     assert bench.server.content == content
@@ -761,7 +747,7 @@ def test_what_is_no_request_passes_unchanged(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
-def test_a_body_whose_size_vllm_will_quote_keeps_it(path: str) -> None:
+def test_a_body_whose_size_vllm_will_quote_keeps_it(path):
     bench = Bench(FakeScorer(), classes=CLASSES)
     sent = {"model": "m", "prompt": "hello"}
     assert bench.post(sent, path) == sent
@@ -772,7 +758,7 @@ def test_a_body_whose_size_vllm_will_quote_keeps_it(path: str) -> None:
     ("path", "content_type"),
     [("/v1/embeddings", "application/json"), ("/v1/completions", "text/plain")],
 )
-def test_other_requests_are_not_touched(path: str, content_type: str) -> None:
+def test_other_requests_are_not_touched(path, content_type):
     bench = Bench(FakeScorer())
     content = b'{"prompt": "x"}'
     asyncio.run(bench.call(content, path, content_type=content_type))
@@ -780,7 +766,7 @@ def test_other_requests_are_not_touched(path: str, content_type: str) -> None:
     assert bench.count("scored") == bench.count("unscored", "unreadable") == 0
 
 
-def test_the_server_hears_of_a_client_that_leaves() -> None:
+def test_the_server_hears_of_a_client_that_leaves():
     server = Server()
     heard = []
 
@@ -794,7 +780,7 @@ def test_the_server_hears_of_a_client_that_leaves() -> None:
     assert heard == ["http.disconnect"]
 
 
-def test_a_client_that_leaves_amid_its_body_is_not_counted() -> None:
+def test_a_client_that_leaves_amid_its_body_is_not_counted():
     bench = Bench(FakeScorer())
     gone = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
 
@@ -842,7 +828,7 @@ def late_bench(scorer: Any) -> tuple[Bench, Sending]:
 
 
 @pytest.mark.parametrize("is_trial", [False, True])
-def test_a_score_that_misses_the_deadline_is_sent_after_its_request(is_trial: bool) -> None:
+def test_a_score_that_misses_the_deadline_is_sent_after_its_request(is_trial):
     async def main() -> None:
         scorer = SlowScorer()
         bench, late = late_bench(scorer)
@@ -884,8 +870,8 @@ def late_count(bench: Bench, outcome: str) -> float | None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_with_the_first_bytes_of_the_answer_or_its_end_the_score_is_asked_for_no_more(
-    fails: bool,
-) -> None:
+    fails,
+):
     async def main() -> None:
         bench, late = late_bench(SlowScorer())
 
@@ -913,7 +899,7 @@ def test_with_the_first_bytes_of_the_answer_or_its_end_the_score_is_asked_for_no
 
 
 @pytest.mark.parametrize("outcome", ["invalid_prompt", "error"])
-def test_a_prompt_that_cannot_be_scored_gets_no_request_key(outcome: str) -> None:
+def test_a_prompt_that_cannot_be_scored_gets_no_request_key(outcome):
     bench, _ = late_bench(FakeScorer(outcome))
     sent = {"prompt": "hello"}
     assert bench.post(sent) == sent
@@ -928,7 +914,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text() | st.just("prompt"), json_values, max_size=5))
-def test_every_body_reaches_the_server_with_all_that_was_in_it(body: dict[str, Any]) -> None:
+def test_every_body_reaches_the_server_with_all_that_was_in_it(body):
     reached = Bench(FakeScorer()).post(body)
     if body.get("vllm_xargs") is None and "vllm_xargs" in reached:
         del reached["vllm_xargs"]
@@ -936,9 +922,7 @@ def test_every_body_reaches_the_server_with_all_that_was_in_it(body: dict[str, A
     assert body.keys() - reached.keys() <= {"vllm_xargs"}
 
 
-def test_a_service_that_never_answers_is_soon_left_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, tiny_bundle: Any
-) -> None:
+def test_a_service_that_never_answers_is_soon_left_alone(monkeypatch, tmp_path, tiny_bundle):
     """However late the scores of its requests may be."""
     monkeypatch.setattr(fail_open, "SILENT_S", 0.1)
     model, proceed = RankerModel.load(tiny_bundle), threading.Event()
@@ -974,9 +958,7 @@ def test_a_service_that_never_answers_is_soon_left_alone(
 
 @pytest.mark.parametrize("count", [1, 8, 700])
 @pytest.mark.parametrize("state", ["dead", "hung", "refusing", "slow"])
-def test_no_request_ranks_last_because_the_service_is_away(
-    state: str, count: int, tiny_bundle: Any, tmp_path: Path
-) -> None:
+def test_no_request_ranks_last_because_the_service_is_away(state, count, tiny_bundle, tmp_path):
     """All of one address, without and with text; none keeps a place of the scores."""
     model, proceed = RankerModel.load(tiny_bundle), threading.Event()
     real = model.scorer.score
@@ -1026,8 +1008,8 @@ def test_no_request_ranks_last_because_the_service_is_away(
 
 
 def test_settings_come_from_the_environment_and_late_scores_need_a_shared_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+    monkeypatch, tmp_path
+):
     monkeypatch.setattr(middleware, "ScoreMetrics", lambda: ScoreMetrics(CollectorRegistry()))
     classes = tmp_path / "classes.json"
     classes.write_text('{"classes": {"chat": {"tbt_s": 0.1}}, "default": "chat"}')
@@ -1062,12 +1044,12 @@ def test_settings_come_from_the_environment_and_late_scores_need_a_shared_folder
         '{"key_hashes": null}',
     ],
 )
-def test_settings_that_serve_vllm_did_not_write_are_refused(text: str) -> None:
+def test_settings_that_serve_vllm_did_not_write_are_refused(text):
     with pytest.raises(ConfigError):
         MiddlewareConfig.from_json(text)
 
 
-def test_a_router_with_a_key_is_answered_here_and_nothing_else_is(tmp_path: Any) -> None:
+def test_a_router_with_a_key_is_answered_here_and_nothing_else_is(tmp_path):
     bench = Bench(FakeScorer(), reports=EngineReports(tmp_path))
     load = {"engine": 0, "waiting": 3}
     text = "# HELP a_total b\n# TYPE a_total counter\na_total 7.0\n"
@@ -1092,7 +1074,7 @@ def test_a_router_with_a_key_is_answered_here_and_nothing_else_is(tmp_path: Any)
     assert bench.registry.get_sample_value("lengthwise_dropped_reports") == 1
 
 
-def test_the_engine_knows_each_client_by_a_name_that_no_client_can_set() -> None:
+def test_the_engine_knows_each_client_by_a_name_that_no_client_can_set():
     bench, forged = Bench(None, CLASSES, shares=True, client_hints=True), "lengthwise_client"
 
     def name_of(body: Mapping[str, Any] | None = None, key: str = "", **sent: Any) -> str:

@@ -18,7 +18,7 @@ LINEAR, SAVE, DECODE, PREFILL = ARRAYS.values()
 
 
 @pytest.fixture
-def latency(tmp_path) -> TableLatency:
+def latency(tmp_path):
     np.savez(tmp_path / "tables.npz", **ARRAYS)
     return TableLatency.load(tmp_path / "tables.npz", layers=10)
 
