@@ -1,4 +1,4 @@
-"""The sizes of a step as a latency model is told of it."""
+"""The sizes of a step as a latency model sees it."""
 
 from scheduler_adapters.timeline.steps import StepRecord, chunk_sizes
 
