@@ -24,7 +24,7 @@ from statistics import median
 import aiohttp
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, ROOT := str(Path(__file__).resolve().parents[1]))
 
 from lengthwise.child_processes import free_port
 from tests.scheduler_adapters.routers.fake_engines import (
@@ -120,10 +120,8 @@ class Application:
         """Return what `answer` gives in each replica of a deployment."""
         import ray
 
-        names = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
-        mine = [name for name in names if f"::{self.name}#{deployment}#" in name]
-        actors = [ray.get_actor(name, namespace="serve") for name in mine]
-        return ray.get([actor.__ray_call__.remote(answer) for actor in actors], timeout=60)
+        calls = [one.__ray_call__.remote(answer) for one in actors(self.name, deployment)]
+        return ray.get(calls, timeout=60)
 
     def round(self, keys, num_open, done=lambda number: None):
         """Return outcomes, the gateway's CPU microseconds per token, and tokens per second."""
@@ -134,6 +132,15 @@ class Application:
 
     def cpu_s(self):
         return sum(sum(one.cpu_times()[:2]) for one in self.gateways)
+
+
+def actors(app, deployment):
+    """Return the living replicas of a deployment."""
+    import ray
+
+    names = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
+    mine = [name for name in names if f"::{app}#{deployment}" in name]
+    return [ray.get_actor(name, namespace="serve") for name in mine]
 
 
 def getpid(replica):
@@ -187,11 +194,21 @@ def soak(port, settings):
     return wrong
 
 
+def prepare_ray():
+    """Set the environment so that Ray stays on loopback, and waits for its own processes."""
+    os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    os.environ |= {"PYTHONPATH": ROOT, "RAY_gcs_server_port_wait_time_s": "300"}
+    for name in ("READY", "HEALTH"):
+        os.environ[f"RAY_SERVE_PROXY_{name}_CHECK_TIMEOUT_S"] = "300"
+    from ray.serve._private import api, client
+
+    api.HTTP_PROXY_TIMEOUT = client.HTTP_PROXY_TIMEOUT = 300
+
+
 @contextmanager
 def connected(address):
     """Ray and its proxy, on a node of our own or on a running cluster; yields the port."""
-    os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    os.environ["PYTHONPATH"] = sys.path[0]
+    prepare_ray()
     import ray
     from ray import serve
     from ray.serve.config import HTTPOptions

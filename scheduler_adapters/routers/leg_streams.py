@@ -16,13 +16,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
 from lengthwise.errors import require
-from scheduler_adapters.routers.legs import (
-    BrokenLeg,
-    Emitted,
-    Generation,
-    Leg,
-    MovePoints,
-)
+from scheduler_adapters.routers.legs import BrokenLeg, Emitted, Generation, Leg, MovePoints
 
 log = logging.getLogger(__name__)
 

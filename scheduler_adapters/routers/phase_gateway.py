@@ -10,9 +10,10 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, cast
 
@@ -24,16 +25,16 @@ from ray.serve.config import RequestRouterConfig
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from lengthwise.errors import at_least
+from lengthwise.errors import at_least, require
 from lengthwise.tables import prompt_text
-from scheduler_adapters.placement import overrides
+from scheduler_adapters.placement import Placement, overrides
 from scheduler_adapters.routers import openai_bodies as openai
 from scheduler_adapters.routers.leg_streams import LegLimits, LegStreams, Unavailable
 from scheduler_adapters.routers.legs import Generation, Leg, MovePoints
 from scheduler_adapters.routers.prompt_scores import RoutingScores
 from scheduler_adapters.routers.routing import MovingConfig
 from scheduler_adapters.routers.text_stream import StopStrings, TransformersCodec
-from scheduler_adapters.timeline.live_log import TimelineFile
+from scheduler_adapters.timeline.live_log import TimelineFile, finished_row
 
 log = logging.getLogger(__name__)
 
@@ -62,16 +63,31 @@ class GatewayConfig(MovingConfig, LegLimits):
     """Longest wait for a score."""
     record: str | None = None
     """File (.jsonl) with a line per finished request, for `replay-cluster`; None: no record."""
+    gateways: int | None = None
+    """Gateways; if one of several dies, another serves the next request. None: 2, or 1 with a
+    record, or with a placement that acts at ticks: its roles are known to one gateway only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("move_every_tokens", self.move_every_tokens, 1)
-        self.load()  # refused here, not with the first request
+        at_least("gateways", self.gateways, 1)
+        is_one = self.num_gateways == 1
+        require("gateways", self.gateways, is_one or not self.record, "1 with a record")
+
+    @cached_property
+    def made_placement(self) -> Placement:
+        """The placement, made once; each router makes its own."""
+        return self.load()
+
+    @property
+    def num_gateways(self) -> int:
+        ticks = overrides(self.made_placement, "tick") and bool(self.roles)
+        return self.gateways or (1 if self.record or ticks else 2)
 
     @property
     def move_points(self) -> MovePoints:
         """The points of a request at which the placement decides again."""
-        placement = self.load()
+        placement = self.made_placement
         return MovePoints(
             prefill_end=bool(self.roles) and overrides(placement, "at_prefill_end"),
             think_end=self.think_end is not None and overrides(placement, "at_phase_change"),
@@ -212,27 +228,15 @@ class PhaseGateway:
         finally:
             replicas = self.streams.replicas.pop(first.request_id, [])
             if self.record is not None and generation.finish:
-                self.record.put(self._row(generation, token_s, replicas))
-
-    def _row(
-        self, generation: Generation, token_s: Sequence[float], replicas: Sequence[str]
-    ) -> dict[str, Any]:
-        """Return a finished request as a row of a timeline."""
-        first, count = generation.first, generation.generated_tokens
-        return {
-            "request_id": first.request_id,
-            "arrival_s": round(first.arrival_s - self.start_s, 6),
-            "prompt_tokens": first.prompt_tokens,
-            "output_tokens": count,
-            "reasoning_tokens": generation.thinking_tokens,
-            "score": first.score,
-            "instance": self.numbers.setdefault(replicas[-1], len(self.numbers)),
-            "migrations": sum(one != other for one, other in pairwise(replicas)),
-            **{"user_class": "", "tbt_s": None, "scheduled_s": None},
-            **{"preemptions": 0, "rejected": False},
-            "start_s": self.start_s,
-            "token_s": token_s[:count],
-        }
+                row = finished_row(
+                    first.view(first.arrival_s),
+                    token_s[: generation.generated_tokens],
+                    start_s=self.start_s,
+                    reasoning_tokens=generation.thinking_tokens,
+                    instance=self.numbers.setdefault(replicas[-1], len(self.numbers)),
+                    migrations=sum(one != other for one, other in pairwise(replicas)),
+                )
+                self.record.put(row)
 
     async def _events(
         self, first: openai.Piece, pieces: AsyncIterator[openai.Piece], writer: openai.Writer
@@ -271,7 +275,8 @@ def build_gateway(
     """Return the application for `serve.run`; `options` are those of the gateway's deployment."""
     # A dead gateway is replaced once Ray looks for it.
     fixed = {"max_ongoing_requests": 1000, "health_check_period_s": 1.0}
-    options = {**fixed, "ray_actor_options": {"num_cpus": 0}, **options}
+    fixed |= {"num_replicas": config.num_gateways, "ray_actor_options": {"num_cpus": 0}}
+    options = {**fixed, **options}
     return serve.deployment(PhaseGateway).options(**options).bind(engines, config, make_codec)
 
 

@@ -7,14 +7,17 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Final, cast
 
-import ray
 from ray import serve
 from ray.exceptions import RayError
+from ray.util import list_named_actors
 
 from scheduler_adapters.routers.legs import Emitted, Finish, Leg
 from scheduler_adapters.routers.replica_load import ReplicaLoad
 
 _LOOK_S: Final = 0.25
+_SIGN_S: Final = 1.0
+"""Seconds without a token of a leg after which its gateway receives a sign of life."""
+_Ready = asyncio.Queue[Emitted | BaseException | None]
 Tokens = tuple[Sequence[int], Finish | None] | tuple[Sequence[int], Finish | None, Any]
 
 
@@ -45,20 +48,31 @@ class RayReplica(ABC):
         number = self.load.begin(leg)
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._find_dead())
-        ready: asyncio.Queue[Emitted | BaseException | None] = asyncio.Queue()
+        ready: _Ready = asyncio.Queue()
         # A generator whose caller has died is never resumed, so the engine has a task of its own.
         self._tasks[number] = task = asyncio.create_task(self._serve(leg, number, ready))
         task.add_done_callback(partial(self._end, number, ready))
         try:
             yield self.name
-            while (one := await ready.get()) is not None:
+            while (one := await self._next(number, ready)) is not None:
                 if isinstance(one, BaseException):
                     raise one
                 yield one
         finally:
-            task.cancel()
+            _cancel(task)
 
-    async def _serve(self, leg: Leg, number: int, ready: asyncio.Queue[Any]) -> None:
+    async def _next(self, number: int, ready: _Ready) -> Emitted | BaseException | None:
+        """Return the next message of a leg: one without tokens while only other legs get any."""
+        served = self.load.num_messages
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SIGN_S):
+                    return await ready.get()
+            # A leg in the queue of an engine that works is not lost. A silent engine gives no sign.
+            if ready.empty() and self.load.num_messages > served:
+                return Emitted(self.load.legs[number].context_tokens, ())
+
+    async def _serve(self, leg: Leg, number: int, ready: _Ready) -> None:
         position = len(leg.token_ids)
         async with aclosing(cast(Any, self.tokens(leg))) as stream:
             async for token_ids, finish, *kv in stream:
@@ -66,7 +80,7 @@ class RayReplica(ABC):
                 ready.put_nowait(Emitted(position, token_ids, finish, *kv))
                 position += len(token_ids)
 
-    def _end(self, number: int, ready: asyncio.Queue[Any], task: asyncio.Task[None]) -> None:
+    def _end(self, number: int, ready: _Ready, task: asyncio.Task[None]) -> None:
         self.load.end(number)
         del self._tasks[number]
         ready.put_nowait(None if task.cancelled() else task.exception())
@@ -79,12 +93,17 @@ class RayReplica(ABC):
         """Look for gateways that have died, as long as there are legs."""
         # Not with the reports: Serve's controller, which reads them, may be dead as well.
         while self.load.legs:
-            for gateway in {one.leg.gateway for one in self.load.legs.values()} - {""}:
-                with suppress(RayError):
-                    try:
-                        await asyncio.to_thread(ray.get_actor, gateway, "serve")
-                    except ValueError:  # no living actor has this name
-                        for number, one in list(self.load.legs.items()):
-                            if one.leg.gateway == gateway:
-                                self._tasks[number].cancel()
+            gateways = {one.leg.gateway for one in self.load.legs.values()} - {""}
+            with suppress(RayError):
+                # Not ray.get_actor: a name in its cache may outlive the actor.
+                actors = await asyncio.to_thread(list_named_actors, all_namespaces=True)
+                gateways -= {one["name"] for one in actors}
+                for number, one in list(self.load.legs.items()):
+                    if one.leg.gateway in gateways:
+                        _cancel(self._tasks[number])
             await asyncio.sleep(_LOOK_S)
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    if not task.cancelling():  # a second time would end the clean-up of the engine
+        task.cancel()

@@ -50,7 +50,7 @@ class ReplicaLoad:
         self.watch, self.clock = watch or Watch(), clock
         self.lists_decodes = lists_decodes
         self.legs: dict[int, _RunningLeg] = {}
-        self.num_begun = self.num_reports = 0
+        self.num_begun = self.num_reports = self.num_messages = 0
         self.busy_since_s = clock()
         """Time since which there has been a leg at all times."""
         self.arrived: dict[str, int] = {}
@@ -70,6 +70,7 @@ class ReplicaLoad:
     def emitted(self, number: int, token_ids: Sequence[int]) -> None:
         """Count tokens of a leg."""
         one, now_s = self.legs[number], self.clock()
+        self.num_messages += 1
         one.is_started = True
         one.context_tokens += len(token_ids)
         for token in token_ids:

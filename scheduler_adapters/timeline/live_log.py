@@ -20,6 +20,7 @@ from scheduler_adapters.views import RequestView
 
 VARIABLE: Final = "LENGTHWISE_TIMELINE"
 """Environment variable of the engine process with the path of the file."""
+_TIMES: Final = {"arrival_s", "scheduled_s", "answer_scheduled_s"}
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class _Open:
 class TimelineFile:
     """Appends rows to the .jsonl file at `path`, in a thread of its own.
 
-    `token_s` and `start_s` of a row are on the same clock; the file has the times after `start_s`.
+    The times of a row and its `start_s` are on one clock; the file has the times after `start_s`.
     Raises ConfigError if the file cannot be written.
     """
 
@@ -60,6 +61,9 @@ class TimelineFile:
         for row in rows:
             start_s = row.pop("start_s")
             row["token_s"] = [round(max(0.0, each - start_s), 6) for each in row["token_s"]]
+            for name in _TIMES & row.keys():
+                if row[name] is not None:
+                    row[name] = round(max(0.0, row[name] - start_s), 6)
         content = "".join(json.dumps(row) + "\n" for row in rows).encode()
         if not os.fstat(self._file).st_nlink:
             raise OSError(errno.ENOENT, "the file was removed")
@@ -67,6 +71,16 @@ class TimelineFile:
         if (written := os.write(self._file, content)) < len(content):
             os.ftruncate(self._file, os.fstat(self._file).st_size - written)
             raise OSError(errno.ENOSPC, "the disk is full")
+
+
+def finished_row(
+    request: RequestView, token_s: Sequence[float], *, start_s: float, **more: Any
+) -> dict[str, Any]:
+    """Return a finished request as a row of a `TimelineFile`; `more`: further columns."""
+    names = ("request_id", "arrival_s", "prompt_tokens", "score", "user_class", "tbt_s")
+    row = {name: getattr(request, name) for name in (*names, "preemptions")}
+    row |= {"output_tokens": len(token_s), "scheduled_s": None, "rejected": False}
+    return row | more | {"start_s": start_s, "token_s": token_s}
 
 
 class TimelineLog(RunObserver[_Open]):
@@ -109,23 +123,15 @@ class TimelineLog(RunObserver[_Open]):
         thought, answer_s = done.reasoning_tokens, done.answer_scheduled_s
         if thought is None:
             thought = min(request.thinking_tokens, len(done.token_s))
-        row = {
-            "request_id": request.request_id,
-            "arrival_s": self._since(request.arrival_s),
-            "prompt_tokens": request.prompt_tokens,
-            "output_tokens": len(done.token_s),
-            "reasoning_tokens": thought,
-            "score": request.score,
-            "user_class": request.user_class,
-            "tbt_s": request.tbt_s,
-            "scheduled_s": self._since(done.scheduled_s),
-            "preemptions": request.preemptions,
-            "rejected": False,
-            "instance": self._instance,
-            "answer_scheduled_s": None if isnan(answer_s) else self._since(answer_s),
-            "start_s": self.start_s,
-            "token_s": done.token_s,
-        }
+        row = finished_row(
+            request,
+            done.token_s,
+            start_s=self.start_s,
+            reasoning_tokens=thought,
+            scheduled_s=done.scheduled_s,
+            instance=self._instance,
+            answer_scheduled_s=None if isnan(answer_s) else answer_s,
+        )
         self.file.put(row)
 
     def stepped(self, now_s: float) -> None:
@@ -133,9 +139,6 @@ class TimelineLog(RunObserver[_Open]):
 
     def close(self) -> None:
         self.file.close()
-
-    def _since(self, instant_s: float) -> float:
-        return round(max(0.0, instant_s - self.start_s), 6)
 
 
 def require_writable(path: Path) -> None:

@@ -89,7 +89,7 @@ def build(settings: dict[str, Any]) -> Any:
         experimental_configs={"NIXL_SIDE_CHANNEL_PORT_BASE": config.kv_port},
         **on_cpu,
     )
-    placement = config.load()
+    placement = config.made_placement
     counting = {"watch": placement.watch, "lists_decodes": overrides(placement, "tick")}
     engines = build_llm_deployment(model, bind_kwargs=counting)
     return build_gateway(engines, config)

@@ -6,7 +6,7 @@ next token is a function of the last one and its position: a lost or doubled tok
 
 import asyncio
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from copy import deepcopy
 
 from scheduler_adapters.routers.replica_load import ReplicaLoad
@@ -52,21 +52,20 @@ class Board:
     """Deeds of engines, and when they may continue; a named actor."""
 
     def __init__(self):
-        self.places, self.legs, self.held, self.reports = {}, [], {}, {}
-        self.running, self.released = Counter(), defaultdict(asyncio.Event)
+        self.places, self.legs, self.held, self.reports, self.gateways = {}, [], {}, {}, {}
+        self.released = defaultdict(asyncio.Event)
 
     async def state(self):
         # Ray serializes the answer in another thread.
-        names = ("places", "legs", "held", "running")
+        names = ("places", "legs", "held", "gateways")
         return deepcopy({name: getattr(self, name) for name in names})
 
     async def begin(self, replica, *place):
         self.places[replica] = place
 
-    async def leg(self, change, key, replica, *leg):
-        self.running[replica] += change
-        if change > 0:
-            self.legs.append((key, replica, *leg))
+    async def leg(self, gateway, key, *leg):
+        self.gateways[key] = gateway
+        self.legs.append((key, *leg))
 
     async def hold(self, key, replica):
         """Hold a request until it is released; a released one is not held again."""
@@ -104,24 +103,22 @@ def fake_engine():
         async def tokens(self, leg):
             _, thinking, total, hold_at, key = leg.token_ids[:5]
             context = list(leg.token_ids)
-            try:  # a leg that is cancelled in its first call counts as well
-                await self.board.leg.remote(1, key, self.name, leg.kind, leg.routed.decided_by)
-                for left in reversed(range(leg.max_tokens)):
-                    if hold_at and len(context) - leg.prompt_tokens == hold_at:
-                        held = asyncio.wrap_future(self.board.hold.remote(key, self.name).future())
-                        while not (await asyncio.wait([held], timeout=0.5))[0]:
-                            yield [], None  # a held replica is not a silent one
-                    await asyncio.sleep(0.002)
-                    context.append(next_token(context, thinking, total, leg.prompt_tokens))
-                    finish = None if left else "length"
-                    if len(context) - len(leg.token_ids) == leg.pause_after:
-                        finish = "paused"
-                    if context[-1] in leg.stop_token_ids:
-                        finish = "stop"
-                    yield [context[-1]], finish, {"lease_s": 600}
-                    if finish:
-                        return
-            finally:
-                await self.board.leg.remote(-1, key, self.name)
+            deed = key, self.name, leg.kind, leg.routed.decided_by
+            await self.board.leg.remote(leg.gateway, *deed)
+            for left in reversed(range(leg.max_tokens)):
+                if hold_at and len(context) - leg.prompt_tokens == hold_at:
+                    held = asyncio.wrap_future(self.board.hold.remote(key, self.name).future())
+                    while not (await asyncio.wait([held], timeout=0.5))[0]:
+                        yield [], None  # a held replica is not a silent one
+                await asyncio.sleep(0.002)
+                context.append(next_token(context, thinking, total, leg.prompt_tokens))
+                finish = None if left else "length"
+                if len(context) - len(leg.token_ids) == leg.pause_after:
+                    finish = "paused"
+                if context[-1] in leg.stop_token_ids:
+                    finish = "stop"
+                yield [context[-1]], finish, {"lease_s": 600}
+                if finish:
+                    return
 
     return FakeEngine

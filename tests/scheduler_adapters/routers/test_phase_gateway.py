@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,9 +12,10 @@ import httpx
 import psutil
 import pytest
 
+from lengthwise.child_processes import free_port
 from tests.scheduler_adapters.routers import fake_engines
 from tests.scheduler_adapters.routers.fake_engines import BOARD, THINK_END, expected, prompt
-from tests.soak_cluster import prompts, stream_all
+from tests.soak_cluster import actors, prepare_ray, prompts, stream_all
 
 ray = pytest.importorskip("ray")
 serve = pytest.importorskip("ray.serve")
@@ -37,9 +37,7 @@ class ThreeNodes:
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes = [self.cluster.add_node(**small) for _ in range(2)]
         ray.init(address=self.cluster.address, namespace="tests", log_to_driver=False)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         serve.start(http_options=HTTPOptions(host="127.0.0.1", port=self.port, location="HeadOnly"))
         board = ray.remote(fake_engines.Board).options(name=BOARD, **ON_HEAD, max_concurrency=1000)
         self.actor, self.clients = board.remote(), ThreadPoolExecutor(60)
@@ -51,7 +49,7 @@ class ThreeNodes:
         from scheduler_adapters.routers import phase_gateway as gateway
 
         fixed = {"model": "m", "think_end": THINK_END, "max_context_tokens": 10**9}
-        fixed |= {"max_stale_s": 20, "accept_s": 300, "stall_s": 300}
+        fixed |= {"max_stale_s": 10, "accept_s": 300, "stall_s": 300, "gateways": 1}
         made = gateway.GatewayConfig(**fixed | settings)
         options = gateway.engine_options(made, report_s=0.1) | (number or {"num_replicas": 3})
         options |= {"health_check_period_s": 1, "graceful_shutdown_timeout_s": 1}
@@ -74,6 +72,17 @@ class ThreeNodes:
     def replicas(self):
         places = self.until(lambda state: len(state["places"].keys() - self.gone) >= 3)["places"]
         return sorted(places.keys() - self.gone)
+
+    def num_legs(self):
+        """Return the legs that the engines of the first application count."""
+        calls = [one.record_routing_stats.remote() for one in actors("app", "FakeEngine")]
+        counts = ("num_waiting", "num_reasoning", "num_answering")
+        return sum(one[name] for one in ray.get(calls, timeout=300) for name in counts)
+
+    def counts(self, app="app"):
+        """Return the counts of a gateway."""
+        url = f"http://127.0.0.1:{self.port}/{app}/lengthwise/routing"
+        return httpx.get(url, timeout=300).json()
 
     def post(self, prompt_ids, app="app", **more):
         url = f"http://127.0.0.1:{self.port}/{app}/v1/completions"
@@ -132,11 +141,9 @@ def patient(look):
 
 
 @pytest.fixture(scope="module")
-def nodes(patient_ray):
-    # Ray replaces 127.0.0.1 by the address of a card unless it believes in this variable.
-    patient_ray.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    patient_ray.setattr("ray._private.services.get_node", patient(services.get_node))
-    patient_ray.setattr(Cluster._wait_for_node, "__defaults__", (300,))
+def nodes():
+    prepare_ray()
+    services.get_node, Cluster._wait_for_node.__defaults__ = patient(services.get_node), (300,)
     made = ThreeNodes()
     try:
         made.run("app")
@@ -169,15 +176,16 @@ def test_new_requests_avoid_memory_and_late_readers_and_answers_avoid_thoughts(n
     nodes.until_placed(100, lambda replica, *_: replica == target)
     nodes.board("set_reports", full | {target: {"paced_for_s": -1.0}})
     nodes.until_placed(101, lambda replica, *_: replica != target)
+    moved = target, "phase_change"
     fuller = calm | {"used_blocks": 950, "total_blocks": 10_000, "num_thinking": 50}
     nodes.board("set_reports", full | {target: fuller})
     begun, held = nodes.begin(110, thinking=10)
     assert target not in held.values()
     thinks = {name: report | {"num_thinking": 90} for name, report in full.items()}
     nodes.board("set_reports", thinks | {target: fuller})
-    nodes.until_placed(102, lambda replica, *_: replica == target, thinking=2, total=4)
+    nodes.until_placed(102, lambda *last: last[:2] == moved, thinking=2, total=4)
     legs = nodes.finish(begun)
-    assert [leg[1:3] for leg in legs] == [(target, "phase_change")] * len(begun)
+    assert [leg[1:3] for leg in legs] == [moved] * len(begun)
     nodes.board("set_reports", {})
 
 
@@ -187,10 +195,12 @@ def test_a_target_that_dies_after_the_hand_over_loses_and_doubles_no_token(nodes
     free = calm | {"used_blocks": 950, "total_blocks": 10_000, "num_thinking": 50}
     reports = {name: calm | {"used_blocks": 900, "num_thinking": 90} for name in others}
     nodes.board("set_reports", reports | {target: free})
-    nodes.until_placed(320, lambda replica, *_: replica == target, thinking=2, total=4)
-    # The leg of the reasoning continues until the target has accepted, and may be held first.
-    begun, keys = nodes.begin(300, thinking=10, hold_at=12)
-    nodes.until(lambda state: {state["held"][key] for key in keys} == {target})
+    # An arrival there shows that its own report is not known yet.
+    moved = target, "phase_change"
+    nodes.until_placed(320, lambda *last: last[:2] == moved, thinking=2, total=4)
+    before = nodes.counts()["legs"]["moved"]
+    begun, _ = nodes.begin(300, thinking=10, hold_at=12)
+    nodes.until(lambda _: nodes.counts()["legs"]["moved"] == before + 6)  # all are accepted
     os.kill(nodes.board("state")["places"][target][0], signal.SIGKILL)
     nodes.gone.add(target)
     kinds = [leg[2] for leg in nodes.finish(begun)]
@@ -198,24 +208,14 @@ def test_a_target_that_dies_after_the_hand_over_loses_and_doubles_no_token(nodes
     nodes.board("set_reports", {})
 
 
-def test_three_hundred_streams_at_once_lose_and_double_no_token(nodes):
+def test_many_streams_at_once_lose_and_double_no_token(nodes):
     url = f"http://127.0.0.1:{nodes.port}/app/v1/completions"
-    assert asyncio.run(stream_all(url, prompts(range(-300, 0)), 100)) == {"exact": 300}
-
-
-def test_without_reports_the_shortest_queue_decides(nodes):
-    nodes.board("set_reports", dict.fromkeys(nodes.replicas()))
-    nodes.until_placed(600, lambda replica, kind, decided_by: decided_by == "no_fresh_report")
-    begun, held = nodes.begin(610)
-    assert set(held.values()) == set(nodes.replicas())
-    nodes.finish(begun)
-    nodes.board("set_reports", {})
-    nodes.until_placed(700, lambda replica, kind, decided_by: decided_by == "placement")
+    assert asyncio.run(stream_all(url, prompts(range(-60, 0)), 60)) == {"exact": 60}
 
 
 def test_two_gateways_share_a_burst_and_serve_without_a_scoring_service(nodes):
     engines = serve.get_deployment_handle("FakeEngine", "app")
-    nodes.run("second", engines, stall_s=8.0, scorer="service:127.0.0.1:1")
+    nodes.run("second", engines, stall_s=8, scorer="service:127.0.0.1:1")
     # A request has one block before and after it has started.
     settings = {"length": 15, "hold_at": 1}
     first = nodes.clients.submit(nodes.begin, 800, 15, **settings)
@@ -224,9 +224,19 @@ def test_two_gateways_share_a_burst_and_serve_without_a_scoring_service(nodes):
     places = [*here.values(), *there.values()]
     assert max(map(places.count, places)) <= 12
     nodes.finish(begun + second)
-    report = httpx.get(f"http://127.0.0.1:{nodes.port}/second/lengthwise/routing").json()
+    report = nodes.counts("second")
     assert "scored" not in report["scores"]
     assert sum(report["scores"].values()) == report["requests"]["finished"] == 15
+
+
+def test_without_reports_the_shortest_queue_decides(nodes):
+    nodes.board("set_reports", dict.fromkeys(nodes.replicas()))
+    nodes.until_placed(600, lambda *last: last[2] == "no_fresh_report")
+    begun, held = nodes.begin(610)
+    assert set(held.values()) == set(nodes.replicas())
+    nodes.finish(begun)
+    nodes.board("set_reports", {})
+    nodes.until_placed(700, lambda *last: last[2] == "placement")
 
 
 @pytest.mark.parametrize(("key", "how"), [(900, signal.SIGSTOP), (950, signal.SIGKILL)])
@@ -251,18 +261,17 @@ def test_a_killed_controller_disturbs_no_stream(nodes):
     assert nodes.stream(prompt(1100))[1] == "stop"
 
 
-def test_a_killed_gateway_is_an_error_for_its_clients_and_ends_their_work(nodes):
-    begun, held = nodes.begin(1200, total=10**9)
-    named = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
-    gateway = next(name for name in named if name.startswith("SERVE_REPLICA::app#PhaseGateway"))
-    ray.kill(ray.get_actor(gateway, namespace="serve"))
-    for _, stream in begun:
-        assert stream.exception(300) is not None
-    nodes.board("release", list(held))
-    nodes.until(lambda state: not any(state["running"][name] for name in nodes.replicas()))
-    while nodes.post(prompt(1300)).status_code != 200:
+def test_a_killed_gateway_fails_its_clients_ends_their_work_and_another_serves_the_next(nodes):
+    nodes.run("twins", serve.get_deployment_handle("FakeEngine", "app"), gateways=None)
+    begun, _ = nodes.begin(1200, app="twins")
+    gateways = nodes.board("state")["gateways"]
+    ray.kill(ray.get_actor(gateways[1200], namespace="serve"))
+    rest = [one for one in begun if gateways[one[0][4]] != gateways[1200]]
+    assert all(stream.exception(300) for one, stream in begun if (one, stream) not in rest)
+    nodes.until(lambda _: nodes.num_legs() == len(rest))
+    while nodes.post(prompt(1300), "twins").status_code != 200:
         pass
-    assert nodes.stream(prompt(1300))[1] == "stop"
+    assert not nodes.finish(rest)
 
 
 def test_a_removed_node_loses_and_doubles_no_token(nodes):

@@ -4,7 +4,7 @@ Prefill -> decode after the first token, reasoning -> answering behind the end o
 tokens are those of one replica alone.
 """
 
-import socket
+import os
 from collections import Counter
 from importlib.util import find_spec
 
@@ -16,6 +16,7 @@ from scheduler_adapters.engines.random_model import VOCABULARY, llama_config
 from scheduler_adapters.routers.legs import Leg
 from scheduler_adapters.routers.replica_load import ReplicaLoad
 from tests.scheduler_adapters.routers.test_legs import leg
+from tests.soak_cluster import actors, connected
 
 ray = pytest.importorskip("ray")
 serve = pytest.importorskip("ray.serve")
@@ -44,9 +45,8 @@ def write_model(folder):
 class Application:
     """`serve-ray` on two replicas, on Ray nodes of this machine."""
 
-    def __init__(self, model, kv):
+    def __init__(self, model, kv, port):
         from openai import OpenAI
-        from ray.serve.config import HTTPOptions
 
         from scheduler_adapters.commands.serving.ray_application import (
             NAME,
@@ -55,17 +55,14 @@ class Application:
             serve_file,
         )
 
-        ray.init("local", include_dashboard=False, num_cpus=4, log_to_driver=False)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        serve.start(http_options=HTTPOptions(host="127.0.0.1", port=self.port))
+        self.port = port
         engine = {"dtype": "float32", "enforce_eager": True, "block_size": BLOCK}
         engine |= {"kv_cache_memory_bytes": 32 << 20, "max_num_seqs": 8}
         settings = {"placement": "tests.scheduler_adapters.routers.vllm_replicas.pools:Restless"}
         settings |= {"model": model, "replicas": 2, "policy": "pascal", "think_end": THINK_END}
         settings |= {"roles": ["prefill", "decode"], "hand_over_kv": kv, "device": "cpu"}
         settings |= {"engine": engine, "max_context_tokens": 1024, "max_stale_s": 10}
+        settings |= {"gateways": 1}  # its counts are read
         content = serve_file(RayServeConfig(**settings), "127.0.0.1", self.port)
         serve.run(build(content["applications"][0]["args"]), name=NAME, route_prefix="/")
         name = next(one for one in serve.status().applications[NAME].deployments if "Vllm" in one)
@@ -90,9 +87,8 @@ class Application:
 
     def pulled_tokens(self):
         """Return the tokens whose KV the replicas have pulled so far."""
-        actors = ray.util.list_named_actors(all_namespaces=True)
-        names = [one["name"] for one in actors if "Vllm" in one["name"]]
-        calls = [ray.get_actor(name, "serve").record_routing_stats.remote() for name in names]
+        engines = actors("lengthwise", "Vllm")
+        calls = [one.record_routing_stats.remote() for one in engines]
         return sum(report["pulled_tokens"] for report in ray.get(calls))
 
     def counts(self):
@@ -102,14 +98,11 @@ class Application:
 
 
 @pytest.fixture(scope="module")
-def application(tmp_path_factory, patient_ray):
-    patient_ray.setenv("HF_HUB_OFFLINE", "1")
-    try:
+def application(tmp_path_factory):
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with connected("local") as port:
         model = write_model(tmp_path_factory.mktemp("model"))
-        yield Application(model, find_spec("nixl") is not None)
-    finally:
-        serve.shutdown()
-        ray.shutdown()
+        yield Application(model, find_spec("nixl") is not None, port)
 
 
 def prompts(length, number):
