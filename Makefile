@@ -88,7 +88,6 @@ soak: setup
 	@$(PY) tests/soak.py
 	@LENGTHWISE_FLOOD_S=60 $(PY) -m pytest -q tests/scoring_service/deploy/test_envoy.py
 	@$(PY) tests/soak_engine.py
-	@$(PY) tests/suite.py --only ray
 	@$(PY) tests/scheduler_adapters/policies/floods.py
 	@$(PY) -m pytest -q -s -m "vllm or slow" tests/scheduler_adapters/commands/test_serve_vllm_shares.py
 	@[ ! -e mlruns/demo ] || $(PY) tests/frames.py mlruns/demo

@@ -3,7 +3,7 @@
     python tests/suite.py --jobs 6          all tests that need no data folder
     python tests/suite.py --only fast       those of `make check`
     python tests/suite.py --only data       those of `make test-data`
-    python tests/suite.py --only ray        Ray nodes with faults, vLLM on Ray; only in `make soak`
+    python tests/suite.py --only ray        Ray nodes with faults, vLLM on Ray; first and alone
 
 Tests of the real vLLM get a process per file, as a second engine in one process breaks the groups
 of the first. They are forked from this process once it has imported vLLM, which takes longer than
@@ -28,15 +28,14 @@ sys.path.insert(0, str(ROOT))
 LARGE = ("scheduler_adapters", "training")
 """Folders whose slow tests have a process of their own."""
 _SLOW = ("-m", "slow and not data and not vllm")
-_PATIENCE = ("-o", "faulthandler_timeout=420")  # of a test
-_RAY = ("tests/scheduler_adapters/routers", "tests/scoring_service/commands")
+_RAY = ("-m", "ray", "-o", "faulthandler_timeout=420")  # longer than any wait in these tests
 _FIRST = "tests/scheduler_adapters"
-_ON_RAY = "tests/scheduler_adapters/routers/vllm_replicas"
+_ROUTERS, _ON_RAY = f"{_FIRST}/routers", f"{_FIRST}/routers/vllm_replicas"
 GROUPS = {
     # Each alone.
     "ray": {
-        "vLLM on Ray": ("-m", "ray", *_PATIENCE, _ON_RAY),
-        "tests of Ray": ("-m", "ray", *_PATIENCE, f"--ignore={_ON_RAY}", *_RAY),
+        "vLLM on Ray": (*_RAY, _ON_RAY),
+        "tests of Ray": (*_RAY, f"--ignore={_ON_RAY}", _ROUTERS, "tests/scoring_service/commands"),
     },
     # First, as they take longest.
     "slow": {
@@ -124,13 +123,11 @@ def import_vllm() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--jobs", type=int, default=6, help="processes at a time (6)")
-    parser.add_argument(
-        "--only", choices=[*GROUPS, "vllm"], help="one group (all but data and ray)"
-    )
+    parser.add_argument("--only", choices=[*GROUPS, "vllm"], help="one group (all but data)")
     settings = parser.parse_args()
     processes = Processes(settings.jobs)
     os.chdir(ROOT)
-    for group in [settings.only] if settings.only else ["slow", "fast"]:
+    for group in [settings.only] if settings.only else ["ray", "slow", "fast"]:
         for name, arguments in GROUPS.get(group, {}).items():
             processes.start(name, arguments, forked=False)
             if group == "ray":  # alone: its nodes and proxies have limits of their own for a start

@@ -274,7 +274,7 @@ def build_gateway(
 ) -> Any:
     """Return the application for `serve.run`; `options` are those of the gateway's deployment."""
     # A dead gateway is replaced once Ray looks for it.
-    fixed = {"max_ongoing_requests": 1000, "health_check_period_s": 1.0}
+    fixed: dict[str, Any] = {"max_ongoing_requests": 1000, "health_check_period_s": 1.0}
     fixed |= {"num_replicas": config.num_gateways, "ray_actor_options": {"num_cpus": 0}}
     options = {**fixed, **options}
     return serve.deployment(PhaseGateway).options(**options).bind(engines, config, make_codec)
