@@ -59,7 +59,7 @@ class RayReplica(ABC):
                     raise one
                 yield one
         finally:
-            _cancel(task)
+            task.cancel()
 
     async def _next(self, number: int, ready: _Ready) -> Emitted | BaseException | None:
         """Return the next message of a leg: one without tokens while only other legs get any."""
@@ -99,11 +99,8 @@ class RayReplica(ABC):
                 actors = await asyncio.to_thread(list_named_actors, all_namespaces=True)
                 gateways -= {one["name"] for one in actors}
                 for number, one in list(self.load.legs.items()):
-                    if one.leg.gateway in gateways:
-                        _cancel(self._tasks[number])
+                    task = self._tasks[number]
+                    # Cancelled a second time, the engine would not finish its clean-up.
+                    if one.leg.gateway in gateways and not task.cancelling():
+                        task.cancel()
             await asyncio.sleep(_LOOK_S)
-
-
-def _cancel(task: asyncio.Task[None]) -> None:
-    if not task.cancelling():  # a second time would end the clean-up of the engine
-        task.cancel()

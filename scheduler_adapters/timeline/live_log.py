@@ -61,9 +61,8 @@ class TimelineFile:
         for row in rows:
             start_s = row.pop("start_s")
             row["token_s"] = [round(max(0.0, each - start_s), 6) for each in row["token_s"]]
-            for name in _TIMES & row.keys():
-                if row[name] is not None:
-                    row[name] = round(max(0.0, row[name] - start_s), 6)
+            times = {name: row[name] for name in _TIMES if row.get(name) is not None}
+            row |= {name: round(max(0.0, each - start_s), 6) for name, each in times.items()}
         content = "".join(json.dumps(row) + "\n" for row in rows).encode()
         if not os.fstat(self._file).st_nlink:
             raise OSError(errno.ENOENT, "the file was removed")
