@@ -110,12 +110,13 @@ def bucket(column: str, mean: int) -> Ints:
     """
     tokens: Ints = getattr(trace_lengths(), column)
     if mean >= tokens.max():
-        return np.maximum(1, np.rint(tokens * (mean / tokens.mean()))).astype(np.int64)
-    sign = 1 if mean <= tokens.mean() else -1
-    ordered = np.sort(sign * tokens)
-    running_means = np.cumsum(ordered) / np.arange(1, len(ordered) + 1)
-    kept: Ints = np.abs(ordered[running_means <= sign * mean])
-    return kept
+        tokens = np.maximum(1, np.rint(tokens * (mean / tokens.mean()))).astype(np.int64)
+    else:
+        sign = 1 if mean <= tokens.mean() else -1
+        tokens = np.sort(sign * tokens)
+        running_means = np.cumsum(tokens) / np.arange(1, len(tokens) + 1)
+        tokens = np.abs(tokens[running_means <= sign * mean])
+    return tokens
 
 
 SMALL: Final = PaperWorkload("S-S", 128, 128, 0.3, 0.15)

@@ -5,6 +5,7 @@ import io
 import logging
 import re
 import shlex
+from collections import Counter
 from contextlib import redirect_stdout
 from functools import cache
 from itertools import pairwise
@@ -16,6 +17,8 @@ import pytest
 from lengthwise.__main__ import by_name
 from lengthwise.command_line import program as command_line
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
+from scheduler_adapters.papers.rows import KINDS, VERDICTS, read_paper
+from scheduler_adapters.papers.runs import PAPERS
 from scheduler_adapters.policy import POLICIES
 from tests.test_floors import FLOORS
 
@@ -88,6 +91,25 @@ def test_each_headline_result_names_its_conditions_and_its_command():
         assert len(row) == 4, row
         assert all(cell.strip(" |") for cell in row), row
         assert re.search(r"`(python -m|make) ", row[3]), f"no command in {row}"
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_numbers_of_a_papers_rows_are_those_of_its_table_and_of_its_file(paper: str) -> None:
+    summary = (ROOT / "docs/results/reproductions.md").read_text()
+    page = ROOT / f"docs/results/{paper}.md"
+    text = page.read_text() if page.exists() else summary.split(f"\n## {paper.upper()}\n")[1]
+    table = re.search(r"^\| verdict .*\n((?:\|.*\n)+)", text, flags=re.M)
+    verdicts = Counter(re.findall(r"^\| (\w+)(?: \((\w+)\))? \|", table[1], flags=re.M))
+    shown = re.search(rf"^\| .* reproduce {paper}\b.*", summary, flags=re.M)[0].split(" | ")[1:]
+    module = importlib.import_module(f"scheduler_adapters.papers.{paper}")
+    experiment = getattr(module, f"{paper.title()}Experiment")
+    rows = read_paper(Path(module.__file__).with_suffix(".toml"), experiment).rows
+    for kind, cell in zip(KINDS, shown, strict=True):
+        counts = [verdicts[one, "" if kind == "paper" else kind] for one in VERDICTS]
+        assert re.match(r"[\d /]+\d", cell)[0] == " / ".join(map(str, counts))
+        assert sum(counts) == sum(row.kind == kind and not row.needs for row in rows)
+        if kind == "paper":
+            assert f"{paper} {'/'.join(map(str, counts))}" in " ".join(README.split()).lower()
 
 
 # --- links, files and names
