@@ -6,23 +6,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from scheduler_adapters.papers.phasor_cluster import (
-    CODE,
-    NUM_INSTANCES,
-    PLATEAU,
-    PRODUCTION,
-    SHOCK,
-    SUMMARIES,
-    SYSTEMS,
-    WORKLOADS,
-    GpuCluster,
-    Pieces,
-    PowerMeter,
-    Sampled,
-    fragmentation,
-    p99,
-    pace_s,
-)
+from scheduler_adapters.papers import phasor_cluster as bed
 from scheduler_adapters.papers.runs import (
     Experiment,
     ReproduceConfig,
@@ -33,7 +17,7 @@ from scheduler_adapters.papers.runs import (
 from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.load_search import highest_load
 
-LOADS: Final = (CODE.name, SUMMARIES.name, PRODUCTION.name)
+LOADS: Final = (bed.CODE.name, bed.SUMMARIES.name, bed.PRODUCTION.name)
 WINDOW_S: Final = 60.0
 MOST_CLIENTS: Final = 4096
 CAPACITY_SEEDS: Final = 3
@@ -44,14 +28,16 @@ class PhasorExperiment(Experiment):
 
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config)
-        self.cluster = GpuCluster(config.model)
+        self.cluster = bed.GpuCluster(config.model)
 
     def measure(self, system: str, *, load: str, rate: float, seed: int) -> dict[str, float]:
         """Return tails in seconds, joules per output token, watts, and tokens per second."""
-        workload, count = WORKLOADS[load], max(2, int(rate * WINDOW_S * self.config.scale))
+        workload, count = bed.WORKLOADS[load], max(2, int(rate * WINDOW_S * self.config.scale))
         requests = workload.requests(count, rate, seed)
-        meters = [PowerMeter(self.cluster.instance.max_num_seqs) for _ in range(NUM_INSTANCES)]
-        one = SYSTEMS[system]
+        meters = [
+            bed.PowerMeter(self.cluster.instance.max_num_seqs) for _ in range(bed.NUM_INSTANCES)
+        ]
+        one = bed.SYSTEMS[system]
         timeline = self.cluster.run(
             one,
             self.cluster.placement(one, workload),
@@ -60,12 +46,12 @@ class PhasorExperiment(Experiment):
         ).timeline
         end_s, tokens = float(timeline.finished_s.max()), int(requests.output_tokens.sum())
         joules = sum(meter.joules(end_s) for meter in meters)
-        pace = pace_s(timeline)
+        pace = bed.pace_s(timeline)
         return {
-            "ttft_p99_s": p99(timeline.ttft_s()),
+            "ttft_p99_s": bed.p99(timeline.ttft_s()),
             "tpot_mean_s": float(pace.mean()),
-            "tpot_p99_s": p99(pace),
-            "e2e_p99_s": p99(timeline.e2e_s()),
+            "tpot_p99_s": bed.p99(pace),
+            "e2e_p99_s": bed.p99(timeline.e2e_s()),
             "joules": joules / tokens,
             "watts": joules / end_s,
             "tokens_per_s": tokens / end_s,
@@ -78,7 +64,7 @@ class PhasorExperiment(Experiment):
         """
         if figure == "capacity":
             load = setting["load"]
-            seeds = self.seeds[: 1 if load == CODE.name else CAPACITY_SEEDS]
+            seeds = self.seeds[: 1 if load == bed.CODE.name else CAPACITY_SEEDS]
             return seed_values([self.capacity(system, load, seed) for seed in seeds])
         return super().values(figure, system, **setting)
 
@@ -90,22 +76,22 @@ class PhasorExperiment(Experiment):
 
         @cache
         def is_met(clients: int) -> bool:
-            return self.cluster.meets_slo(SYSTEMS[system], WORKLOADS[load], clients, seed)
+            return self.cluster.meets_slo(bed.SYSTEMS[system], bed.WORKLOADS[load], clients, seed)
 
         low = min(most, 64)
         while low > 1 and not is_met(low):
             low //= 2
         limits = {"low": low, "high": 2 * low, "tolerance": min(0.5, 0.05 / scale), "most": most}
         found = highest_load(lambda count: is_met(int(count)), **limits, grows=True, whole=True)
-        return found / NUM_INSTANCES
+        return found / bed.NUM_INSTANCES
 
     def shock(
-        self, system: str, seed: int, pieces: Pieces = SHOCK
+        self, system: str, seed: int, pieces: bed.Pieces = bed.SHOCK
     ) -> tuple[ClusterRun, pd.DataFrame]:
         """Return a run through a shock, and samples of its instances."""
-        one = SYSTEMS[system]
-        sampled = Sampled(self.cluster.placement(one, PRODUCTION))
-        requests = PRODUCTION.shock(pieces, seed)
+        one = bed.SYSTEMS[system]
+        sampled = bed.Sampled(self.cluster.placement(one, bed.PRODUCTION))
+        requests = bed.PRODUCTION.shock(pieces, seed)
         count = max(20, int(10 * self.config.scale * len(requests)))  # whole from a tenth on
         requests = requests.take(np.arange(len(requests)) < count)
         return self.cluster.run(one, sampled, requests), sampled.samples()
@@ -114,7 +100,7 @@ class PhasorExperiment(Experiment):
     def fragmented(self, system: str, seed: int) -> list[float]:
         """Return peak and mean of the fragmentation over 500 s with a plateau."""
         blocks = self.cluster.instance.kv_blocks
-        found = fragmentation(self.shock(system, seed, PLATEAU)[1], blocks)
+        found = bed.fragmentation(self.shock(system, seed, bed.PLATEAU)[1], blocks)
         return [float(found.max()), float(found.mean())]
 
     def fragments(self, system: str) -> dict[str, Any]:
