@@ -210,11 +210,7 @@ def test_wrong_settings_are_refused(refusal, arguments, said):
     "keys", [["sk-1"], ["sk-1", "sk-2"], [f"sk-{n:060}" for n in range(2500)]], ids=len
 )
 def test_no_secret_stands_in_the_list_of_processes_or_in_the_log(
-    keys,
-    how,
-    tmp_path,
-    monkeypatch,
-    caplog,
+    keys, how, tmp_path, monkeypatch, caplog
 ):
     caplog.set_level("INFO")
     monkeypatch.setenv("VLLM_API_KEY", "")

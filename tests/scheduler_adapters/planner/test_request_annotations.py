@@ -31,9 +31,7 @@ anything = st.recursive(
 
 
 @given(carried=st.dictionaries(st.sampled_from([*HINTS, "other"]), anything))
-def test_nothing_a_client_sends_raises_and_each_request_is_counted_once(
-    carried,
-):
+def test_nothing_a_client_sends_raises_and_each_request_is_counted_once(carried):
     counts = AnnotationCounts()
     hints = counts.read(carried)
     assert counts.scored + counts.unscored == 1

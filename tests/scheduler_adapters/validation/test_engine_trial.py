@@ -51,9 +51,7 @@ def test_a_simulator_of_known_step_times_is_the_engine(requests):
         assert flat[f"{metric}_floor_mape"] == 0.0
 
 
-def test_an_engine_under_another_policy_than_the_simulated_one_is_found_out(
-    requests,
-):
+def test_an_engine_under_another_policy_than_the_simulated_one_is_found_out(requests):
     found = run_trial(PlainEngine(pars(), LIMITS, LATENCY), requests, "named", FCFS, TRIAL)
     assert found["ttft_mape"] > 0.1
 

@@ -48,8 +48,3 @@ def test_an_interrupted_command_says_so_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr("scoring_service.commands.score.ScoringClient", interrupt)
     assert main(["score", "yes"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
-
-
-def test_no_service_is_one_clear_line(fails):
-    error = fails("score", "--target", "127.0.0.1:1", "--timeout-s", "60", "hello")
-    assert "127.0.0.1:1" in error

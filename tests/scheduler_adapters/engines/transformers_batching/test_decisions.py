@@ -202,8 +202,6 @@ def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(model, seed
     )
 
 
-def test_where_the_prompt_has_ended_thinking_pascal_puts_its_answer_behind_thoughts(
-    model,
-):
+def test_where_the_prompt_has_ended_thinking_pascal_puts_its_answer_behind_thoughts(model):
     requests = decisions.more_than_seats(4, ends_thinking=False)
     assert_same(model, lambda: Pascal(max_decodes=2), requests, (511,))

@@ -373,9 +373,7 @@ def test_large_lists_of_token_ids_are_not_parsed(monkeypatch, scorer, has_classe
     assert bench.post(sent | {"vllm_xargs": HINTS})["vllm_xargs"].keys() <= {"lengthwise_class"}
 
 
-def test_with_a_ranker_in_the_engine_no_plain_body_is_parsed(
-    monkeypatch,
-):
+def test_with_a_ranker_in_the_engine_no_plain_body_is_parsed(monkeypatch):
     bench = Bench(None, classes=CLASSES, scores_in_engine=True)
     monkeypatch.setattr(middleware.client_bodies, "parse", None)
     sent = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -869,9 +867,7 @@ def late_count(bench: Bench, outcome: str) -> float | None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_with_the_first_bytes_of_the_answer_or_its_end_the_score_is_asked_for_no_more(
-    fails,
-):
+def test_with_the_first_bytes_of_the_answer_or_its_end_the_score_is_asked_for_no_more(fails):
     async def main() -> None:
         bench, late = late_bench(SlowScorer())
 
