@@ -78,7 +78,8 @@ class ParsExperiment(Experiment):
         kv_tokens = served.kv_blocks * served.block_tokens
         self.longest_step_s = served.latency.step_s(256, kv_tokens, [(0, _TOKEN_BUDGET)])
 
-    def measure(
+    @kept
+    def run(
         self,
         system: str,
         *,

@@ -54,7 +54,8 @@ class PascalExperiment(Experiment):
         self.instance = Instance.preset(f"{_MODEL}@h100-96g", host=HostLink.of_model(_MODEL))
         self.phase = OnePhase(config, self.instance)
 
-    def measure(self, system: str, *, mix: str, rate: float, seed: int) -> dict[str, Any]:
+    @kept
+    def run(self, system: str, *, mix: str, rate: float, seed: int) -> dict[str, Any]:
         """Return the summary of a run, and more; `tail_s` is by the least tokens of each bin."""
         arrival_s = poisson_arrivals_s(self.count, rate_per_s=rate, seed=seed)
         recorders = [LoadRecorder() for _ in range(NUM_INSTANCES)] if system == FCFS else []
@@ -210,7 +211,8 @@ class OnePhase(Experiment):
         super().__init__(replace(config, resume=None))  # timelines are not kept in a file
         self.instance = replace(instance, max_num_seqs=_PHASE_REQUESTS)
 
-    def measure(self, phase: str, *, rate: float, seed: int) -> dict[str, Timeline]:
+    @kept
+    def run(self, phase: str, *, rate: float, seed: int) -> dict[str, Timeline]:
         """Return the timelines by policy; "" is FCFS with unlimited memory."""
         random = np.random.default_rng((seed, LENGTH_STREAM))
         lengths = random.choice(PHASE_LENGTHS, _PHASE_REQUESTS)

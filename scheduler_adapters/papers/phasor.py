@@ -30,7 +30,8 @@ class PhasorExperiment(Experiment):
         super().__init__(config)
         self.cluster = bed.GpuCluster(config.model)
 
-    def measure(self, system: str, *, load: str, rate: float, seed: int) -> dict[str, float]:
+    @kept
+    def run(self, system: str, *, load: str, rate: float, seed: int) -> dict[str, float]:
         """Return tails in seconds, joules per output token, watts, and tokens per second."""
         workload, count = bed.WORKLOADS[load], max(2, int(rate * WINDOW_S * self.config.scale))
         requests = workload.requests(count, rate, seed)

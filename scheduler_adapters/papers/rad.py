@@ -5,7 +5,7 @@ from math import ceil
 
 import numpy as np
 
-from scheduler_adapters.papers.runs import Experiment, ReproduceConfig
+from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, kept
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.staircase import TILE_COLUMNS, TILE_ROWS, tiles_of
@@ -111,7 +111,8 @@ class RadExperiment(Experiment):
         super().__init__(config)
         self.chats = TileSetting(CHATS, cycle=8192)
 
-    def measure(self, system: str, *, seed: int) -> dict[str, float]:
+    @kept
+    def run(self, system: str, *, seed: int) -> dict[str, float]:
         """Return mean TTFT in seconds and P99 of the time between tokens in ms, of chats."""
         requests = self.chats.requests(LOAD, int(NUM_REQUESTS * self.config.scale), seed=seed)
         summary = summarize(self.chats.run(system, requests))

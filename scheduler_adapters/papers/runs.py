@@ -134,13 +134,8 @@ class Experiment(ABC):
         own = self.systems[system]
         return load_policy(own["policy"], **own.get("settings", {}))
 
-    @kept
-    def run(self, *system: Any, **setting: Any) -> Any:
-        """Return what `measure` returns."""
-        return self.measure(*system, **setting)
-
     @abstractmethod
-    def measure(self, *system: Any, **setting: Any) -> Any:
+    def run(self, *system: Any, **setting: Any) -> Any:
         """Simulate a system in a setting, with the keyword `seed`; returns its figures by name."""
 
     def words(self, *_: Any, **arguments: Any) -> dict[str, Any]:

@@ -43,7 +43,8 @@ class SlaiExperiment(Experiment):
         )
         self.lengths = trace_lengths()
 
-    def measure(self, system: str, *, rate: float, paying: float, seed: int) -> dict[str, float]:
+    @kept
+    def run(self, system: str, *, rate: float, paying: float, seed: int) -> dict[str, float]:
         """Return median and mean TTFT, and the pooled P99 of the time between tokens; seconds."""
         count = int(rate * RUN_S * self.config.scale)
         random = np.random.default_rng((seed, LENGTH_STREAM))

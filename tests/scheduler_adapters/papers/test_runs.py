@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lengthwise.errors import DataError
-from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, recorded, seed_values
+from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, kept, recorded, seed_values
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
 
 
@@ -17,7 +17,8 @@ class Doubled(Experiment):
 
     calls = 0
 
-    def measure(self, system: float, *, rate: float = 0, seed: int) -> dict[str, float]:
+    @kept
+    def run(self, system: float, *, rate: float = 0, seed: int) -> dict[str, float]:
         self.calls += 1
         return {"found": 2 * system + rate + seed}
 
