@@ -8,6 +8,7 @@
 # make docs    the site of docs/ into site/; every link is checked
 # make soak    ten minutes of hostile clients against the scoring service (see tests/soak.py), then
 #              serve-vllm with full disks, an absent scorer and stops (see tests/soak_engine.py; root),
+#              three thousand streams through gateways that are killed (tests/soak_cluster.py),
 #              floods of one client, and places of long tasks in frames by the demo's ranker
 # make mutants MODULE=FILE  small faults in a file that the tests of its room do not notice (Cosmic Ray)
 # make bench   the benchmarks behind the README's speed figures
@@ -88,6 +89,7 @@ soak: setup
 	@$(PY) tests/soak.py
 	@LENGTHWISE_FLOOD_S=60 $(PY) -m pytest -q tests/scoring_service/deploy/test_envoy.py
 	@$(PY) tests/soak_engine.py
+	@$(PY) tests/soak_cluster.py --streams 3000 --rounds 0 --gateways 2
 	@$(PY) tests/scheduler_adapters/policies/floods.py
 	@$(PY) -m pytest -q -s -m "vllm or slow" tests/scheduler_adapters/commands/test_serve_vllm_shares.py
 	@[ ! -e mlruns/demo ] || $(PY) tests/frames.py mlruns/demo

@@ -43,6 +43,12 @@ class Replica:
     bookings: dict[str, tuple[Leg, int, float]] = field(default_factory=dict)
     """Legs sent there that no report has shown yet, their numbers and times, by call."""
 
+    @property
+    def num_legs(self) -> int:
+        """Legs in the newest report, and booked since."""
+        counts = ("num_waiting", "num_reasoning", "num_answering")
+        return len(self.bookings) + sum(self.fields.get(name, 0) for name in counts)
+
 
 class ReplicaViews:
     """Views by name of the replica.

@@ -166,10 +166,10 @@ class Routing:
         self.num_failed += 1
 
     def shortest_queue(self, candidates: Sequence[str]) -> str:
-        """Return the replica with the fewest calls in its queue or booked by this router."""
-        booked = {name: len(one.bookings) for name, one in self.views.replicas.items()}
+        """Return the replica with the fewest calls, as queued, or as last reported and booked."""
+        known = {name: one.num_legs for name, one in self.views.replicas.items()}
 
         def queue(name: str) -> tuple[int, str]:
-            return max(self.queue_length(name) or 0, booked.get(name, 0)), name
+            return max(self.queue_length(name) or 0, known.get(name, 0)), name
 
         return min(candidates, key=queue)

@@ -145,6 +145,9 @@ def test_a_replica_without_a_report_is_left_out_and_without_any_the_queue_decide
     blind = routing_of({"a": report, "b": report}, queue_length={"a": 3, "b": 1}.get)
     assert blind.choose("1", one := leg(), list("ab")) == "b"
     assert one.routed.decided_by == "no_fresh_report"
+    aged = REPORT | {"age_s": 99.0}
+    blind = routing_of({"a": aged | {"num_answering": 2}, "b": aged})
+    assert [blind.choose(str(n), leg(), list("ab")) for n in range(4)] == ["b", "b", "a", "b"]
 
 
 def test_a_repeated_choice_replaces_the_booking():
