@@ -273,10 +273,13 @@ def build_gateway(
     engines: Any, config: GatewayConfig, make_codec: Any = TransformersCodec, **options: Any
 ) -> Any:
     """Return the application for `serve.run`; `options` are those of the gateway's deployment."""
-    # A dead gateway is replaced once Ray looks for it.
-    fixed: dict[str, Any] = {"max_ongoing_requests": 1000, "health_check_period_s": 1.0}
-    fixed |= {"num_replicas": config.num_gateways, "ray_actor_options": {"num_cpus": 0}}
-    options = {**fixed, **options}
+    options = {
+        "num_replicas": config.num_gateways,
+        "max_ongoing_requests": 1000,
+        "health_check_period_s": 1.0,  # a dead gateway is replaced once Ray looks for it
+        "ray_actor_options": {"num_cpus": 0},
+        **options,
+    }
     return serve.deployment(PhaseGateway).options(**options).bind(engines, config, make_codec)
 
 

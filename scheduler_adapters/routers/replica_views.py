@@ -46,8 +46,8 @@ class Replica:
     @property
     def num_legs(self) -> int:
         """Legs in the newest report, and booked since."""
-        counts = ("num_waiting", "num_reasoning", "num_answering")
-        return len(self.bookings) + sum(self.fields.get(name, 0) for name in counts)
+        legs = ("num_waiting", "num_reasoning", "num_answering")
+        return len(self.bookings) + sum(self.fields.get(name, 0) for name in legs)
 
 
 class ReplicaViews:
