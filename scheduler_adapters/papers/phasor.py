@@ -141,11 +141,10 @@ class PhasorExperiment(Experiment):
         run, samples = self.shock(system, seed)
         timeline = run.timeline
         arrival_s = timeline.requests.arrival_s
-        medians_ms = []
-        for rows in (arrival_s < 90, (arrival_s >= 90) & (arrival_s < 120)):
-            medians_ms.append(
-                1e3 * float(np.median(timeline.ttft_s()[rows])) if rows.any() else 0.0
-            )
+        medians_ms = [
+            1e3 * float(np.median(timeline.ttft_s()[rows])) if rows.any() else 0.0
+            for rows in (arrival_s < 90, (arrival_s >= 90) & (arrival_s < 120))
+        ]
         decoders = samples[samples["role"] == "decode"]
         batches = [
             decoders["decoding"][decoders["at_s"].between(start_s, end_s, inclusive="left")].mean()
