@@ -1,6 +1,5 @@
 """Rows of a paper: read from its file, measured, and judged by the bounds that stand there."""
 
-import importlib
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 
 from lengthwise.errors import DataError
 from scheduler_adapters.papers.rows import Row, counts, last_commit, read_paper
-from scheduler_adapters.papers.runs import PAPERS, seed_values
+from scheduler_adapters.papers.runs import seed_values
 
 
 class Doubled:
@@ -135,12 +134,3 @@ def test_criteria_name_the_last_commit_of_their_file(tmp_path):
 def test_a_wrong_key_of_a_paper_is_an_error(before, after, tmp_path):
     with pytest.raises(DataError, match=r"paper\.toml"):
         read(tmp_path, TEXT.replace(before, after))
-
-
-@pytest.mark.parametrize("paper", PAPERS)
-def test_the_files_of_the_papers_fit_their_experiments(paper):
-    module = importlib.import_module(f"scheduler_adapters.papers.{paper}")
-    kind = getattr(module, f"{paper.title()}Experiment")
-    found = read_paper(Path(module.__file__).with_suffix(".toml"), kind)
-    assert found.rows
-    assert found.conditions
