@@ -387,19 +387,16 @@ def test_with_a_ranker_in_the_engine_no_plain_body_is_parsed(monkeypatch):
 def test_a_second_header_hides_nothing():
     """vLLM reads the first of two."""
     bench = Bench(FakeScorer(), classes=CLASSES, key_hashes=[hash_of("sk-1")])
-    content = json.dumps({"prompt": "hello"} | HINTED).encode()
     second = [(b"content-type", b"text/plain"), (b"authorization", b"Bearer sk-gate")]
-    key = {"Authorization": "Bearer sk-1"}
-    asyncio.run(bench.call(content, "/v1/completions", headers=key, more_headers=second))
-    assert json.loads(bench.server.content)["vllm_xargs"] == CHAT | {"lengthwise_score": 5.0}
+    reached = bench.post({"prompt": "hello"} | HINTED, more_headers=second, **key("sk-1"))
+    assert reached["vllm_xargs"] == CHAT | {"lengthwise_score": 5.0}
     assert hints_counted(bench, "dropped") == 1
 
 
 def test_a_class_header_that_comes_twice_counts_for_none():
     bench = Bench(None, classes=CLASSES)
     own = [(b"x-user-class", b"chat"), (b"x-user-class", b"batch")]
-    asyncio.run(bench.call(b'{"prompt": "x"}', "/v1/completions", more_headers=own))
-    assert json.loads(bench.server.content)["vllm_xargs"] == BATCH
+    assert bench.post({"prompt": "x"}, more_headers=own)["vllm_xargs"] == BATCH
 
 
 FORM = "multipart/form-data; boundary=b"
@@ -422,8 +419,7 @@ def test_a_form_with_hints_is_refused_and_counted(content, content_type, status)
     assert bench.server.content == (content if status == 200 else b"")
     assert hints_counted(bench, "refused") == (status == 400)
     assert bench.count("unscored", "endpoint") == 1
-    gate = {"Authorization": "Bearer sk-gate"}
-    asyncio.run(bench.call(content, *asked, content_type=content_type, headers=gate))
+    asyncio.run(bench.call(content, *asked, content_type=content_type, **key("sk-gate")))
     assert bench.server.content == content
 
 
@@ -594,8 +590,8 @@ def test_hints_of_a_client_are_dropped_where_no_score_comes_either(scorer):
 def test_a_trusted_key_may_send_hints_and_the_class_of_a_key_stays():
     bench = Bench(FakeScorer(), classes=CLASSES)
     given = {key: value for key, value in HINTS.items() if key != "lengthwise_request_key"}
-    gate = {"Authorization": "Bearer sk-gate"}
-    assert bench.post({"prompt": "x", "vllm_xargs": HINTS}, headers=gate)["vllm_xargs"] == given
+    sent = {"prompt": "x", "vllm_xargs": HINTS}
+    assert bench.post(sent, **key("sk-gate"))["vllm_xargs"] == given
     assert (hints_counted(bench, "dropped"), hints_counted(bench, "kept")) == (0, 1)
 
     bench = Bench(FakeScorer(), classes=CLASSES, client_hints=True)
@@ -615,16 +611,11 @@ BATCH = {"lengthwise_class": "batch"}
 @pytest.mark.parametrize(
     ("headers", "client", "hints"),
     [
-        *(
-            ({"X-User-Class": "chat"}, client, hints)
-            for client, hints in (
-                (("10.9.9.9", 1), CHAT),
-                (("::1", 1), CHAT),
-                (("192.168.0.1", 1), BATCH),
-                (("testclient", 1), BATCH),
-                (None, BATCH),
-            )
-        ),
+        ({"X-User-Class": "chat"}, ("10.9.9.9", 1), CHAT),
+        ({"X-User-Class": "chat"}, ("::1", 1), CHAT),
+        ({"X-User-Class": "chat"}, ("192.168.0.1", 1), BATCH),
+        ({"X-User-Class": "chat"}, ("testclient", 1), BATCH),
+        ({"X-User-Class": "chat"}, None, BATCH),
         # A known key goes before the header, and where neither says a class it is the default.
         ({"Authorization": "Bearer sk-1"}, ("10.1.2.3", 5), CHAT),
         ({"Authorization": "Bearer sk-2", "X-User-Class": "chat"}, ("10.1.2.3", 5), CHAT),
