@@ -39,7 +39,8 @@ def test_every_name_has_an_example_and_the_type_of_the_stub(name):
     assert name in dir(lengthwise)
     assert f"lengthwise.{name}" in (lengthwise.__doc__ or "")
     stub = ast.parse((ROOT / "lengthwise/__init__.pyi").read_text()).body
-    places = {node.names[0].name: node.module for node in stub if isinstance(node, ast.ImportFrom)}
+    imports = [node for node in stub if isinstance(node, ast.ImportFrom)]
+    places = {one.name: node.module for node in imports for one in node.names}
     assert places.keys() == set(lengthwise.__all__)
     assert getattr(sys.modules[str(places[name])], name) is value
 
