@@ -51,6 +51,9 @@ class DataConfig(RecordOptions):
     """The length that is ranked: all output tokens, or only one part of a reasoning model's."""
     heads: tuple[Label, ...] = ()
     """Further lengths, each with a head on the same encoder and a bundle of its own."""
+    head_per_dataset: bool = False
+    """Each data set of `also` has a head and a bundle of its own too. A prompt of several sets is
+    encoded once."""
     repeats: Repeats = "geometric_mean"
     """Training label of a prompt with repeated samples. Tests compare with the first sample."""
     max_prompt_tokens: int = 128
@@ -68,6 +71,15 @@ class DataConfig(RecordOptions):
             raise ConfigError(
                 f"data.heads is {list(self.heads)} beside data.label {self.label}; name each once"
             )
+        if self.head_per_dataset and self.heads:
+            raise ConfigError("data.heads are lengths of one data set; give no head_per_dataset")
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """What the heads learn: lengths, or data sets."""
+        if self.head_per_dataset:
+            return (self.dataset, *(name.partition("*")[0] for name in self.also))
+        return (self.label, *self.heads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,11 +218,13 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _check("", self, batch_size=_TWO, epochs=_COUNT, validations_per_epoch=_COUNT)
         _check("", self, micro_batch_size=_COUNT, patience=_COUNT, threads=_COUNT)
-        if (self.data.heads or self.loss.teacher_weight) and self.loss.draws_pairs:
+        if (self.data.orders[1:] or self.loss.teacher_weight) and self.loss.draws_pairs:
             text = (
                 "loss.objective is pairs, drawn by one length; data.heads and teachers need another"
             )
             raise ConfigError(text)
+        if self.loss.teacher_weight and self.data.head_per_dataset:
+            raise ConfigError("a teacher has no head per data set; give one of the two")
 
 
 def config_from(values: Mapping[str, Any]) -> TrainConfig:

@@ -44,6 +44,23 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
             micro_batch_size=64,
         ),
     ),
+    "encoder": (
+        "One epoch over every source of lengths, a head each: --encoder.backbone of other runs.",
+        TrainConfig(
+            data=DataConfig(
+                dataset="alpaca-davinci003",
+                also=("alpaca-vicuna7b", "gpteacher-gpt4", "alpaca-eval*6"),
+                head_per_dataset=True,
+                consensus=True,
+                held_out_models=0.25,
+                max_prompt_tokens=64,
+            ),
+            split=SplitConfig(val_prompts=800),
+            epochs=1,
+            batch_size=64,
+            validations_per_epoch=2,
+        ),
+    ),
     "multi": (
         "Consensus of 200 models, for a model not among them; a quarter of the models is held out.",
         TrainConfig(

@@ -160,7 +160,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
         options.state.unlink()  # The run is whole: nothing to resume.
         if not options.keep_checkpoints:
             shutil.rmtree(folder)
-    heads = dict(zip(config.data.heads, others, strict=True))
+    heads = dict(zip(config.data.orders[1:], others, strict=True))
     result = first | ({"heads": heads} if heads else {})
     if config.student and _num_processes() == 1:
         folder, teacher = options.out / "small", first["bundle"]
@@ -226,10 +226,10 @@ def _publish(
 ) -> dict[str, Any]:
     from training.release.publish import BUNDLE, log_results, register, write_bundle, write_report
 
-    label = labelled.config.data.label
-    suffix = f"-{label}" if is_further else ""
+    label, is_set = labelled.config.data.label, labelled.config.data.head_per_dataset
+    suffix = f"-{labelled.data.card.id if is_set else label}" if is_further else ""
     small = "-small" if trained.teacher else ""
-    name, folder = labelled.data.card.id + small + suffix, out / (BUNDLE + suffix)
+    name, folder = labelled.data.card.id + small + suffix * (not is_set), out / (BUNDLE + suffix)
     bundle, scores = write_bundle(labelled, trained, folder, tracker.run_id, name)
     report = out / f"ranker{suffix}.html"
     write_report(report, bundle.manifest, scores, labelled.splits)

@@ -29,7 +29,7 @@ class LabelledSplits:
     num_merged: int
     """Records merged into an earlier record's prompt: repeated samples and duplicates."""
     heads: tuple[LabelledSplits, ...] = ()
-    """The prompts of the same data set by each further length of `data.heads`."""
+    """The same for each further head: another length of the prompts, or another data set."""
 
     @property
     def banner(self) -> str | None:
@@ -60,10 +60,13 @@ def load_splits(config: TrainConfig, data_dir: str | None) -> LabelledSplits:
         DataError: the data breaks its card, or has no order to learn.
     """
     data = load_data(config.data.dataset, data_dir, config.data)
-    named = map(_times, config.data.also)
+    named = map(times_of, config.data.also)
     also = [(load_data(name, data_dir, config.data), times) for name, times in named]
-    names = (config.data.label, *config.data.heads)
-    first, *heads = (_split_by(label, config, data, also) for label in names)
+    if config.data.head_per_dataset:
+        loaded = zip(config.data.orders, (data, *(other for other, _ in also)), strict=True)
+        first, *heads = (_of_dataset(name, config, each) for name, each in loaded)
+    else:
+        first, *heads = (_split_by(label, config, data, also) for label in config.data.orders)
     splits = first.splits
     logger.info(
         "data %s from %s: %d train, %d validation, %d test prompts; %d records merged into the "
@@ -72,6 +75,15 @@ def load_splits(config: TrainConfig, data_dir: str | None) -> LabelledSplits:
         *(first.num_merged, data.num_empty),
     )
     return replace(first, heads=tuple(heads))
+
+
+def _of_dataset(name: str, config: TrainConfig, data: LoadedData) -> LabelledSplits:
+    """Return a data set with a head of its own, in the settings of a run that has it first."""
+    if name != config.data.dataset:
+        also = tuple(other for other in config.data.also if times_of(other)[0] != name)
+        also = (config.data.dataset, *also)
+        config = replace(config, data=replace(config.data, dataset=name, also=also, model=None))
+    return _split_by(config.data.label, config, data, ())
 
 
 def _split_by(
@@ -104,10 +116,13 @@ def _labelled(data: LoadedData, config: TrainConfig, model: str | None) -> list[
         consensus=config.data.consensus,
         held_out=config.data.held_out_models,
     )
-    return [replace(item, source=data.card.id) for item in chosen]
+    # Without a source a prompt of several data sets is one prompt.
+    source = "" if config.data.head_per_dataset else data.card.id
+    return [replace(item, source=source) for item in chosen]
 
 
-def _times(name: str) -> tuple[str, int]:
+def times_of(name: str) -> tuple[str, int]:
+    """Return the data set of an entry of `data.also`, and how often an epoch takes it."""
     dataset, star, times = name.partition("*")
     if star and (not times.isdigit() or int(times) < 1):
         raise ConfigError(

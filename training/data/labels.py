@@ -110,16 +110,28 @@ def observed(items: Sequence[LabelledPrompt]) -> NDArray[np.float64]:
     return np.array([item.observed for item in items], np.float64)
 
 
+def union_of(labels: Sequence[Sequence[LabelledPrompt]]) -> list[LabelledPrompt]:
+    """Return the prompts of every label; one that an earlier label has is not repeated."""
+    first: dict[str, int] = {}
+    return [
+        item
+        for number, items in enumerate(labels)
+        for item in items
+        if first.setdefault(item.key, number) == number
+    ]
+
+
 def side_by_side(
+    rows: Sequence[LabelledPrompt],
     labels: Sequence[Sequence[LabelledPrompt]],
     length: Callable[[LabelledPrompt], float] = lambda item: item.observed,
 ) -> NDArray[np.float64]:
-    """Return the lengths of the first label's prompts by every label, shape (N, K).
+    """Return the lengths of prompts by every label, shape (N, K).
 
     A prompt without such a length has NaN.
     """
     known = [{(item.source, item.key): length(item) for item in items} for items in labels]
-    keys = [(item.source, item.key) for item in labels[0]]
+    keys = [(item.source, item.key) for item in rows]
     return np.array([[lengths.get(key, np.nan) for lengths in known] for key in keys])
 
 

@@ -29,7 +29,8 @@ def unseen(
     """Return the prompts not used to train, choose or calibrate, and the number of the others."""
     if own is None:
         return list(prompts), 0
-    parts = (own.splits.train, own.splits.val, own.splits.calibration)
+    splits = [labelled.splits for labelled in (own, *own.heads)]
+    parts = (part for each in splits for part in (each.train, each.val, each.calibration))
     seen = {item.key for part in parts for item in part}
     kept = [item for item in prompts if item.key not in seen]
     return kept, len(prompts) - len(kept)

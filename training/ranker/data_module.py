@@ -19,7 +19,8 @@ from scoring_service.tokenizing import middle_cut
 from training.config import TrainConfig
 from training.data.buckets import bucket, micro_batches, pad
 from training.data.frames import framed
-from training.data.labels import side_by_side, texts
+from training.data.labelled_splits import times_of
+from training.data.labels import side_by_side, texts, union_of
 from training.data.pairs import sample_pairs
 from training.data.splits import Splits
 
@@ -177,21 +178,30 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         config: TrainConfig,
         teacher: Teacher | None = None,
     ) -> None:
-        """`labels` are the splits by each length to learn; the prompts are those of the first.
+        """`labels` are the splits by each length to learn, or those of each data set.
+
+        The prompts are those of the first length, or of all data sets.
 
         With a teacher its unlabelled prompts follow, with lengths NaN.
         """
         super().__init__()
         splits = labels[0]
         self.splits, self.labels, self.config, self.teacher = splits, labels, config, teacher
+        train, self.val_items = [s.train for s in labels], splits.val
+        items = splits.train
+        if config.data.head_per_dataset:
+            times = [1, *(times_of(name)[1] for name in config.data.also)]
+            items = union_of([each * count for each, count in zip(train, times, strict=True)])
+            self.val_items = union_of([s.val for s in labels])
         self.train_lengths_NK = side_by_side(
-            [s.train for s in labels], lambda item: item.target(config.data.repeats)
+            items, train, lambda item: item.target(config.data.repeats)
         )
+        self.sources = [] if teacher else [item.source for item in items]
         self.pad_id = int((tokenizer.padding or {})["pad_id"])
         # The tokenizer's limit: an encoder may have fewer positions than data.max_prompt_tokens.
         limit = int((tokenizer.truncation or {})["max_length"])
         self.min_train_tokens = limit if config.pad_to_limit else 2
-        prompts, lengths = texts(splits.train), self.train_lengths_NK[:, 0].tolist()
+        prompts, lengths = texts(items), self.train_lengths_NK[:, 0].tolist()
         if teacher is not None:
             # A batch mixes data sets, whose scores compare and whose lengths do not.
             foreign = [item.source != splits.val[0].source for item in splits.train]
@@ -202,7 +212,7 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             lengths = teacher.scores_NK[:, 0].tolist()
         prompts = framed(prompts, lengths, config.data.framed, config.seed)
         self.train = tokenize(tokenizer, prompts)
-        self.val = tokenize(tokenizer, texts(splits.val))
+        self.val = tokenize(tokenizer, texts(self.val_items))
 
     def train_dataloader(self) -> PromptBatches:
         """Return the training batches, of which each process takes its part."""
@@ -214,7 +224,7 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             self.config,
             shuffle=True,
             min_tokens=self.min_train_tokens,
-            sources=[] if self.teacher else [item.source for item in self.splits.train],
+            sources=self.sources,
             teacher_NK=None if self.teacher is None else self.teacher.scores_NK,
             rank=trainer.global_rank if trainer else 0,
             world_size=trainer.world_size if trainer else 1,
@@ -222,5 +232,5 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
 
     def val_dataloader(self) -> PromptBatches:
         """Return the validation batches, all of them in every process."""
-        lengths_NK = side_by_side([splits.val for splits in self.labels])
+        lengths_NK = side_by_side(self.val_items, [splits.val for splits in self.labels])
         return PromptBatches(self.val.ids, lengths_NK, self.pad_id, self.config, shuffle=False)

@@ -74,7 +74,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         start = {"l1": scale["mean"], "log-l1": scale["log_mean"]}.get(config.loss.objective)
         with torch.no_grad():
             scorer.head.bias.copy_(torch.tensor(start or [0.0] * scorer.head.out_features))
-        self.labels = (config.data.label, *config.data.heads)
+        self.labels = config.data.orders
         self.num_encoded = 0
         """Prompts encoded in training, over all processes."""
         self.train_cpu_s = 0.0

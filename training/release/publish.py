@@ -36,9 +36,9 @@ from training.release.registry import figures_of, show_tau_b, tags_of
 from training.release.tracking import Tracker
 
 BUNDLE: Final = "bundle"
-"""Folder of the first label's bundle; those of the others are called bundle-LABEL."""
+"""Folder of the first head's bundle; the others' end in the label or the data set."""
 CHECKPOINT: Final = "checkpoint"
-"""Folder of the first label's checkpoint; those of the others are called LABEL/checkpoint."""
+"""Folder of the first head's checkpoint; the others' stand in a folder of the same end."""
 NUM_GOLDEN: Final = 32
 NUM_SAMPLED: Final = 256
 """Training prompts that give INT8 its scales."""
@@ -154,8 +154,9 @@ def write_test_prompts(path: Path, labelled: LabelledSplits) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    test, parts = labelled.splits.test, (labelled, *labelled.heads)
-    lengths_NK = np.nan_to_num(side_by_side([part.splits.test for part in parts])).astype(int)
+    test, heads = labelled.splits.test, labelled.heads
+    parts = (labelled, *(heads if not labelled.config.data.head_per_dataset else ()))
+    lengths_NK = np.nan_to_num(side_by_side(test, [p.splits.test for p in parts])).astype(int)
     columns: dict[str, Any] = {"prompt": texts(test)}
     columns |= {part.config.data.label: lengths_NK[:, n] for n, part in enumerate(parts)}
     columns["model"] = [item.model for item in test]
@@ -196,7 +197,7 @@ def log_results(
     Names of a further label begin with the label.
     """
     metrics, is_first = bundle.manifest.metrics, bundle.path.name == BUNDLE
-    prefix = "" if is_first else f"{bundle.manifest.label}/"
+    prefix = "" if is_first else f"{bundle.path.name.removeprefix(f'{BUNDLE}-')}/"
     if is_first:
         tracker.set_tags(tags_of(bundle.manifest))
         tracker.describe(_summary(bundle, splits), banner=bundle.manifest.banner)
