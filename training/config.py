@@ -76,7 +76,7 @@ class DataConfig(RecordOptions):
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """What the heads learn: lengths, or data sets."""
+        """Names of the lengths, or of the data sets, one per head."""
         if self.head_per_dataset:
             return (self.dataset, *(name.partition("*")[0] for name in self.also))
         return (self.label, *self.heads)

@@ -65,6 +65,8 @@ def load_splits(config: TrainConfig, data_dir: str | None) -> LabelledSplits:
     if config.data.head_per_dataset:
         loaded = zip(config.data.orders, (data, *(other for other, _ in also)), strict=True)
         first, *heads = (_of_dataset(name, config, each) for name, each in loaded)
+        if len({part.data.card.id for part in (first, *heads)}) <= len(heads):
+            raise ConfigError(f"{config.data.orders} have one name twice; name each data set once")
     else:
         first, *heads = (_split_by(label, config, data, also) for label in config.data.orders)
     splits = first.splits

@@ -14,6 +14,7 @@ from lengthwise.bundle import FP32, INT8, MANIFEST, ModelBundle
 from lengthwise.tables.reading import read_table
 from training.__main__ import main
 from training.config import EncoderConfig, OptimConfig, TrainConfig
+from training.data.provenance import training_data, unseen
 from training.data.records import PromptResponse
 from training.data.synthetic import generate
 from training.recipes import RECIPES
@@ -208,6 +209,25 @@ def test_each_length_of_a_reasoning_model_gets_a_head_and_a_bundle(fit, tmp_path
     assert again["tau_b"] == pytest.approx(reasoning["tau_b"])
     assert again["tau_b_within_groups"] == pytest.approx(reasoning["tau_b_within_groups"])
     assert again["baselines"]["group_means"] == pytest.approx(reasoning["tau_b_group_means"])
+
+
+@pytest.mark.slow
+def test_each_data_set_has_a_head_and_a_bundle_of_its_own(fit, tmp_path, capsys):
+    """The second set has the opposite lengths: one head could not learn both."""
+    tables = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    frame = pd.DataFrame(RECORDS)
+    frame.to_json(tables[0], orient="records", lines=True)
+    frame["output_tokens"] = 10_000 // frame["output_tokens"]
+    frame[:300].to_json(tables[1], orient="records", lines=True)
+    settings = ["--data.also", f"{tables[1]}*2", "--data.head-per-dataset", "--epochs", "6"]
+    assert fit(str(tables[0]), *settings, "--data.framed", "0", "--json") == 0
+    first = last_json(capsys)
+    second = first["heads"][str(tables[1])]
+    assert Path(second["bundle"]).name == "bundle-second"
+    assert min(first["tau_b"], second["tau_b"]) > 0.3
+    # The encoder has seen the prompts of both sets.
+    own = training_data(ModelBundle.load(second["bundle"]).manifest, None)
+    assert unseen(own.heads[0].splits.train, own)[0] == []
 
 
 @pytest.fixture(scope="module")

@@ -42,8 +42,6 @@ def test_further_sets_are_learnt_from_and_never_tested_on(
     assert len(labelled.splits.train) == 4 * len(alone.splits.train)
     held = {item.prompt for item in labelled.splits.test}
     assert not held & {item.prompt for item in labelled.splits.train}
-    with pytest.raises(ConfigError, match="NAME\\*COUNT"):
-        load_splits(replace(config, data=replace(data, also=(f"{card}*x",))), None)
 
 
 def test_records_are_counted_as_merged_or_dropped(make_card: Callable[..., Path]) -> None:
@@ -84,6 +82,19 @@ def test_a_further_set_is_taken_once_or_more(make_card: Callable[..., Path], tim
     data = DataConfig(dataset=card, also=(f"{card}*{times}",))
     with pytest.raises(ConfigError, match="use NAME or NAME\\*COUNT"):
         load_splits(TrainConfig(data=data), None)
+
+
+def test_each_data_set_with_a_head_has_its_own_splits(make_card: Callable[..., Path]) -> None:
+    card = str(make_card(generate(300, seed=3)[0]))
+    data = DataConfig(dataset="synthetic", also=(f"{card}*3",), head_per_dataset=True)
+    labelled = load_splits(TrainConfig(data=data), None)
+    for part, name in zip((labelled, *labelled.heads), ("synthetic", card), strict=True):
+        alone = load_splits(TrainConfig(data=DataConfig(dataset=name)), None)
+        assert part.splits.test_digest == alone.splits.test_digest
+        again = load_splits(part.config, None)
+        assert (again.splits, again.config.data.orders[0]) == (part.splits, name)
+    with pytest.raises(ConfigError, match="name each data set once"):
+        load_splits(TrainConfig(data=replace(data, also=("synthetic",))), None)
 
 
 def test_each_head_has_the_prompts_with_its_own_label(tmp_path: Path) -> None:

@@ -103,6 +103,22 @@ def test_prompts_longer_than_the_encoder_are_cut_and_counted(tiny_bert: Path) ->
     assert tokenized.num_truncated == 1
 
 
+def test_a_prompt_of_several_data_sets_is_encoded_once_with_a_length_of_each(tiny_bert):
+    _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=8)
+    sets = [
+        [LabelledPrompt(prompt=f"bees {n}", model="m", lengths=(n + offset,)) for n in numbers]
+        for numbers, offset in ((range(1, 4), 0), (range(3, 5), 100))
+    ]
+    config = replace(CONFIG, data=DataConfig(dataset="a", also=("b*2",), head_per_dataset=True))
+    parts = [Splits(train=items, val=items, test=[]) for items in sets]
+    made = LengthData(parts, tokenizer, config)
+    rows = [[1, np.nan], [2, np.nan], [3, 103], [np.nan, 104], [np.nan, 104]]
+    np.testing.assert_allclose(made.train_lengths_NK, rows)
+    assert len(made.train.ids) == 5
+    (batch,) = made.val_dataloader()
+    np.testing.assert_allclose(np.nansum(batch.lengths_BK, axis=0), [6, 207])
+
+
 def test_padding_to_the_limit_stops_at_the_encoders_last_position(tiny_bert: Path) -> None:
     _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=500)
     config = replace(CONFIG, pad_to_limit=True, data=DataConfig(max_prompt_tokens=500))
