@@ -29,7 +29,7 @@ class LabelledSplits:
     num_merged: int
     """Records merged into an earlier record's prompt: repeated samples and duplicates."""
     heads: tuple[LabelledSplits, ...] = ()
-    """The same for each further head: another length of the prompts, or another data set."""
+    """Labelled splits of each further head: another length of the prompts, or another data set."""
 
     @property
     def banner(self) -> str | None:
