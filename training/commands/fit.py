@@ -67,8 +67,9 @@ class FitOptions(StoreOptions):
     """Folder for the results."""
     data_dir: str | None = None
     """Folder that holds the data sets."""
-    teacher: str | None = None
-    """Bundle of a small ranker's teacher; default: run recipe best."""
+    teacher: tuple[str, ...] = ()
+    """Bundle of a small ranker's teacher, or several, whose scores are averaged; default: run
+    recipe best."""
     resume: bool = False
     """Continue the interrupted run in OUT."""
     keep_checkpoints: bool = False
@@ -164,7 +165,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     result = first | ({"heads": heads} if heads else {})
     if config.student and _num_processes() == 1:
         folder, teacher = options.out / "small", first["bundle"]
-        theirs = replace(options, out=folder, teacher=teacher, resume=False)
+        theirs = replace(options, out=folder, teacher=(teacher,), resume=False)
         result["small"] = fit(student_of(config), theirs)
     return result
 
@@ -196,7 +197,7 @@ def _find_teacher(
 ) -> Teacher | None:
     """Return the teacher of a student with its scores, which are kept in OUT/teacher.parquet."""
     if config.loss.teacher_weight == 0:
-        if options.teacher is not None:
+        if options.teacher:
             raise ConfigError(
                 "loss.teacher_weight is 0, so --teacher has no effect; use recipe small"
             )
@@ -207,14 +208,14 @@ def _find_teacher(
 
     splits, out = labelled.splits, options.out / "teacher"
     unlabelled = unlabelled_prompts(config, splits, options.data_dir)
-    place = options.teacher or str(out / "bundle")
-    if options.teacher is None and not (options.resume and (out / "bundle").is_dir()):
+    places = options.teacher or (str(out / "bundle"),)
+    if not options.teacher and not (options.resume and (out / "bundle").is_dir()):
         theirs = replace(options, out=out)
         theirs = replace(theirs, resume=options.resume and theirs.state.is_file())
         data = replace(config.data, unlabelled=())
         fit(replace(recipe("best"), data=data, split=config.split, seed=config.seed), theirs)
-    bundles = find_teachers(find_bundle(place, options.mlruns_dir), config)
-    return teach(bundles, texts(splits.train), unlabelled, options.out / "teacher.parquet")
+    found = [find_teachers(find_bundle(each, options.mlruns_dir), config) for each in places]
+    return teach(found, texts(splits.train), unlabelled, options.out / "teacher.parquet")
 
 
 def _num_processes() -> int:

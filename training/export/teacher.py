@@ -1,4 +1,4 @@
-"""A bundle as a teacher: its scores of prompts, its tokenizer and its embeddings. No torch."""
+"""A bundle as a teacher: its scores of prompts, and its vector of each token. No torch."""
 
 import logging
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pandas as pd
 from numpy.typing import NDArray
-from onnx import numpy_helper
+from onnxruntime import InferenceSession
+from scipy.stats import zscore
 from tokenizers import Tokenizer
 
 from lengthwise.bundle import ModelBundle
@@ -42,42 +43,57 @@ def find_teachers(bundle: ModelBundle, config: TrainConfig) -> list[ModelBundle]
 
 
 def teach(
-    bundles: Sequence[ModelBundle], labelled: Sequence[str], unlabelled: Sequence[str], kept: Path
+    teachers: Sequence[Sequence[ModelBundle]],
+    labelled: Sequence[str],
+    unlabelled: Sequence[str],
+    kept: Path,
 ) -> Teacher:
-    """Score all prompts by the bundle of each length, or read the scores of a run before.
+    """Score all prompts by each teacher's bundle of each length, or read scores of a run before.
 
     Scores are written to `kept` with the revisions of the bundles; other bundles or other prompts
     are scored anew.
     """
-    prompts, revisions = [*labelled, *unlabelled], [b.manifest.revision for b in bundles]
+    prompts, bundles = [*labelled, *unlabelled], [b for each in teachers for b in each]
+    revisions = [bundle.manifest.revision for bundle in bundles]
     found = pd.read_parquet(kept) if kept.is_file() else pd.DataFrame()
     if list(found.columns) != ["prompt", *revisions] or found["prompt"].tolist() != prompts:
-        logger.info("scoring %d prompts by the teacher %s", len(prompts), bundles[0].path)
+        logger.info("scoring %d prompts by %d teachers", len(prompts), len(teachers))
         scores = [score_prompts(bundle, prompts) for bundle in bundles]
         columns = dict(zip(revisions, scores, strict=True))
         found = pd.DataFrame({"prompt": prompts} | columns)
         kept.parent.mkdir(parents=True, exist_ok=True)
         found.to_parquet(kept)
-    scores_NK = found[revisions].to_numpy(np.float64)
-    spread = scores_NK.std(axis=0)
-    if not spread.all():
-        raise BundleError(f"{bundles[0].path} gives every prompt one score; use another --teacher")
+    scores = found[revisions].to_numpy(np.float64)
+    for bundle, spread in zip(bundles, scores.std(axis=0), strict=True):
+        if spread == 0:
+            raise BundleError(f"{bundle.path} gives every prompt one score; use another --teacher")
+    mean_NK = zscore(scores).reshape(len(prompts), len(teachers), -1).mean(axis=1)
     first = bundles[0]
+    tokenizer = Tokenizer.from_file(str(first.tokenizer_path))
     return Teacher(
-        revision=first.manifest.revision,
-        tokenizer=Tokenizer.from_file(str(first.tokenizer_path)),
-        embeddings_VH=_embeddings(first),
+        revision=" ".join(each[0].manifest.revision for each in teachers),
+        tokenizer=tokenizer,
+        embeddings_VH=_token_vectors(first, tokenizer),
         unlabelled=unlabelled,
-        scores_NK=(scores_NK - scores_NK.mean(axis=0)) / spread,
+        scores_NK=zscore(mean_NK),
     )
 
 
-def _embeddings(bundle: ModelBundle) -> NDArray[np.float32]:
-    """Return the table of an FP32 model that its token ids look up."""
-    model = onnx.load(bundle.model_path("fp32"))
-    tables = {node.input[0] for node in model.graph.node if node.op_type == "Gather"}
-    found = [each for each in model.graph.initializer if each.name in tables]
-    if not found:
-        raise BundleError(f"{bundle.path} has no table of embeddings; use another --teacher")
-    largest = numpy_helper.to_array(max(found, key=lambda each: np.prod(each.dims)))
-    return np.asarray(largest.reshape(len(largest), -1), np.float32)
+def _token_vectors(bundle: ModelBundle, tokenizer: Tokenizer) -> NDArray[np.float32]:
+    """Return the vector that the bundle's model makes of each token alone, (V, H)."""
+    for precision in ("auto", "fp32"):  # A dynamic INT8 has no layer Gemm, and other names.
+        model = onnx.load(bundle.model_path(precision))
+        made = {name: node for node in model.graph.node for name in node.output}
+        head = made[made["score"].input[0]] if made["score"].op_type == "Squeeze" else made["score"]
+        if head.op_type == "Gemm":
+            break
+    vector, around, found = head.input[0], tokenizer.encode("").ids, []
+    model.graph.output.append(onnx.ValueInfoProto(name=vector))
+    session = InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    tokens = range(tokenizer.get_vocab_size())
+    for start in tokens[::64]:
+        # Beside a token stands what the tokenizer puts around a text, or the token once more.
+        rows = [[*around[:1], each, *(around[1:] or [each])] for each in tokens[start : start + 64]]
+        feed = {"input_ids": np.array(rows), "attention_mask": np.ones_like(rows)}
+        found.extend(session.run([vector], feed))
+    return np.concatenate(found).reshape(len(tokens), -1)

@@ -85,7 +85,7 @@ AutoModel.register(ConvolutionConfig, ConvolutionModel)
 def build_convolution(
     embeddings_VH: NDArray[np.float32], *, width: int, layers: int | None
 ) -> ConvolutionModel:
-    """Return a network with the principal components of a larger one's embeddings, of variance 1.
+    """Return a network with the principal components of the larger one's vectors, of variance 1.
 
     The layers, by default 3, are drawn from torch's seed.
     """

@@ -63,7 +63,7 @@ class Teacher:
     revision: str
     tokenizer: Tokenizer
     embeddings_VH: NDArray[np.float32]
-    """A vector for each id of the tokenizer."""
+    """What its encoder makes of each token alone, by the id of the tokenizer."""
     unlabelled: Sequence[str]
     """Prompts without a length."""
     scores_NK: NDArray[np.float64]
