@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import zscore
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import BundleError, ConfigError
@@ -16,23 +17,38 @@ PROMPTS = [f"long poem {'essay ' * (number % 7)}" for number in range(30)]
 
 def test_scores_are_those_of_the_bundle_and_are_computed_once(tiny_bundle, tmp_path, monkeypatch):
     kept = tmp_path / "out" / "teacher.parquet"
-    made = teacher.teach([tiny_bundle], PROMPTS[:20], PROMPTS[20:], kept)
+    made = teacher.teach([[tiny_bundle]], PROMPTS[:20], PROMPTS[20:], kept)
     scores = score_prompts(tiny_bundle, PROMPTS)
     expected = (scores - scores.mean()) / scores.std()
     np.testing.assert_allclose(made.scores_NK[:, 0], expected)
     assert made.unlabelled == PROMPTS[20:]
-    assert len(made.embeddings_VH) >= made.tokenizer.get_vocab_size()
+    # The vector of a token is what the model makes of it between the tokenizer's own two.
+    (alone,) = made.embeddings_VH[made.tokenizer.token_to_id("essay")]
+    assert alone == pytest.approx(score_prompts(tiny_bundle, ["essay"])[0])
 
     calls = []
     monkeypatch.setattr(teacher, "score_prompts", lambda *a, **k: calls.append(a) or scores)
-    again = teacher.teach([tiny_bundle], PROMPTS[:20], PROMPTS[20:], kept)
+    again = teacher.teach([[tiny_bundle]], PROMPTS[:20], PROMPTS[20:], kept)
     np.testing.assert_array_equal(again.scores_NK, made.scores_NK)
     assert not calls
-    teacher.teach([tiny_bundle], PROMPTS[:30], [], kept)
+    teacher.teach([[tiny_bundle]], PROMPTS[:30], [], kept)
     assert not calls
     monkeypatch.setattr(teacher, "score_prompts", lambda *a, **k: np.zeros(10))
     with pytest.raises(BundleError, match="gives every prompt one score"):
-        teacher.teach([tiny_bundle], PROMPTS[:10], [], kept)
+        teacher.teach([[tiny_bundle]], PROMPTS[:10], [], kept)
+
+
+def test_of_several_teachers_the_mean_is_learnt(tiny_bundle, write_bundle, tmp_path, monkeypatch):
+    other = write_bundle(tmp_path / "other", shift=1.0)
+    noise = np.random.default_rng(0).normal(size=30)
+    monkeypatch.setattr(
+        teacher, "score_prompts", lambda bundle, _: noise**2 if bundle is other else 9 * noise
+    )
+    made = teacher.teach([[tiny_bundle], [other]], PROMPTS, [], tmp_path / "kept.parquet")
+    np.testing.assert_allclose(
+        made.scores_NK[:, 0], zscore(zscore(noise) + zscore(noise**2)), atol=1e-9
+    )
+    assert made.revision == f"{tiny_bundle.manifest.revision} {other.manifest.revision}"
 
 
 def test_a_teacher_of_other_held_out_prompts_or_of_another_length_is_refused(tiny_bundle):
