@@ -71,8 +71,6 @@ class DataConfig(RecordOptions):
             raise ConfigError(
                 f"data.heads is {list(self.heads)} beside data.label {self.label}; name each once"
             )
-        if self.head_per_dataset and self.heads:
-            raise ConfigError("data.heads are lengths of one data set; give no head_per_dataset")
 
     @property
     def orders(self) -> tuple[str, ...]:
@@ -223,8 +221,8 @@ class TrainConfig:
                 "loss.objective is pairs, drawn by one length; data.heads and teachers need another"
             )
             raise ConfigError(text)
-        if self.loss.teacher_weight and self.data.head_per_dataset:
-            raise ConfigError("a teacher has no head per data set; give one of the two")
+        if self.data.head_per_dataset and (self.data.heads or self.loss.teacher_weight):
+            raise ConfigError("data.head_per_dataset is set; give no data.heads and no teacher")
 
 
 def config_from(values: Mapping[str, Any]) -> TrainConfig:

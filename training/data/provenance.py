@@ -30,8 +30,7 @@ def unseen(
     if own is None:
         return list(prompts), 0
     splits = [labelled.splits for labelled in (own, *own.heads)]
-    parts = (part for each in splits for part in (each.train, each.val, each.calibration))
-    seen = {item.key for part in parts for item in part}
+    seen = {item.key for s in splits for item in (*s.train, *s.val, *s.calibration)}
     kept = [item for item in prompts if item.key not in seen]
     return kept, len(prompts) - len(kept)
 

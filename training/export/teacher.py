@@ -87,13 +87,12 @@ def _token_vectors(bundle: ModelBundle, tokenizer: Tokenizer) -> NDArray[np.floa
         head = made[made["score"].input[0]] if made["score"].op_type == "Squeeze" else made["score"]
         if head.op_type == "Gemm":
             break
-    vector, around, found = head.input[0], tokenizer.encode("").ids, []
-    model.graph.output.append(onnx.ValueInfoProto(name=vector))
+    model.graph.output.append(onnx.ValueInfoProto(name=head.input[0]))
     session = InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    tokens = range(tokenizer.get_vocab_size())
-    for start in tokens[::64]:
-        # Beside a token stands what the tokenizer puts around a text, or the token once more.
-        rows = [[*around[:1], each, *(around[1:] or [each])] for each in tokens[start : start + 64]]
-        feed = {"input_ids": np.array(rows), "attention_mask": np.ones_like(rows)}
-        found.extend(session.run([vector], feed))
-    return np.concatenate(found).reshape(len(tokens), -1)
+    around, tokens = tokenizer.encode("").ids, range(tokenizer.get_vocab_size())
+    # Beside a token stands what the tokenizer puts around a text, or the token once more.
+    rows = np.array([[*around[:1], each, *(around[1:] or [each])] for each in tokens])
+    parts = np.array_split(rows, len(rows) // 64 + 1)
+    feeds = ({"input_ids": part, "attention_mask": np.ones_like(part)} for part in parts)
+    found = [session.run([head.input[0]], feed)[0] for feed in feeds]
+    return np.concatenate(found).reshape(len(rows), -1)

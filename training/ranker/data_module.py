@@ -187,10 +187,9 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         super().__init__()
         splits = labels[0]
         self.splits, self.labels, self.config, self.teacher = splits, labels, config, teacher
-        train, self.val_items = [s.train for s in labels], splits.val
-        items = splits.train
+        train, items, self.val_items = [s.train for s in labels], splits.train, splits.val
         if config.data.head_per_dataset:
-            times = [1, *(times_of(name)[1] for name in config.data.also)]
+            times = (1, *(times_of(name)[1] for name in config.data.also))
             items = union_of([each * count for each, count in zip(train, times, strict=True)])
             self.val_items = union_of([s.val for s in labels])
         self.train_lengths_NK = side_by_side(

@@ -106,12 +106,14 @@ def matrices(chosen: pd.DataFrame, everyone: pd.DataFrame) -> dict[str, Any]:
 
 def predict(features: NDArray[np.float64], tokens: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ridge predictions of the log lengths, each prompt's from folds without it."""
+    from sklearn.linear_model import RidgeCV
+
     known = ~np.isnan(tokens)
     fold = np.arange(len(tokens)) % FOLDS
     predictions = np.empty(len(tokens))
     for number in range(FOLDS):
         train = known & (fold != number)
-        model = _fit(features[train], tokens[train])
+        model = RidgeCV(alphas=np.logspace(-2, 2, 9)).fit(features[train], np.log(tokens[train]))
         predictions[fold == number] = model.predict(features[fold == number])
     return predictions
 
@@ -151,12 +153,6 @@ def embed(prompts: Sequence[str]) -> NDArray[np.float64]:
     source = find_backbone("auto").source
     scorer, tokenizer = build_scorer(source, "mean", seed=0, max_prompt_tokens=128)
     return in_buckets(scorer.eval().pool, tokenize(tokenizer, prompts).ids)
-
-
-def _fit(features: NDArray[np.float64], tokens: NDArray[np.float64]) -> Any:
-    from sklearn.linear_model import RidgeCV
-
-    return RidgeCV(alphas=np.logspace(-2, 2, 9)).fit(features, np.log(tokens))
 
 
 def _consensus(lengths: pd.DataFrame, model: str) -> float:
