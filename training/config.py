@@ -75,9 +75,8 @@ class DataConfig(RecordOptions):
     @property
     def orders(self) -> tuple[str, ...]:
         """Names of the lengths, or of the data sets, one per head."""
-        if self.head_per_dataset:
-            return (self.dataset, *(name.partition("*")[0] for name in self.also))
-        return (self.label, *self.heads)
+        sets = (self.dataset, *(name.partition("*")[0] for name in self.also))
+        return sets if self.head_per_dataset else (self.label, *self.heads)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -279,8 +279,7 @@ def _print_result(result: dict[str, Any]) -> None:
     tells_no_loss = result["has_int8"] or "int8_val_tau_b_drop" not in result
     # The validation split decides whether INT8 is kept, the test split shows the loss.
     excess = f"it{'s loss of' if val_drop == 'undefined' else ' loses too much'} tau_b"
-    chosen_by = f"validation {val_drop}"
-    loss = f"{drop} tau_b on test  ({chosen_by}: kept)"
+    loss = f"{drop} tau_b on test  (validation {val_drop}: kept)"
     rows = {
         "test prompts": f"{result['test_prompts']}, ranked by {result['label']}",
         "tau_b": tau_b("tau_b", interval),
@@ -289,7 +288,7 @@ def _print_result(result: dict[str, Any]) -> None:
         "tau_b, ceiling": tau_b("ceiling", "the mean of the model's further answers"),
         "encoder passes": f"{result['encoder_passes']} in {result['train_cpu_s']:.1f} CPU-s",
         "INT8 loses": loss if result["has_int8"] else None,
-        "INT8 left out": None if tells_no_loss else f"{excess}  ({chosen_by})",
+        "INT8 left out": None if tells_no_loss else f"{excess}  (validation {val_drop})",
         "bundle": result["bundle"],
         "registry": f"version {result['registry_version']}: {result['verdict']}",
     }

@@ -82,8 +82,8 @@ def load_splits(config: TrainConfig, data_dir: str | None) -> LabelledSplits:
 def _of_dataset(name: str, config: TrainConfig, data: LoadedData) -> LabelledSplits:
     """Return a data set with a head of its own, in the settings of a run that has it first."""
     if name != config.data.dataset:
-        also = tuple(other for other in config.data.also if times_of(other)[0] != name)
-        also = (config.data.dataset, *also)
+        others = (other for other in config.data.also if times_of(other)[0] != name)
+        also = (config.data.dataset, *others)
         config = replace(config, data=replace(config.data, dataset=name, also=also, model=None))
     return _split_by(config.data.label, config, data, ())
 

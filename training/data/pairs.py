@@ -14,8 +14,7 @@ def relative_gap(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.f
 
     Source: PARS, the delta filter (its threshold is .2, for reasoning models .25).
     """
-    gap: NDArray[np.float64] = np.abs(a - b) / np.maximum(a, b)
-    return gap
+    return np.asarray(np.abs(a - b) / np.maximum(a, b))
 
 
 def sample_pairs(

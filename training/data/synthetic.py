@@ -99,5 +99,4 @@ def _as_lengths(values: NDArray[np.float64]) -> NDArray[np.int64]:
     ranks = values.ravel().argsort(kind="stable").argsort(kind="stable")
     shares, tokens = zip(*QUANTILES, strict=True)
     logs = np.interp((ranks + 0.5) / values.size, shares, np.log(tokens))
-    lengths: NDArray[np.int64] = np.rint(np.exp(logs)).astype(np.int64)
-    return lengths.reshape(values.shape)
+    return np.asarray(np.rint(np.exp(logs)), np.int64).reshape(values.shape)

@@ -45,26 +45,32 @@ def ranker_page(
         )
     ]
     with matplotlib.rc_context(FIGURE_STYLE):
-        points = predicted_against_real(scores, lengths)
-        caption = f"Each point is one of {len(scores):,} prompts."
-        sections.append(
-            ReportSection(heading="Predicted against real", figure=points, caption=caption)
+        points = ReportSection(
+            heading="Predicted against real",
+            figure=predicted_against_real(scores, lengths),
+            caption=f"Each point is one of {len(scores):,} prompts.",
         )
+        sections.append(points)
         if coverage:
-            columns = ["quantile", "share of lengths at or below it"]
-            text = (
-                "A calibrated ranker also predicts quantiles of the length. The share of lengths "
-                "at or below each should be the quantile itself."
+            predicted = ReportSection(
+                heading="Predicted lengths",
+                text="A calibrated ranker also predicts quantiles of the length. The share of "
+                "lengths at or below each should be the quantile itself.",
+                table=pd.DataFrame(
+                    [(float(quantile), share) for quantile, share in coverage.items()],
+                    columns=["quantile", "share of lengths at or below it"],
+                ),
             )
-            shares = [(float(quantile), share) for quantile, share in coverage.items()]
-            table = pd.DataFrame(shares, columns=columns)
-            sections.append(ReportSection(heading="Predicted lengths", text=text, table=table))
+            sections.append(predicted)
         sections.append(_worst(prompts, scores, lengths))
         if manifest.history:
             baseline: Any = manifest.metrics.get("tau_b_tfidf_ridge")
-            curve = training_curve(manifest.history, baseline)
-            caption = f"MLflow run {manifest.mlflow_run_id}."
-            sections.append(ReportSection(heading="Training", figure=curve, caption=caption))
+            training = ReportSection(
+                heading="Training",
+                figure=training_curve(manifest.history, baseline),
+                caption=f"MLflow run {manifest.mlflow_run_id}.",
+            )
+            sections.append(training)
     (tau_b, interval), *_ = rankers.values()
     low, high = interval or (None, None)
     between = "" if low is None else f" (95% interval {low:.3f} to {high:.3f})"

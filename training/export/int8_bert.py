@@ -231,10 +231,8 @@ def _pair_scales(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     bits: 255 (|a| + |b|) must stay below 2^15, so a pair of weights within 128. Rounding adds one.
     """
     padded = np.pad(np.abs(matrix), ((0, 0), (0, matrix.shape[1] % 2)))
-    scales: NDArray[np.float32] = (padded[:, ::2] + padded[:, 1::2]).max(axis=1) / 127
-    return scales
+    return np.asarray((padded[:, ::2] + padded[:, 1::2]).max(axis=1) / 127)
 
 
 def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = tensor.detach().float().numpy()
-    return array
+    return np.asarray(tensor.detach().float().numpy())

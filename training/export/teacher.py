@@ -67,7 +67,6 @@ def teach(
     for bundle, spread in zip(bundles, scores.std(axis=0), strict=True):
         if spread == 0:
             raise BundleError(f"{bundle.path} gives every prompt one score; use another --teacher")
-    mean_NK = zscore(scores).reshape(len(prompts), len(teachers), -1).mean(axis=1)
     first = bundles[0]
     tokenizer = Tokenizer.from_file(str(first.tokenizer_path))
     return Teacher(
@@ -75,7 +74,7 @@ def teach(
         tokenizer=tokenizer,
         embeddings_VH=_token_vectors(first, tokenizer),
         unlabelled=unlabelled,
-        scores_NK=zscore(mean_NK),
+        scores_NK=zscore(zscore(scores).reshape(len(prompts), len(teachers), -1).mean(axis=1)),
     )
 
 

@@ -210,7 +210,7 @@ def log_results(
     numbers = {"tau_b_low": low, "tau_b_high": high, **metrics}
     numbers |= {f"coverage_{q}": share for q, share in metrics.get("coverage", {}).items()}
     tracker.log_metrics({prefix + name: value for name, value in numbers.items()})
-    tracker.log_file(report)
+    tracker.client.log_artifact(tracker.run_id, str(report))
 
 
 def _summary(bundle: ModelBundle, splits: Splits) -> str:

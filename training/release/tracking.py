@@ -243,9 +243,6 @@ class Tracker(Store):
             )
             self.log_folder(Path(work, "model"), name)
 
-    def log_file(self, path: Path) -> None:
-        self.client.log_artifact(self.run_id, str(path))
-
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             with self.store.errors_in_one_line():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lengthwise.agreement import figure_text, tau_b
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import DataError, at_least
-from training.commands.options import OutputOptions, print_result
+from training.commands.options import OutputOptions, print_result, print_rows
 from training.config import config_from
 from training.data.cards import load_data
 from training.data.labels import is_held_out, label_prompts
@@ -187,10 +187,13 @@ def _print(result: Mapping[str, Any], out: Path) -> None:
     learnt, copied = np.array(result["learnt"]), np.array(result["copy"])
     other = ~np.eye(len(learnt), dtype=bool)
     print(f"{len(learnt)} models, {result['num_prompts']} prompts: mean tau_b")
-    print(f"trained on the tested model itself      {figure_text(np.diag(learnt).mean())}")
-    print(f"trained on another model                {figure_text(learnt[other].mean())}")
-    print(f"copying another model's true lengths    {figure_text(copied[other].mean())}")
-    print(f"consensus of all other models           {figure_text(np.mean(result['consensus']))}")
+    means = {
+        "trained on the tested model itself": np.diag(learnt).mean(),
+        "trained on another model": learnt[other].mean(),
+        "copying another model's true lengths": copied[other].mean(),
+        "consensus of all other models": np.mean(result["consensus"]),
+    }
+    print_rows({name: figure_text(value) for name, value in means.items()}, 40)
     if "bundle" in result:
         bundle = result["bundle"]
         print(

@@ -14,7 +14,7 @@ import numpy as np
 
 from lengthwise.agreement import figure_text, tau_b
 from lengthwise.errors import at_least
-from training.commands.options import OutputOptions, StoreOptions, print_result
+from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
 from training.config import LossConfig, TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.labels import observed, texts
@@ -177,9 +177,12 @@ def _print(result: Mapping[str, Any]) -> None:
         f"{protocol['epochs']} epochs, {dataset['test_prompts']} test prompts, seeds from "
         f"{protocol['seed']}; the paper: Alpaca answered by {PAPER_MODELS}"
     )
-    print(f"TF-IDF + ridge on the same prompts      {figure_text(result['tau_b_tfidf_ridge'])}")
-    print(f"the model's own second answer           {figure_text(result['second_answer'])}")
-    print(f"ceiling, the mean of further answers    {figure_text(result['ceiling'])}")
+    others = {
+        "TF-IDF + ridge on the same prompts": "tau_b_tfidf_ridge",
+        "the model's own second answer": "second_answer",
+        "ceiling, the mean of further answers": "ceiling",
+    }
+    print_rows({name: figure_text(result[key]) for name, key in others.items()}, 40)
 
 
 def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
