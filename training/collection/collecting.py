@@ -121,10 +121,8 @@ def collect(config: CollectConfig, *, api_key: str | None = None) -> dict[str, A
 def read_prompts(path: Path, column: str) -> tuple[list[str], int]:
     """Return the distinct prompts of a table in its order, and the number of repeats."""
     frame = read_log(path, ReadingOptions(prompt_column=column), needs=("prompt",)).frame
-    distinct: dict[str, str] = {}
-    for prompt in frame["prompt"]:
-        distinct.setdefault(prompt_hash(prompt), prompt)
-    return list(distinct.values()), len(frame) - len(distinct)
+    distinct = frame["prompt"][~frame["prompt"].map(prompt_hash).duplicated()].tolist()
+    return distinct, len(frame) - len(distinct)
 
 
 async def _collect_all(

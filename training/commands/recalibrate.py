@@ -46,7 +46,6 @@ def main(options: RecalibrateOptions, table: TableOptions, output: OutputOptions
     out, others = options.out or Path(options.bundle), shutil.ignore_patterns(MANIFEST)
     copy = partial(shutil.copytree, bundle.path, dirs_exist_ok=True, ignore=others)
     ModelBundle.write(out, replace(bundle.manifest, calibration=curves), copy)
-
     line = f"{out}: {options.target_model} calibrated on {entry['rows']} responses"
     result = {"target_model": options.target_model, "banner": bundle.manifest.banner, **entry}
     print_result(result, output, lambda: print(line))

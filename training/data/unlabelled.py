@@ -30,8 +30,10 @@ def unlabelled_prompts(config: TrainConfig, splits: Splits, data_dir: str | None
             for key, prompt in prompts.items()
             if key not in known and position(prompt, config.split.seed) >= config.split.held_out
         }
-        text = "%s: %d prompts without lengths; %d more are in the data set or held out"
-        logger.info(text, name, len(kept), len(prompts) - len(kept))
+        logger.info(
+            "%s: %d prompts without lengths; %d more are in the data set or held out",
+            *(name, len(kept), len(prompts) - len(kept)),
+        )
         found |= kept
     return list(found.values())
 
@@ -44,5 +46,4 @@ def _prompts_of(name: str, config: TrainConfig, data_dir: str | None) -> Sequenc
     except DataError as error:
         logger.warning("unlabelled prompts of %s are left out: %s", name, error)
         return []
-    is_invented = data.card.id == SYNTHETIC != name
-    return [] if is_invented else [record.prompt for record in data.records]
+    return [] if data.card.id == SYNTHETIC != name else [each.prompt for each in data.records]

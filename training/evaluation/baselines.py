@@ -47,6 +47,7 @@ def tfidf_ridge(
     if 2 * sum(word in known for word in tested) <= len(tested):
         runs = TfidfVectorizer(ngram_range=(1, 3), sublinear_tf=True, analyzer="char")
         features = make_union(features, runs) if known else runs
-    model = make_pipeline(features, Ridge(alpha=1.0))
-    model.fit(texts(train), np.log(targets(train, repeats)))
+    model: Any = make_pipeline(features, Ridge(alpha=1.0)).fit(
+        texts(train), np.log(targets(train, repeats))
+    )
     return np.asarray(model.predict(texts(items)), np.float64)

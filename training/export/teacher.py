@@ -38,8 +38,7 @@ def find_teachers(bundle: ModelBundle, config: TrainConfig) -> list[ModelBundle]
             f"{theirs.seed}, and --split.val-fraction and --split.test-fraction of at most "
             f"{theirs.held_out:g} together"
         )
-    folders = [bundle.path.with_name(f"{bundle.path.name}-{name}") for name in config.data.heads]
-    return [bundle, *map(ModelBundle.load, folders)]
+    return [bundle, *(ModelBundle.load(f"{bundle.path}-{name}") for name in config.data.heads)]
 
 
 def teach(

@@ -44,8 +44,9 @@ def read_samples(path: Path) -> PrefillSamples:
         wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers > 0)))
         if len(wrong):
             value, row = frame[name].tolist()[wrong[0]], int(frame.index[wrong[0]])
-            text = f"{name} is {value!r}; give a number above 0 or drop the row"
-            raise DataError(text, path=path, row=row)
+            raise DataError(
+                f"{name} is {value!r}; give a number above 0 or drop the row", path=path, row=row
+            )
     names = {}
     for column in ("model", "device"):
         found = sorted(frame[column].astype(str).unique()) if column in frame else ["unknown"]

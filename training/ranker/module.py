@@ -145,8 +145,10 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
             known_N = ~np.isnan(lengths_N)
             # 0 for an undefined tau_b (all scores equal): such a checkpoint must never look best.
             taus[label] = float(np.nan_to_num(tau_b(scores_N[known_N], lengths_N[known_N])))
-        by_label = {f"val/tau_b_{label}": tau for label, tau in taus.items() if len(taus) > 1}
-        return {"val/tau_b": float(np.mean(list(taus.values()))), **by_label}
+        return {
+            "val/tau_b": float(np.mean(list(taus.values()))),
+            **{f"val/tau_b_{label}": tau for label, tau in taus.items() if len(taus) > 1},
+        }
 
     def on_validation_epoch_end(self) -> None:
         taus = self._tau_b()

@@ -37,8 +37,7 @@ def judge(
         interval = f"tau_b {figures['tau_b']:+.4f}, 95% interval {low:+.4f} to {high:+.4f}"
         if low > 0:
             return Promotion(True, f"the first champion: {interval}")
-        reason = f"not proven better than chance: {interval}; train on more prompts"
-        return Promotion(False, reason)
+        return Promotion(False, f"not proven better than chance: {interval}; train on more prompts")
     mine, theirs = (_training_rule(bundle) for bundle in (challenger, champion))
     if mine != theirs:
         return Promotion(

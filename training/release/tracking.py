@@ -163,8 +163,7 @@ class Tracker(Store):
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Log settings, flattened with dots."""
         (flat,) = pd.json_normalize(dict(params)).to_dict("records")
-        logged = [Param(str(key), str(value)) for key, value in flat.items()]
-        self.client.log_batch(self.run_id, params=logged)
+        self.client.log_batch(self.run_id, params=[Param(str(k), str(v)) for k, v in flat.items()])
 
     def log_data(self, labelled: LabelledSplits) -> None:
         """Log the data set of the run as its input, and mark a run on invented data."""
@@ -203,8 +202,7 @@ class Tracker(Store):
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run; empty ones are left out."""
-        given = [RunTag(key, value) for key, value in tags.items() if value]
-        self.client.log_batch(self.run_id, tags=given)
+        self.client.log_batch(self.run_id, tags=[RunTag(k, v) for k, v in tags.items() if v])
 
     def log_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Log the defined numbers of a result."""

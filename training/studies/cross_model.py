@@ -132,12 +132,11 @@ def of_bundle(bundle: ModelBundle, lengths: pd.DataFrame, dataset: str) -> dict[
         for name in found
         if dataset not in names or is_held_out(name, config.data.held_out_models)
     ]
-    consensus = [_consensus(lengths, name) for name in unseen]
     return {
         "num_prompts": len(lengths),
         "num_unseen_models": len(unseen),
         "mean_tau_b_unseen_models": float(np.mean([found[name] for name in unseen])),
-        "mean_consensus_unseen_models": float(np.mean(consensus)),
+        "mean_consensus_unseen_models": float(np.mean([_consensus(lengths, n) for n in unseen])),
         "mean_tau_b_all_models": float(np.mean(list(found.values()))),
         "tau_b": found,
         "unseen_models": unseen,

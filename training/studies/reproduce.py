@@ -111,11 +111,12 @@ def _tables(options: ReproduceOptions, labelled: LabelledSplits, mlruns_dir: str
         train(f"{row['method']}, delta 0", objective=row["objective"], delta=0.0)
         for row in (pairs, ours)
     ]
-    ridge = tfidf_ridge(labelled.splits.train, protocol.data.repeats, test)
     return {
         "methods": methods,
         "delta": [pairs, ours, *unfiltered],
-        "tau_b_tfidf_ridge": tau_b(ridge, observed(test)),
+        "tau_b_tfidf_ridge": tau_b(
+            tfidf_ridge(labelled.splits.train, protocol.data.repeats, test), observed(test)
+        ),
         "ceiling": ceiling([item.lengths for item in test]),
         "second_answer": ceiling([item.lengths for item in test], most=1),
     }
