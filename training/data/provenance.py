@@ -29,11 +29,8 @@ def unseen(
     """Return the prompts not used to train, choose or calibrate, and the number of the others."""
     if own is None:
         return list(prompts), 0
-    seen = {
-        item.key
-        for each in (own, *own.heads)
-        for item in (*each.splits.train, *each.splits.val, *each.splits.calibration)
-    }
+    splits = [labelled.splits for labelled in (own, *own.heads)]
+    seen = {item.key for s in splits for item in (*s.train, *s.val, *s.calibration)}
     kept = [item for item in prompts if item.key not in seen]
     return kept, len(prompts) - len(kept)
 

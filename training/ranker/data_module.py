@@ -63,7 +63,7 @@ class Teacher:
     revision: str
     tokenizer: Tokenizer
     embeddings_VH: NDArray[np.float32]
-    """What its encoder makes of each token alone, by the id of the tokenizer."""
+    """Its vector of each token alone, by the id of the tokenizer."""
     unlabelled: Sequence[str]
     """Prompts without a length."""
     scores_NK: NDArray[np.float64]
@@ -180,9 +180,8 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
     ) -> None:
         """`labels` are the splits by each length to learn, or those of each data set.
 
-        The prompts are those of the first length, or of all data sets.
-
-        With a teacher its unlabelled prompts follow, with lengths NaN.
+        The prompts are those of the first length, or of all data sets. With a teacher its
+        unlabelled prompts follow, with lengths NaN.
         """
         super().__init__()
         splits = labels[0]
