@@ -52,8 +52,7 @@ class DataConfig(RecordOptions):
     heads: tuple[Label, ...] = ()
     """Further lengths, each with a head on the same encoder and a bundle of its own."""
     head_per_dataset: bool = False
-    """Each data set of `also` has a head and a bundle of its own too. A prompt of several sets is
-    encoded once."""
+    """Each data set of `also` has a head and a bundle too; a prompt of several is encoded once."""
     repeats: Repeats = "geometric_mean"
     """Training label of a prompt with repeated samples. Tests compare with the first sample."""
     max_prompt_tokens: int = 128

@@ -68,7 +68,8 @@ def load_splits(config: TrainConfig, data_dir: str | None) -> LabelledSplits:
         if len({part.data.card.id for part in (first, *heads)}) <= len(heads):
             raise ConfigError(f"{config.data.orders} have one name twice; name each data set once")
     else:
-        first, *heads = (_split_by(label, config, data, also) for label in config.data.orders)
+        labels = (config.data.label, *config.data.heads)
+        first, *heads = (_split_by(label, config, data, also) for label in labels)
     splits = first.splits
     logger.info(
         "data %s from %s: %d train, %d validation, %d test prompts; %d records merged into the "

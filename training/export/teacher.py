@@ -62,8 +62,8 @@ def teach(
         found = pd.DataFrame({"prompt": prompts} | columns)
         kept.parent.mkdir(parents=True, exist_ok=True)
         found.to_parquet(kept)
-    scores = found[revisions].to_numpy(np.float64)
-    for bundle, spread in zip(bundles, scores.std(axis=0), strict=True):
+    scores_NM = found[revisions].to_numpy(np.float64)
+    for bundle, spread in zip(bundles, scores_NM.std(axis=0), strict=True):
         if spread == 0:
             raise BundleError(f"{bundle.path} gives every prompt one score; use another --teacher")
     first = bundles[0]
@@ -73,7 +73,7 @@ def teach(
         tokenizer=tokenizer,
         embeddings_VH=_token_vectors(first, tokenizer),
         unlabelled=unlabelled,
-        scores_NK=zscore(zscore(scores).reshape(len(prompts), len(teachers), -1).mean(axis=1)),
+        scores_NK=zscore(zscore(scores_NM).reshape(len(prompts), len(teachers), -1).mean(axis=1)),
     )
 
 
@@ -93,4 +93,4 @@ def _token_vectors(bundle: ModelBundle, tokenizer: Tokenizer) -> NDArray[np.floa
     parts = np.array_split(rows, len(rows) // 64 + 1)
     feeds = ({"input_ids": part, "attention_mask": np.ones_like(part)} for part in parts)
     found = [session.run([head.input[0]], feed)[0] for feed in feeds]
-    return np.concatenate(found).reshape(len(rows), -1)
+    return np.asarray(np.concatenate(found), np.float32).reshape(len(rows), -1)
