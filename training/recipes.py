@@ -35,7 +35,7 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
     "small": (
         "A small ranker from the scores of a large one (--teacher): a tenth of its cost.",
         TrainConfig(
-            data=DataConfig(framed=0.5, unlabelled=("alpaca-davinci003", "gpteacher-gpt4")),
+            data=DataConfig(framed=_FRAMED, unlabelled=("alpaca-davinci003", "gpteacher-gpt4")),
             encoder=EncoderConfig(backbone="convolution"),
             loss=LossConfig(teacher_weight=4.0),
             optim=OptimConfig(weight_decay=0.0),
