@@ -113,12 +113,7 @@ def observed(items: Sequence[LabelledPrompt]) -> NDArray[np.float64]:
 def union_of(labels: Sequence[Sequence[LabelledPrompt]]) -> list[LabelledPrompt]:
     """Return the prompts of every label; one that an earlier label has is not repeated."""
     first: dict[str, int] = {}
-    return [
-        item
-        for number, items in enumerate(labels)
-        for item in items
-        if first.setdefault(item.key, number) == number
-    ]
+    return [i for n, items in enumerate(labels) for i in items if first.setdefault(i.key, n) == n]
 
 
 def side_by_side(

@@ -66,8 +66,8 @@ class Store:
         Raises:
             BundleError: the artefact does not exist.
         """
-        if (local := _path_of(address)) is not None:
-            return local
+        if (parts := urlparse(address)).scheme in ("", "file"):
+            return Path(url2pathname(parts.path))
         place = tempfile.mkdtemp(prefix="lengthwise-artifact-")
         atexit.register(shutil.rmtree, place, ignore_errors=True)
         try:
@@ -272,8 +272,3 @@ class Tracker(Store):
             name, source, self.run_id, tags=dict(tags), description=description or None
         )
         return str(version.version)
-
-
-def _path_of(uri: str) -> Path | None:
-    parts = urlparse(uri)
-    return Path(url2pathname(parts.path)) if parts.scheme in ("", "file") else None
