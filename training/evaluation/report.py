@@ -52,25 +52,19 @@ def ranker_page(
         )
         sections.append(points)
         if coverage:
-            predicted = ReportSection(
-                heading="Predicted lengths",
-                text="A calibrated ranker also predicts quantiles of the length. The share of "
-                "lengths at or below each should be the quantile itself.",
-                table=pd.DataFrame(
-                    [(float(quantile), share) for quantile, share in coverage.items()],
-                    columns=["quantile", "share of lengths at or below it"],
-                ),
+            columns = ["quantile", "share of lengths at or below it"]
+            text = (
+                "A calibrated ranker also predicts quantiles of the length. The share of lengths "
+                "at or below each should be the quantile itself."
             )
-            sections.append(predicted)
+            table = pd.DataFrame(((float(q), n) for q, n in coverage.items()), columns=columns)
+            sections.append(ReportSection(heading="Predicted lengths", text=text, table=table))
         sections.append(_worst(prompts, scores, lengths))
         if manifest.history:
             baseline: Any = manifest.metrics.get("tau_b_tfidf_ridge")
-            training = ReportSection(
-                heading="Training",
-                figure=training_curve(manifest.history, baseline),
-                caption=f"MLflow run {manifest.mlflow_run_id}.",
-            )
-            sections.append(training)
+            curve = training_curve(manifest.history, baseline)
+            caption = f"MLflow run {manifest.mlflow_run_id}."
+            sections.append(ReportSection(heading="Training", figure=curve, caption=caption))
     (tau_b, interval), *_ = rankers.values()
     low, high = interval or (None, None)
     between = "" if low is None else f" (95% interval {low:.3f} to {high:.3f})"
