@@ -166,12 +166,7 @@ class Experiment(ABC):
         return self.values(figure, system, **setting).average
 
     def rate_at(
-        self,
-        most: float,
-        figure: str,
-        system: str,
-        search: Mapping[str, Any],
-        **setting: Any,
+        self, most: float, figure: str, system: str, search: Mapping[str, Any], **setting: Any
     ) -> float:
         """Return the highest rate at which the mean of a figure is `most` at most, or the lowest.
 

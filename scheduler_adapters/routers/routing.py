@@ -9,13 +9,7 @@ from math import inf
 from typing import Any
 
 from lengthwise.errors import UnsupportedByEngine, require
-from scheduler_adapters.placement import (
-    InstanceId,
-    Placement,
-    SetRole,
-    load_placement,
-    overrides,
-)
+from scheduler_adapters.placement import InstanceId, Placement, SetRole, load_placement, overrides
 from scheduler_adapters.routers.legs import Leg, Routed
 from scheduler_adapters.routers.replica_views import Replica, ReplicaViews
 from scheduler_adapters.views import InstanceView, Role
