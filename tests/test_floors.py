@@ -191,9 +191,9 @@ def test_the_tests_mirror_the_rooms():
     assert not missing
 
 
-MAX_SOURCE_LINES = 42_900
+MAX_SOURCE_LINES = 42_890
 MAX_SOURCE_STATEMENTS = 23_460
-MAX_TEST_LINES = 44_150
+MAX_TEST_LINES = 43_790
 """A larger limit needs a reason in `docs/architecture.md`."""
 
 
