@@ -213,11 +213,10 @@ def test_each_length_of_a_reasoning_model_gets_a_head_and_a_bundle(fit, tmp_path
 
 @pytest.mark.slow
 def test_each_data_set_has_a_head_and_a_bundle_of_its_own(fit, tmp_path, capsys):
-    """The second set has the opposite lengths: one head could not learn both."""
     tables = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     frame = pd.DataFrame(RECORDS)
     frame.to_json(tables[0], orient="records", lines=True)
-    frame["output_tokens"] = 10_000 // frame["output_tokens"]
+    frame["output_tokens"] = 10_000 // frame["output_tokens"]  # One head could not learn both.
     frame[:300].to_json(tables[1], orient="records", lines=True)
     settings = ["--data.also", f"{tables[1]}*2", "--data.head-per-dataset", "--epochs", "6"]
     assert fit(str(tables[0]), *settings, "--data.framed", "0", "--json") == 0

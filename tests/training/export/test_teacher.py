@@ -41,13 +41,11 @@ def test_scores_are_those_of_the_bundle_and_are_computed_once(tiny_bundle, tmp_p
 def test_of_several_teachers_the_mean_is_learnt(tiny_bundle, write_bundle, tmp_path, monkeypatch):
     other = write_bundle(tmp_path / "other", shift=1.0)
     noise = np.random.default_rng(0).normal(size=30)
-    monkeypatch.setattr(
-        teacher, "score_prompts", lambda bundle, _: noise**2 if bundle is other else 9 * noise
-    )
+    scored = {tiny_bundle.path: 9 * noise, other.path: noise**2}
+    monkeypatch.setattr(teacher, "score_prompts", lambda bundle, _: scored[bundle.path])
     made = teacher.teach([[tiny_bundle], [other]], PROMPTS, [], tmp_path / "kept.parquet")
-    np.testing.assert_allclose(
-        made.scores_NK[:, 0], zscore(zscore(noise) + zscore(noise**2)), atol=1e-9
-    )
+    expected = zscore(zscore(noise) + zscore(noise**2))
+    np.testing.assert_allclose(made.scores_NK[:, 0], expected, atol=1e-9)
     assert made.revision == f"{tiny_bundle.manifest.revision} {other.manifest.revision}"
 
 
