@@ -47,7 +47,7 @@ class Replica:
     def num_legs(self) -> int:
         """Legs in the newest report, and booked since."""
         legs = ("num_waiting", "num_reasoning", "num_answering")
-        return len(self.bookings) + sum(self.fields.get(name, 0) for name in legs)
+        return len(self.bookings) + sum(int(self.fields.get(name, 0)) for name in legs)
 
 
 class ReplicaViews:
