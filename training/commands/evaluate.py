@@ -150,10 +150,8 @@ def measure(
     elif np.ptp(scores) == 0:
         logger.warning("tau_b is undefined: all %d scores are %g", len(kept), scores[0])
     if len(kept) < MIN_ROWS:
-        logger.warning(
-            "%d prompts tell little, and the interval is too narrow; give %d or more",
-            *(len(kept), MIN_ROWS),
-        )
+        text = "%d prompts tell little, and the interval is too narrow; give %d or more"
+        logger.warning(text, len(kept), MIN_ROWS)
     return finite_or_null(result)
 
 

@@ -30,10 +30,8 @@ def unlabelled_prompts(config: TrainConfig, splits: Splits, data_dir: str | None
             for key, prompt in prompts.items()
             if key not in known and position(prompt, config.split.seed) >= config.split.held_out
         }
-        logger.info(
-            "%s: %d prompts without lengths; %d more are in the data set or held out",
-            *(name, len(kept), len(prompts) - len(kept)),
-        )
+        text = "%s: %d prompts without lengths; %d more are in the data set or held out"
+        logger.info(text, name, len(kept), len(prompts) - len(kept))
         found |= kept
     return list(found.values())
 
