@@ -108,8 +108,8 @@ class EncoderConfig:
     """The network that turns a prompt into one vector."""
 
     backbone: str = "auto"
-    """minilm (extra offline-backbone), bert (BERT-base), any transformers model id or folder, the
-    bundle of a run, convolution (with a teacher), or auto: minilm, else bert."""
+    """minilm, bert, a transformers model id or folder, a bundle, convolution (with a teacher), or
+    auto: minilm, else bert."""
     pooling: Pooling = "mean"
     """mean of the token vectors; cls or pooler (the paper's) only for BERT-like encoders; last
     token for decoders. The pooler of MiniLM costs .08 tau_b."""

@@ -68,7 +68,7 @@ class FitOptions(StoreOptions):
     data_dir: str | None = None
     """Folder that holds the data sets."""
     teacher: tuple[str, ...] = ()
-    """Bundle of a small ranker's teacher, or of several: their mean; default: run recipe best."""
+    """Bundles of a small ranker's teachers; default: run recipe best."""
     resume: bool = False
     """Continue the interrupted run in OUT."""
     keep_checkpoints: bool = False
