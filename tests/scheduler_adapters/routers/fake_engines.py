@@ -6,7 +6,7 @@ next token is a function of the last one and its position: a lost or doubled tok
 
 import asyncio
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from copy import deepcopy
 
 from scheduler_adapters.routers.replica_load import ReplicaLoad
@@ -53,7 +53,7 @@ class Board:
 
     def __init__(self):
         self.places, self.legs, self.held, self.reports, self.gateways = {}, [], {}, {}, {}
-        self.released = defaultdict(asyncio.Event)
+        self.released, self.num_reports = defaultdict(asyncio.Event), Counter()
 
     async def state(self):
         # Ray serializes the answer in another thread.
@@ -77,9 +77,13 @@ class Board:
         _ = [self.released[key].set() for key in keys]
 
     async def set_reports(self, reports):
-        self.reports = reports
+        """Set changes of reports; return when each of these replicas has made three reports."""
+        self.reports, self.num_reports = reports, Counter()
+        while any(self.num_reports[replica] < 3 for replica in reports):
+            await asyncio.sleep(0.02)
 
     async def report_of(self, replica):
+        self.num_reports[replica] += 1
         return self.reports.get(replica, {})
 
 
