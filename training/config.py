@@ -74,8 +74,19 @@ class DataConfig(RecordOptions):
     @property
     def orders(self) -> tuple[str, ...]:
         """Names of the lengths, or of the data sets, one per head."""
-        sets = (self.dataset, *(name.partition("*")[0] for name in self.also))
-        return sets if self.head_per_dataset else (self.label, *self.heads)
+        if self.head_per_dataset:
+            return (self.dataset, *(times_of(name)[0] for name in self.also))
+        return (self.label, *self.heads)
+
+
+def times_of(name: str) -> tuple[str, int]:
+    """Return the data set of an entry of `data.also`, and how often an epoch takes it."""
+    dataset, star, times = name.partition("*")
+    if star and (not times.isdigit() or int(times) < 1):
+        raise ConfigError(
+            f"data.also has {name!r}; use NAME or NAME*COUNT with a count of 1 or more"
+        )
+    return dataset, int(times or 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -228,8 +228,8 @@ def _publish(
 
     label, is_set = labelled.config.data.label, labelled.config.data.head_per_dataset
     suffix = f"-{labelled.data.card.id if is_set else label}" if is_further else ""
-    small = "-small" if trained.teacher else ""
-    name, folder = labelled.data.card.id + small + suffix * (not is_set), out / (BUNDLE + suffix)
+    name = labelled.data.card.id + ("-small" if trained.teacher else "")
+    name, folder = name if is_set else name + suffix, out / (BUNDLE + suffix)
     bundle, scores = write_bundle(labelled, trained, folder, tracker.run_id, name)
     report = out / f"ranker{suffix}.html"
     write_report(report, bundle.manifest, scores, labelled.splits)

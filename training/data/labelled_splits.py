@@ -11,7 +11,7 @@ import numpy as np
 
 from lengthwise.bundle import BANNER, SYNTHETIC
 from lengthwise.errors import ConfigError, DataError
-from training.config import Label, TrainConfig
+from training.config import Label, TrainConfig, times_of
 from training.data.cards import LoadedData, load_data
 from training.data.labels import LabelledPrompt, label_prompts, observed, of_one_model
 from training.data.splits import Splits, parts_of, split_prompts
@@ -122,13 +122,3 @@ def _labelled(data: LoadedData, config: TrainConfig, model: str | None) -> list[
     # Without a source a prompt of several data sets is one prompt.
     source = "" if config.data.head_per_dataset else data.card.id
     return [replace(item, source=source) for item in chosen]
-
-
-def times_of(name: str) -> tuple[str, int]:
-    """Return the data set of an entry of `data.also`, and how often an epoch takes it."""
-    dataset, star, times = name.partition("*")
-    if star and (not times.isdigit() or int(times) < 1):
-        raise ConfigError(
-            f"data.also has {name!r}; use NAME or NAME*COUNT with a count of 1 or more"
-        )
-    return dataset, int(times or 1)

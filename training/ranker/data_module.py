@@ -16,10 +16,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from scoring_service.tokenizing import middle_cut
-from training.config import TrainConfig
+from training.config import TrainConfig, times_of
 from training.data.buckets import bucket, micro_batches, pad
 from training.data.frames import framed
-from training.data.labelled_splits import times_of
 from training.data.labels import side_by_side, texts, union_of
 from training.data.pairs import sample_pairs
 from training.data.splits import Splits

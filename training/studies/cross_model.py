@@ -16,7 +16,7 @@ from lengthwise.agreement import figure_text, tau_b
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import DataError, at_least
 from training.commands.options import OutputOptions, print_result, print_rows
-from training.config import config_from
+from training.config import config_from, times_of
 from training.data.cards import load_data
 from training.data.labels import is_held_out, label_prompts
 from training.data.splits import position
@@ -121,7 +121,7 @@ def predict(features: NDArray[np.float64], tokens: NDArray[np.float64]) -> NDArr
 def of_bundle(bundle: ModelBundle, lengths: pd.DataFrame, dataset: str) -> dict[str, Any]:
     """Return tau_b of a ranker per model, on unseen prompts, with the mean of unseen models."""
     config = config_from(bundle.manifest.training)
-    names = {config.data.dataset, *(name.partition("*")[0] for name in config.data.also)}
+    names = {config.data.dataset, *(times_of(name)[0] for name in config.data.also)}
     if dataset in names:
         where = np.array([position(prompt, config.split.seed) for prompt in lengths.index])
         lengths = lengths[where < config.split.test_fraction]
