@@ -20,7 +20,6 @@ from scheduler_adapters.simulator.load_search import highest_load
 LOADS: Final = (bed.CODE.name, bed.SUMMARIES.name, bed.PRODUCTION.name)
 WINDOW_S: Final = 60.0
 MOST_CLIENTS: Final = 4096
-CAPACITY_SEEDS: Final = 3
 
 
 class PhasorExperiment(Experiment):
@@ -59,14 +58,10 @@ class PhasorExperiment(Experiment):
         }
 
     def values(self, figure: str, system: str, **setting: Any) -> SeedValues:
-        """Return a figure of every seed; a capacity is searched with three seeds at most.
-
-        It is searched with one for code, whose runs take ten times as long.
-        """
+        """Return a figure of every seed; a capacity is searched."""
         if figure == "capacity":
             load = setting["load"]
-            seeds = self.seeds[: 1 if load == bed.CODE.name else CAPACITY_SEEDS]
-            return seed_values([self.capacity(system, load, seed) for seed in seeds])
+            return seed_values([self.capacity(system, load, seed) for seed in self.seeds])
         return super().values(figure, system, **setting)
 
     @kept

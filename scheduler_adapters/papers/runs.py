@@ -41,8 +41,7 @@ class ReproduceConfig:
     paper: str = field(metadata=POSITIONAL)
     """pars, slai, rad, pascal or phasor."""
     seeds: int = 5
-    """Runs per point with other arrivals; figures are means over them. Searches for a capacity of
-    phasor take 3 at most."""
+    """Runs per point with other arrivals; figures are means over them."""
     scale: float = 1.0
     """Share of the full length of each run, .005 to 1; below 1 bands may be missed by noise."""
     model: str = "qwen2.5-7b"

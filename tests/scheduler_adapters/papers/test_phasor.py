@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scheduler_adapters.papers.phasor import MOST_CLIENTS, PhasorExperiment
+from scheduler_adapters.papers.phasor import LOADS, MOST_CLIENTS, PhasorExperiment
 from scheduler_adapters.papers.phasor_cluster import SPLITS, SYSTEMS
 from scheduler_adapters.papers.runs import ReproduceConfig
 
@@ -24,7 +24,7 @@ def experiment(monkeypatch):
 
     def meets_slo(system, workload, clients, seed):
         most = 500 if system is SYSTEMS["Phasor"] else 80 * system.pools[0]
-        return clients <= most + seed * (workload.name == "S-L")
+        return clients <= most
 
     monkeypatch.setattr(made.cluster, "meets_slo", meets_slo)
     return made
@@ -49,10 +49,10 @@ def test_a_capacity_is_found_from_either_side(experiment):
     assert experiment.capacity("Phasor", "BurstGPT", 0) == MOST_CLIENTS / 8
 
 
-def test_a_capacity_of_code_is_searched_with_one_seed(experiment):
-    ratio = experiment.pair("capacity", "DistServe", "Phasor", load="BurstGPT")["ratio"]
-    assert ratio.tolist() == pytest.approx([500 / 320] * 2, rel=0.08)
-    assert len(experiment.values("capacity", "Phasor", load="S-L")) == 1
+@pytest.mark.parametrize("load", LOADS)
+def test_a_capacity_is_searched_with_every_seed(experiment, load):
+    ratio = experiment.pair("capacity", "DistServe", "Phasor", load=load)["ratio"]
+    assert ratio.tolist() == pytest.approx([500 / 320] * CONFIG.seeds, rel=0.08)
 
 
 def test_starvation_is_waiting_small_batches_and_one_long_queue(experiment):
