@@ -184,8 +184,7 @@ def _cells(values: Sequence[Any]) -> list[str]:
 
 
 def _footer() -> str:
-    made_s = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
-    day = datetime.fromtimestamp(made_s, UTC).date()
+    day = datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())), UTC).date()
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     command = shlex.join(["python", *sys.orig_argv[1:]])
     made = (

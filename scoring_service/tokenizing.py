@@ -95,8 +95,7 @@ class PromptTokenizer:
             chars = int(chars * min(max(growth, _MIN_GROWTH), _MAX_GROWTH))
             start = self._prefix(prompt, chars)
             encoding = self._tokenizer.encode_batch_fast([start])[0]
-        last = self._last(prompt, _num_last(encoding))
-        return TokenizedPrompt(_joined(encoding, last), True)
+        return TokenizedPrompt(_joined(encoding, self._last(prompt, _num_last(encoding))), True)
 
     def _last(self, prompt: str, count: int) -> list[int]:
         """Return the last ids of a prompt."""

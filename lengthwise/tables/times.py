@@ -88,8 +88,7 @@ class Times:
                 seconds[rows] = values[rows] / per_second
                 found.append(f"in {known}")
         found += ["of a wall clock"] * bool((is_wall & is_known).any())
-        is_since_1970 = np.isfinite(seconds)
-        if found and is_since_1970.sum() >= _MOST * is_known.sum():
+        if found and np.isfinite(seconds).sum() >= _MOST * is_known.sum():
             return _of_one_clock(seconds), f"{name} {' and '.join(found)}"
         named = {each: _NAMED.search(each) for each in (name, *others)}
         units = {each and _UNITS[each[1][0].lower()] for each in named.values()}

@@ -117,9 +117,8 @@ def _load(folder: Path) -> tuple[TableLatency | None, Requests, Requests]:
 def chat_requests(count: int, rate_per_s: float) -> Requests:
     """Poisson arrivals with lengths like a chat trace: means 1,150 prompt and 215 output tokens."""
     random = np.random.default_rng((0, LENGTH_STREAM))
-    prompt_tokens = np.clip(random.lognormal(6.6, 0.95, count), 1, 3500).astype(np.int64)
     return make_requests(
-        prompt_tokens=prompt_tokens,
+        prompt_tokens=np.clip(random.lognormal(6.6, 0.95, count), 1, 3500).astype(np.int64),
         output_tokens=np.clip(random.lognormal(5.1, 0.72, count), 1, 590).astype(np.int64),
         arrival_s=poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=0),
     )
@@ -130,8 +129,7 @@ def _speeds(
 ) -> dict[str, float]:
     instance = golden_instance(latency)
     scored = small.with_scores(small.output_tokens)
-    is_paying = np.arange(len(small)) % 20 == 0
-    classes = replace(small, tbt_s=np.where(is_paying, 0.1, 0.5))
+    classes = replace(small, tbt_s=np.where(np.arange(len(small)) % 20 == 0, 0.1, 0.5))
 
     def speed(make_policy: Callable[[], Policy], requests: Requests, replicas: int = 1) -> float:
         run = partial(simulate_replicas, requests, make_policy, instance, replicas=replicas)
@@ -170,14 +168,12 @@ def run_pascal(num_instances: int, count: int) -> dict[str, float]:
     """Simulate `count` requests that reason: CPU seconds and peak memory of this whole process."""
     model = "deepseek-r1-distill-qwen-32b"
     requests = draw_lengths("alpaca-eval", count, seed=0)
-    rate_per_s = _REASONING_PER_S * num_instances
-    arrival_s = poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=0)
-    instance = Instance.preset(f"{model}@h100-96g", host=HostLink.of_model(model))
+    arrival_s = poisson_arrivals_s(count, rate_per_s=_REASONING_PER_S * num_instances, seed=0)
     simulate_cluster(
         replace(requests, arrival_s=arrival_s),
         PascalPlacement(),
         lambda: Pascal(offload=True),
-        [instance] * num_instances,
+        [Instance.preset(f"{model}@h100-96g", host=HostLink.of_model(model))] * num_instances,
         fabric=Fabric.of_model(model),
     )
     return usage()

@@ -119,8 +119,7 @@ class SearchConfig(setup.Setup, ClusterConfig):
 
     def scored_for(self, policy: str, requests: Requests) -> Requests:
         """Return the requests with the scores for a policy; those of the oracle are lengths."""
-        by_oracle = policy_of(policy, self.settings) == "oracle"
-        scored = self.scored(requests, by_oracle=by_oracle)
+        scored = self.scored(requests, by_oracle=policy_of(policy, self.settings) == "oracle")
         if (source := self._own_scores.get(policy)) is not None:
             own = self._with_source(source)
             scored = own.scored(requests.with_scores(own.load().score))
@@ -296,8 +295,7 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
             return is_met(config.slo, run(config.at_rate(scored, load)))
         clients = int(load)
         timeline = run(scored.take(order), clients)
-        kept = timeline.take((row >= clients) & (row < len(scored) - clients))
-        return is_met(config.slo, kept)
+        return is_met(config.slo, timeline.take((row >= clients) & (row < len(scored) - clients)))
 
     search = partial(highest_load, meets, tolerance=config.tolerance, grows=True)
     if is_by_rate:

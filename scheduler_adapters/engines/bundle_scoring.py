@@ -142,8 +142,7 @@ class BundleScoring:
             if self._num_open >= MAX_KEPT:
                 return False
             self._num_open += 1
-            waiting = self._clients.setdefault(client, deque())
-            waiting.append(_Waiting(key, prompt, take))
+            self._clients.setdefault(client, deque()).append(_Waiting(key, prompt, take))
             self._changed.notify_all()
         return True
 
@@ -212,8 +211,7 @@ class BundleScoring:
 
     def _late(self, text: str, read: TokenizedPrompt, score: float) -> LateScore:
         self._highest = max(self._highest, score)
-        is_cut = read.truncated or isinstance(text, CutText)
-        if is_cut and self._settings.unscored_last:
+        if (read.truncated or isinstance(text, CutText)) and self._settings.unscored_last:
             score = cut_score(score, self._highest)
         quantiles: tuple[tuple[float, float], ...] = ()
         if (target := self._settings.target_model) is not None:

@@ -142,8 +142,7 @@ class Phasor(Placement):
                 if view in idle:
                     yield SetRole(instance=view.instance_id, role=short)
         for view in prefills + decodes:
-            since_s = self.promoted.get(view.instance_id, inf)
-            if now_s - since_s < cool_down_s:
+            if now_s - self.promoted.get(view.instance_id, inf) < cool_down_s:
                 continue
             # It is recalled if its pool would not get it now.
             rest_p, rest_d = ([v for v in pool if v is not view] for pool in (prefills, decodes))

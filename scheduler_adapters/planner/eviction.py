@@ -72,8 +72,7 @@ def _worse_than(residents: Residents[Item], best: Item) -> Iterator[tuple[Item, 
     for item in sorted(worse, key=_evict_order, reverse=True):
         victims.append(item)
         decodes = [each for each in victims if each.lengthwise.view.phase > Phase.PREFILL]
-        freed = residents.freed_blocks(victims, hit_by=best)
-        yield item, freed + residents.view.growth(decodes)
+        yield item, residents.freed_blocks(victims, hit_by=best) + residents.view.growth(decodes)
 
 
 def _evict(residents: Residents[Item], step: Step[Item], item: Item) -> bool:

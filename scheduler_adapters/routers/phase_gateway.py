@@ -184,13 +184,12 @@ class PhaseGateway:
         found = await self.scores.of(text)
         ends = () if given.get("ignore_eos") else self.codec.stop_token_ids
         # A template with thinking switched off ends with the end of an empty thought.
-        thinks = config.think_end is not None and config.think_end not in ids[-4:]
         return Generation(
             Leg(
                 request_id=secrets.token_hex(12),
                 token_ids=tuple(ids),
                 prompt_tokens=len(ids),
-                is_thinking=thinks,
+                is_thinking=config.think_end is not None and config.think_end not in ids[-4:],
                 max_tokens=min(given["max_tokens"] or room, room),
                 sampling={name: given[name] for name in openai.SAMPLING if name in given},
                 stop_token_ids=(*ends, *given.get("stop_token_ids", ())),

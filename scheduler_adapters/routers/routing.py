@@ -155,8 +155,7 @@ class Routing:
 
     def _failed(self, reason: str) -> None:
         if not self.num_failed:
-            name = self.placement.name
-            log.error("placement %r failed (%s); queue lengths decide", name, reason)
+            log.error("placement %r failed (%s); queue lengths decide", self.placement.name, reason)
         self.num_failed += 1
 
     def shortest_queue(self, candidates: Sequence[str]) -> str:

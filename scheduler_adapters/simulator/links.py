@@ -111,8 +111,7 @@ class HostCopies(CopiesUnderWay):
         """Begin to copy `blocks`; return the number of the copy."""
         self._end_copies(now_s)
         if self.moving:
-            share = self.link.bytes_per_s / len(self.moving)
-            self.served_bytes += (now_s - self.clock_s) * share
+            self.served_bytes += (now_s - self.clock_s) * (self.link.bytes_per_s / len(self.moving))
         self.clock_s = now_s
         self.started += 1
         heappush(self.moving, (self.served_bytes + blocks * self.block_bytes, self.started))

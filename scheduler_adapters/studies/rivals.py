@@ -126,8 +126,7 @@ def runs_of(workload: str, config: RivalsConfig) -> Iterator[dict[str, Any]]:
                 arrival_s = poisson_arrivals_s(len(requests), rate_per_s=rate, seed=seed)
             at = {"workload": workload, "load": load, "seed": seed}
             for system in SYSTEMS:
-                arriving = replace(requests, arrival_s=arrival_s)
-                yield at | figures_of(system, arriving, instance)
+                yield at | figures_of(system, replace(requests, arrival_s=arrival_s), instance)
 
 
 def lengths_of(workload: str) -> pd.DataFrame:

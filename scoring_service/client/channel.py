@@ -126,8 +126,7 @@ class Connection:
 
 def check_seconds(name: str, seconds: float) -> None:
     """Raise ConfigError for a deadline that gRPC cannot keep."""
-    is_kept = 0 < seconds <= MAX_WAIT_S
-    require(name, seconds, is_kept, f"more than 0 and at most {MAX_WAIT_S:g}")
+    require(name, seconds, 0 < seconds <= MAX_WAIT_S, f"more than 0 and at most {MAX_WAIT_S:g}")
 
 
 def read_secrets(path: str) -> list[str]:

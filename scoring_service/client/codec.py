@@ -108,13 +108,12 @@ def _encode(message: Callable[..., M], prompts: Sequence[str], /, **fields: Any)
 
 
 def _score(scored: pb.ScoredPrompt, revision: str) -> Score:
-    has_length = scored.HasField("length")
     return Score(
         value=scored.score,
         revision=revision,
         prompt_tokens=scored.prompt_tokens,
         truncated=scored.truncated,
-        expected_tokens=scored.length.expected_tokens if has_length else None,
+        expected_tokens=scored.length.expected_tokens if scored.HasField("length") else None,
         quantiles={round(q.fraction, 6): q.tokens for q in scored.length.quantiles},
     )
 

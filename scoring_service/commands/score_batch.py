@@ -56,8 +56,7 @@ def score_batch(options: BatchOptions) -> None:
       lengthwise score-batch prompts.parquet --bundle run/bundle --out scores --workers 8
     """
     frame = read_log(options.prompts, options, needs=["prompt"]).frame
-    bundle = ModelBundle.load(options.bundle)
-    _require_same_run(options, bundle.manifest.revision)
+    _require_same_run(options, ModelBundle.load(options.bundle).manifest.revision)
     num_parts = -(-len(frame) // options.part_rows)
     places = {n: options.out / f"scores-{n:05d}.parquet" for n in range(num_parts)}
     missing = {n: place for n, place in places.items() if not place.exists()}

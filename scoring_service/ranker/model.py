@@ -66,8 +66,7 @@ class RankerModel:
 
     def score_texts(self, prompts: Sequence[str]) -> list[float]:
         """Return the score of each prompt, higher = longer, independent of the other prompts."""
-        found = self.tokenizer.tokenize(prompts)
-        return [self.scorer.score([prompt.ids])[0] for prompt in found]
+        return [self.scorer.score([prompt.ids])[0] for prompt in self.tokenizer.tokenize(prompts)]
 
 
 def _load_scorer(bundle: ModelBundle, precision: str, pad_id: int) -> tuple[OnnxScorer, str]:

@@ -24,9 +24,8 @@ def blocks(name: str) -> list[tuple[str, str]]:
 def run(name: str, folder: Path) -> str:
     """Write the files of a recipe into `folder`, run its commands there; returns their output."""
     output = ""
-    paths = [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

@@ -69,15 +69,13 @@ def test_the_first_screen_is_a_sentence_a_figure_and_the_commands_of_operators()
     assert re.fullmatch(r"!\[[^\]]+\]\([^)]+\)", figure)
     assert "vLLM" in gain
     assert "GPU" in gain
-    commands = re.findall(r"^lengthwise (\w+)", operators, flags=re.M)
-    assert commands == ["advise", "vllm", "serve"]
+    assert re.findall(r"^lengthwise (\w+)", operators, flags=re.M) == ["advise", "vllm", "serve"]
     assert re.findall(r"^make \w+", tests, flags=re.M) == ["make demo", "make test"]
     assert README[: README.index(tests) + len(tests)].count("\n") < 25
 
 
 def test_quick_starts_have_at_most_eight_lines():
-    quick_starts = README.partition("## Three quick starts")[2].partition("\n## ")[0]
-    blocks = code_blocks(quick_starts)
+    blocks = code_blocks(README.partition("## Three quick starts")[2].partition("\n## ")[0])
     assert [language for language, _ in blocks].count("sh") == 3
     for _, content in blocks:
         assert len(content.splitlines()) <= _MAX_QUICK_START_LINES

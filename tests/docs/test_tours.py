@@ -161,8 +161,7 @@ def test_a_prompt_takes_the_way_of_its_tour(tiny_bundle):
     answered = names.index("scoring_service.transport.direct:DirectCall.respond")
     rooms = rooms_passed(room_of(name) for name in names[asked : answered + 1])
     inward = ["client", "transport", "server", "service", "ranker"]
-    packages = [*inward, *reversed(inward[1:-1])]
-    assert rooms == [f"scoring_service.{room}" for room in packages]
+    assert rooms == [f"scoring_service.{room}" for room in [*inward, *reversed(inward[1:-1])]]
 
 
 @pytest.mark.vllm

@@ -15,8 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def modules_after(program: str) -> set[str]:
     """Return the modules that a new process has imported after a program."""
     code = f"import sys\nbefore = set(sys.modules)\n{program}\nprint(*set(sys.modules) - before)"
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
 

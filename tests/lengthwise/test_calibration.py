@@ -19,8 +19,7 @@ def test_the_estimate_is_linear_between_the_points_and_constant_beyond(score, ex
 
 
 def test_the_mean_is_the_expectation_where_it_is_given():
-    curve = LengthCurve.parse("llm", CURVE | {"mean": [1, 2, 3]})
-    assert curve.at(1).expected_tokens == 2
+    assert LengthCurve.parse("llm", CURVE | {"mean": [1, 2, 3]}).at(1).expected_tokens == 2
 
 
 def test_equal_scores_take_the_last_of_them():

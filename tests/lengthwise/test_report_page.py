@@ -47,8 +47,7 @@ def test_text_is_escaped_and_paragraphs_stay():
     ],
 )
 def test_numbers_of_a_column_have_equally_many_decimals(values, shown):
-    page = a_page(table=pd.DataFrame({"x": values}))
-    assert re.findall("<td[^>]*>(.*?)</td>", page) == shown
+    assert re.findall("<td[^>]*>(.*?)</td>", a_page(table=pd.DataFrame({"x": values}))) == shown
 
 
 def test_panels_are_figures_of_their_own():

@@ -36,5 +36,4 @@ def test_placements_are_made_by_name_or_by_import_path():
     for name in PLACEMENTS:
         assert load_placement(name).name == name
     assert load_placement("random", seed=3).name == "random"
-    path = "scheduler_adapters.placements.baselines:LeastKv"
-    assert load_placement(path).name == "least-kv"
+    assert load_placement("scheduler_adapters.placements.baselines:LeastKv").name == "least-kv"

@@ -99,8 +99,7 @@ def _split_by(
     splits = split_prompts(prompts, config.split)
     for other, times in also:
         more = _labelled(other, config, None)
-        part = parts_of(more, config.split)["train"]
-        splits = replace(splits, train=splits.train + part * times)
+        splits = replace(splits, train=splits.train + parts_of(more, config.split)["train"] * times)
         num_merged += len(other.records) - len(more)
     for name in ("train", "val", "test"):
         lengths = observed(getattr(splits, name))

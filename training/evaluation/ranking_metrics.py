@@ -55,8 +55,7 @@ def grouped_tau_b(scores: ArrayLike, lengths: ArrayLike, groups: Sequence[str]) 
 
 
 def _interval(statistic: Callable[[NDArray[np.int64]], float], n: int) -> tuple[float, float]:
-    rows = np.random.default_rng(0).integers(n, size=(500, n))
-    draws = [statistic(chosen) for chosen in rows]
+    draws = [statistic(chosen) for chosen in np.random.default_rng(0).integers(n, size=(500, n))]
     if np.all(np.isnan(draws)):
         return math.nan, math.nan
     low, high = np.nanpercentile(draws, [2.5, 97.5])

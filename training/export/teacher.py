@@ -58,8 +58,7 @@ def teach(
     if list(found.columns) != ["prompt", *revisions] or found["prompt"].tolist() != prompts:
         logger.info("scoring %d prompts by %d teachers", len(prompts), len(teachers))
         scores = [score_prompts(bundle, prompts) for bundle in bundles]
-        columns = dict(zip(revisions, scores, strict=True))
-        found = pd.DataFrame({"prompt": prompts} | columns)
+        found = pd.DataFrame({"prompt": prompts} | dict(zip(revisions, scores, strict=True)))
         kept.parent.mkdir(parents=True, exist_ok=True)
         found.to_parquet(kept)
     scores_NM = found[revisions].to_numpy(np.float64)

@@ -209,9 +209,8 @@ def _model_class(kind: str) -> tuple[Any, dict[str, str]]:
 
 def describe_encoder(scorer: PromptScorer, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the description of a network for `empty_encoder`, in numbers and text only."""
-    backbone = cast(Any, scorer.backbone)
     return {
-        "backbone": json.loads(backbone.config.to_json_string(use_diff=False)),
+        "backbone": json.loads(cast(Any, scorer.backbone).config.to_json_string(use_diff=False)),
         "pooling": scorer.pooling,
         "num_labels": scorer.head.out_features,
         "tokenizer": tokenizer.to_str(),

@@ -62,8 +62,7 @@ def load_encoder(
     A convolution has the embeddings and the tokenizer of its teacher.
     """
     objective, known = config.loss.objective, ("pairs", *LOSSES)
-    right = f"one of {', '.join(known)}"
-    require("loss.objective", repr(objective), objective in known, right)
+    require("loss.objective", repr(objective), objective in known, f"one of {', '.join(known)}")
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     encoder, limit = config.encoder, config.data.max_prompt_tokens

@@ -73,8 +73,7 @@ def write_bundle(
         scorers = {name: OnnxScorer(models / name) for name in names}
         scores = {name: onnx_scores(scorer, test_ids) for name, scorer in scorers.items()}
         served = scores[names[0]]
-        lengths = [len(ids) for ids in test_ids]
-        metrics = assess(config, splits, served, scores[FP32], lengths) | {
+        metrics = assess(config, splits, served, scores[FP32], [len(ids) for ids in test_ids]) | {
             **finite_or_null(parity),
             "has_int8": INT8 in scores,
             "encoder_passes": trained.num_encoded,

@@ -101,8 +101,7 @@ def _tables(options: ReproduceOptions, labelled: LabelledSplits, mlruns_dir: str
     protocol, test = labelled.config, labelled.splits.test
 
     def train(method: str, **changes: Any) -> Row:
-        loss = replace(protocol.loss, **changes)
-        config = replace(protocol, loss=loss, name=f"table: {method}")
+        config = replace(protocol, loss=replace(protocol.loss, **changes), name=f"table: {method}")
         return train_seeds(method, config, labelled, mlruns_dir, options.seeds)
 
     methods = [train(method, objective=objective) for method, objective in METHODS.items()]

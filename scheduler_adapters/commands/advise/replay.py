@@ -247,7 +247,6 @@ def carried_load(
     found = {}
     with Progress(len(policies), is_partial_shown=False) as progress:
         for policy in policies:
-            draws = range(replay.num_draws(policy, _SEARCHES))
             loads = [
                 highest_load(
                     partial(meets, policy, draw),
@@ -257,7 +256,7 @@ def carried_load(
                     grows=True,
                     most=_MOST_LOAD,
                 )
-                for draw in draws
+                for draw in range(replay.num_draws(policy, _SEARCHES))
             ]
             own = partial(meets, policy, 0, 1.0)
             found[policy] = spread(loads), _fewest(own, replay.instances) if meets(policy) else None

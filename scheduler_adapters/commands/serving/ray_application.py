@@ -91,8 +91,7 @@ def build(settings: dict[str, Any]) -> Any:
     )
     placement = config.made_placement
     counting = {"watch": placement.watch, "lists_decodes": overrides(placement, "tick")}
-    engines = build_llm_deployment(model, bind_kwargs=counting)
-    return build_gateway(engines, config)
+    return build_gateway(build_llm_deployment(model, bind_kwargs=counting), config)
 
 
 def serve_file(config: RayServeConfig, host: str, port: int) -> dict[str, Any]:

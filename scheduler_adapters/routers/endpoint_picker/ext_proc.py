@@ -79,8 +79,7 @@ class _Exchange:
         """Return the answers to a message, in order. Raises as `EndpointPicker.pick` does."""
         kind = message.WhichOneof("request")
         if self.modes is None:
-            has_modes = message.HasField("protocol_config")
-            self.modes = message.protocol_config if has_modes else _DUPLEX
+            self.modes = message.protocol_config if message.HasField("protocol_config") else _DUPLEX
             self.subset = _subset_of(message)
         is_duplex = self.modes.request_body_mode == pb.FULL_DUPLEX_STREAMED
         if kind == "request_headers":

@@ -20,14 +20,13 @@ _KEPT: Final = {"do_remote_decode": True, "do_remote_prefill": False}
 
 def engine_arguments(is_on_cpu: bool) -> dict[str, Any]:
     """Return vLLM's engine arguments for a replica that keeps KV and pulls it."""
-    buffer = {"kv_buffer_device": "cpu"} if is_on_cpu else {}
     return {
         "kv_transfer_config": {
             "kv_connector": "NixlConnector",
             "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {"kv_lease_duration": LEASE_S},
-            **buffer,
+            **({"kv_buffer_device": "cpu"} if is_on_cpu else {}),
         }
     }
 

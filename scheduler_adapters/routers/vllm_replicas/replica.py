@@ -79,11 +79,10 @@ class VllmReplica(RayReplica, LLMServer):  # type: ignore[misc]
             # The gateway ends a request at its own limits, so a pause there does no harm.
             if one.stop_reason in pause or (finish == "length" and length < most):
                 finish = "paused"
-            returned = output.kv_transfer_params
             yield (
                 one.token_ids,
                 finish,
-                kv_transfer.kept_kv(returned, context, self.load.block_tokens),
+                kv_transfer.kept_kv(output.kv_transfer_params, context, self.load.block_tokens),
             )
 
     async def record_routing_stats(self) -> dict[str, Any]:
@@ -106,10 +105,9 @@ def with_engine(
         return report
     busy_s = load.clock() - load.busy_since_s
     share = sum(one["kv_usage_fraction"] for one in engines) / len(engines)
-    host_tokens = sum(one["host_kv_tokens"] for one in engines)
     report |= {
         "used_blocks": round(share * load.total_blocks),
-        "used_host_blocks": ceil(host_tokens / load.block_tokens),
+        "used_host_blocks": ceil(sum(one["host_kv_tokens"] for one in engines) / load.block_tokens),
         "age_s": min(busy_s, max(0.0, now_s - min(one["written_s"] for one in engines))),
     }
     if not all(one["on_time"] for one in engines):

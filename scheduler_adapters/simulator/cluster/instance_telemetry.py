@@ -244,5 +244,4 @@ def read_all_s(token_s: Floats, pace_s: float) -> float:
     One token takes `pace_s`, from its emission or from the end of the one before: this is
     u_K + pace_s of PASCAL's pacer, u_j = max(g_j, u_(j-1) + pace_s).
     """
-    number = np.arange(len(token_s))
-    return float((token_s - number * pace_s).max() + len(token_s) * pace_s)
+    return float((token_s - np.arange(len(token_s)) * pace_s).max() + len(token_s) * pace_s)

@@ -271,8 +271,7 @@ class RequestMigrations:
         self._count_prefilled(migration, 1)
 
     def _count_prefilled(self, migration: OngoingMigration, sign: int) -> None:
-        view = self.clock.engines[migration.source].own_view
-        view.prefilled_blocks += sign * migration.blocks
+        self.clock.engines[migration.source].own_view.prefilled_blocks += sign * migration.blocks
 
     def hand_over_prefilled(self) -> None:
         """Send prefilled requests on, in order, as long as there is a place for the first."""

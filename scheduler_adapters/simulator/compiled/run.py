@@ -39,8 +39,7 @@ def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Time
         return None
     records = _records(requests, part, instance)
     limits = _limits(part, instance, len(requests))
-    state = np.zeros(1, STATE)[0]
-    is_complete, tick_s, runs = _in_a_thread(run, records, state, limits, latency)
+    is_complete, tick_s, runs = _in_a_thread(run, records, np.zeros(1, STATE)[0], limits, latency)
     if not is_complete:
         return None
     names = ("rejected", "scheduled_s", "first_token_s", "finished_s", "preemptions")

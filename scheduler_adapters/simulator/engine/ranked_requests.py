@@ -238,8 +238,7 @@ class RankedRequests:
             level, entry = self._level(rank.lane), (rank.key, request.row, request.version)
             heappush(level.waiting, entry)
             if self.shares is not None:
-                share = self.shares.share_of(request.view)
-                heappush(level.waiting_of.setdefault(share, []), entry)
+                heappush(level.waiting_of.setdefault(self.shares.share_of(request.view), []), entry)
         elif request.is_moving:
             return
         elif request.prefill_left:

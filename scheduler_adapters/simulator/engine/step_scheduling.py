@@ -169,8 +169,7 @@ class StepScheduler:
                 heappop(waiting)
             self.memory.admit(request)
             if not request.is_moving:
-                chunk = step.budget.place_prefill(request.prefill_left)
-                step.chunks.append((request, chunk))
+                step.chunks.append((request, step.budget.place_prefill(request.prefill_left)))
         return False
 
     def _fits(self, request: RequestState) -> bool:

@@ -56,8 +56,7 @@ def test_what_other_commands_refuse_is_a_warning_or_counted(tmp_path, capsys):
 
 def test_columns_that_are_not_read_are_named(tmp_path, capsys):
     row = {"began": 17, "prompt": "a", "output_tokens": 5}
-    path = logs.write_lines(tmp_path / "t.jsonl", [row])
-    assert main(["inspect", str(path)]) == 0
+    assert main(["inspect", str(logs.write_lines(tmp_path / "t.jsonl", [row]))]) == 0
     text = capsys.readouterr().out
     assert "arrival_s         not found; if a column holds it, --arrival-column COLUMN" in text
     assert "not read    began\n" in text

@@ -14,9 +14,8 @@ from tests.lengthwise.tables import logs
 
 
 def read(folder: Path, rows: logs.Rows, **options: Any) -> Log:
-    path = logs.write_lines(folder / "log.jsonl", rows)
     return read_log(
-        path,
+        logs.write_lines(folder / "log.jsonl", rows),
         TraceOptions(**options),
         needs=("output_tokens", "arrival_s"),
         wants=("prompt",),
@@ -205,8 +204,7 @@ def test_answers_without_counts_are_counted_by_a_tokenizer(tmp_path, tokenizer):
         {"from": "human", "value": "now ?"},
         {"from": "gpt", "value": "this is it"},
     ]
-    rows = [{"id": "a", "conversations": turns}]
-    log = read(tmp_path, rows, tokenizer=str(tokenizer))
+    log = read(tmp_path, [{"id": "a", "conversations": turns}], tokenizer=str(tokenizer))
     assert columns(log, "prompt", "prompt_tokens", "output_tokens") == [("now ?", 2, 3)]
     assert str(tokenizer) in log.sources["output_tokens"]
 

@@ -91,8 +91,7 @@ def test_times_of_no_known_unit_are_refused_only_where_times_are_needed(tmp_path
         read_log(path, needs=REPLAY)
     in_ms = read_log(path, TraceOptions(time_unit="ms"), needs=REPLAY)
     assert in_ms.frame.arrival_s.tolist() == [0, 0.009]
-    lenient = read_log(path, needs=REPLAY, is_lenient=True)
-    assert "--time-unit" in lenient.warnings[0]
+    assert "--time-unit" in read_log(path, needs=REPLAY, is_lenient=True).warnings[0]
 
 
 def test_quantiles_are_of_known_values():

@@ -52,8 +52,7 @@ def test_a_response_counts_its_instructions_and_a_history_out_of_sight():
 def test_blanks_hide_nothing_and_cost_no_place(text, count):
     assert prompt_text.shortened(text, 300).count("a") == text.count("a")
     for blank in (" ", "\n", "\u200b", " \u2800", "\u3164", "\U000e0041", "\x00"):
-        padded = f"hi{blank * (count + 16)}task"
-        assert prompt_text.scored_text(padded) == "hi task"
+        assert prompt_text.scored_text(f"hi{blank * (count + 16)}task") == "hi task"
 
 
 def test_what_is_cut_is_cut_from_the_middle_and_the_text_says_so():

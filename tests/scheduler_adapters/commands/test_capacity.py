@@ -44,8 +44,7 @@ def test_more_clients_than_seats_break_a_target_on_the_queue(capsys, tmp_path):
     assert main(["capacity", *arguments, "--tolerance=0.001", "--json", "--mlruns-dir=null"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["capacity"]
     assert all(8 <= clients <= 16 for clients in row["clients"])
-    table = pd.read_csv(tmp_path / "capacity.csv")
-    assert table["mean"][0] == row["mean"]
+    assert pd.read_csv(tmp_path / "capacity.csv")["mean"][0] == row["mean"]
     written = {path.name for path in tmp_path.iterdir()}
     assert written == {"capacity.csv", "capacity.svg", "report.html"}
 
@@ -124,8 +123,7 @@ def test_a_target_of_one_class_is_about_its_requests_only():
 
     def gap_s(name: str, load: float) -> float:
         timeline, _ = config.serve(config.at_rate(requests, load), SLAI)
-        own = timeline.take(timeline.requests.user_class == name)
-        return summarize(own).tbt_s.p99
+        return summarize(timeline.take(timeline.requests.user_class == name)).tbt_s.p99
 
     assert all(gap_s(name, found) <= limit for name, limit in most_s.items())
     beyond = found * (1 + 2 * config.tolerance)
@@ -157,9 +155,8 @@ def cluster(**changes) -> CapacityConfig:
 
 def test_the_load_of_a_cluster_is_told_per_instance():
     config = cluster()
-    requests = config.load()
     # Each has four seats; of fifteen clients, three queue.
-    assert capacity_of("fcfs", config, requests, Progress(1)) >= 4
+    assert capacity_of("fcfs", config, config.load(), Progress(1)) >= 4
     assert "3 instances under shortest-queue; " in config.searched(120)
     elastic = cluster(placement="phasor", instances=4, prefill_instances=1, elastic_instances=2)
     assert "4 instances, 1 to prefill, 2 elastic under phasor; " in elastic.searched(120)

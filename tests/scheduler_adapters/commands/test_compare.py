@@ -59,8 +59,7 @@ def test_each_figure_lies_beside_the_table_it_drew(tmp_path, capsys):
     assert page.count("<figure>") == len(figures)
     assert page.count("<svg") == 3 + 3 + 3 + 1  # panels, told apart on a narrow screen
     for figure in figures:
-        table = pd.read_csv(tmp_path / f"{figure}.csv")
-        assert set(table["policy"]) == {"fcfs", "slai"}
+        assert set(pd.read_csv(tmp_path / f"{figure}.csv")["policy"]) == {"fcfs", "slai"}
     for said in ("llama-3-8b@a100-80g", "Poisson arrivals", ", 60 requests", "seed 0"):
         assert said in page
 

@@ -25,7 +25,6 @@ def test_without_data_every_preset_is_listed_and_the_measured_say_what_they_need
 @pytest.mark.usefixtures("data_folder")
 def test_with_data_every_preset_has_kv_memory_unless_its_weights_fill_the_gpu(capsys):
     assert main(["models", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
-    for row in printed["models"]:
+    for row in json.loads(capsys.readouterr().out.splitlines()[-1])["models"]:
         is_full = row["data"] is None and "leave no room for KV" in row["note"]
         assert is_full or row["kv_blocks"] > 0

@@ -362,9 +362,8 @@ async def mixed_requests(live: Live, numbers: range) -> None:
 
     timeout = aiohttp.ClientTimeout(total=120)
     headers = {"Authorization": "Bearer sk-chat"}
-    connector = aiohttp.TCPConnector(limit=NUM_CLIENTS)
     async with aiohttp.ClientSession(
-        timeout=timeout, headers=headers, connector=connector
+        timeout=timeout, headers=headers, connector=aiohttp.TCPConnector(limit=NUM_CLIENTS)
     ) as session:
         await asyncio.gather(*(one(session, number) for number in numbers))
 

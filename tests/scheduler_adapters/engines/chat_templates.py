@@ -50,8 +50,7 @@ def byte_tokenizer(template: str | None, vocabulary: int = 512) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {letter: number for number, letter in enumerate(letters)}
-    own = Tokenizer(models.BPE(vocab, []))
+    own = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
     own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     own.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(

@@ -28,8 +28,7 @@ class Words:
 
 @pytest.fixture
 def scoring(request, tiny_bundle):
-    more = getattr(request, "param", {})
-    settings = BundleSettings(bundle=str(tiny_bundle.path), **more)
+    settings = BundleSettings(bundle=str(tiny_bundle.path), **getattr(request, "param", {}))
     with closing(BundleScoring(settings, Words())) as made:
         yield made
 

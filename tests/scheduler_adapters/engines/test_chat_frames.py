@@ -54,8 +54,7 @@ def test_a_chat_of_several_turns_has_the_text_of_its_body(family):
 def test_a_system_text_without_a_mark_is_a_part_of_the_users_text():
     tokenizer = byte_tokenizer(TEMPLATES["mistral"])
     messages = [{"role": "system", "content": SYSTEM}, *TURNS[2:]]
-    found = ChatFrames(tokenizer).text_of(ids_of(tokenizer, messages))
-    assert found == f"{SYSTEM}\n\n{PROMPT}"
+    assert ChatFrames(tokenizer).text_of(ids_of(tokenizer, messages)) == f"{SYSTEM}\n\n{PROMPT}"
 
 
 def test_results_of_tools_are_no_message_of_the_user():

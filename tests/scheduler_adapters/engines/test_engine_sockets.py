@@ -16,8 +16,7 @@ def test_each_reader_gets_the_present_report_of_every_engine(tmp_path):
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
     reports = EngineReports(tmp_path)
     for now["steps"] in (2, 3):
-        read = asyncio.run(reports.read())
-        assert read == [{"engine": n, "steps": now["steps"]} for n in (0, 1)]
+        assert asyncio.run(reports.read()) == [{"engine": n, "steps": now["steps"]} for n in (0, 1)]
     # A reader that leaves, and one that does not read, are no hindrance.
     for path in tmp_path.iterdir():
         with socket.socket(socket.AF_UNIX) as gone:

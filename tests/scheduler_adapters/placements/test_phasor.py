@@ -47,8 +47,7 @@ def test_the_freest_decode_instance_with_blocks_for_the_context_is_taken():
     assert phasor().at_prefill_end(REQUEST, 0, [*instances, view(2, "decode")]) == 2
     busy = view(2, "decode", used_blocks=40, num_answering=9)
     assert phasor().at_prefill_end(REQUEST, 0, [*instances, busy]) == 2
-    by_queue = phasor(routing="queue-length")
-    assert by_queue.at_prefill_end(REQUEST, 0, [*instances, busy]) == 1
+    assert phasor(routing="queue-length").at_prefill_end(REQUEST, 0, [*instances, busy]) == 1
     # Ten blocks are free in each, of which the second has promised six.
     full = [view(1, "decode", used_blocks=90), view(2, "decode", waiting_prompt_tokens=1536)]
     assert phasor().at_prefill_end(REQUEST, 0, full) == 1

@@ -73,9 +73,8 @@ def test_pools_change_at_ticks_and_a_mixed_instance_goes_home_when_it_is_empty()
 
 def test_a_mixed_instance_hands_its_prompts_over():
     # Two prompts in one tenth of a second overflow into the mixed instance; all decode in the last.
-    requests = make_requests(prompt_tokens=[180] * 4, output_tokens=[5] * 4)
     run = simulate_cluster(
-        requests,
+        make_requests(prompt_tokens=[180] * 4, output_tokens=[5] * 4),
         splitwise(),
         PrefillFirst,
         [Instance(latency=AffineLatency(base_s=0.1), kv_blocks=200)] * 3,

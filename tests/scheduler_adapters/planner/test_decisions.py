@@ -52,13 +52,12 @@ class WholeDice(decisions.Dice):
     """Rules of steps that take prompts whole, and count them padded or not."""
 
     def step_rule(self, load: LoadView) -> StepRule:
-        dice = self.dice("rule", load.step)
         return replace(
             super().step_rule(load),
             max_tokens=None,
             chunk=None,
             whole_prompts=True,
-            padded_tokens=dice.random() < 0.5,
+            padded_tokens=self.dice("rule", load.step).random() < 0.5,
         )
 
 

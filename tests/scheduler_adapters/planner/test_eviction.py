@@ -59,8 +59,7 @@ NAN = float("nan")
 def test_one_goes_for_a_block(scores, priorities, asker, evicted):
     engine, residents = engine_with(*scores, priorities=priorities)
     step = begin(engine)
-    is_secured = secure_block(engine.planner.residents, step, residents[asker])
-    assert is_secured == (asker != evicted)
+    assert secure_block(engine.planner.residents, step, residents[asker]) == (asker != evicted)
     assert step.evicted == {residents[evicted].lengthwise.view.number}
     assert step.free_blocks == (asker == evicted)
 

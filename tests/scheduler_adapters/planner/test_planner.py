@@ -45,8 +45,7 @@ def test_a_prompt_that_no_step_can_hold_is_planned_in_chunks():
 
 def test_the_last_token_of_a_step_admits_a_prompt_of_one_token():
     engine = FakeEngine(Whole(), seats=2, budget=9, blocks=10, block_tokens=16)
-    requests = make_requests(prompt_tokens=[8, 1], output_tokens=[1, 1])
-    assert engine.serve(requests) == [{0: 8, 1: 1}]
+    assert engine.serve(make_requests(prompt_tokens=[8, 1], output_tokens=[1, 1])) == [{0: 8, 1: 1}]
 
 
 @pytest.mark.parametrize(("blocks", "is_asked"), [(3, True), (4, False)])

@@ -154,5 +154,4 @@ def test_lengths_that_are_known_are_in_the_order_of_the_lengths_even_in_the_firs
         views.append(seen(float(number), limits=(tokens, tokens)))
         median.arrived(views[-1])
     late = sorted(views[32:], key=lambda view: view.limits)
-    scores = [view.score for view in late]
-    assert np.corrcoef(scores, range(32))[0, 1] > 0.99
+    assert np.corrcoef([view.score for view in late], range(32))[0, 1] > 0.99

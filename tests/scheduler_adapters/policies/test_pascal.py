@@ -37,8 +37,7 @@ def test_where_only_seats_are_short_nobody_is_evicted():
 
 
 def test_decodes_beyond_the_cap_wait_without_losing_their_blocks():
-    few = REQUESTS.take(np.arange(4))
-    timeline = simulate(few, Pascal(max_decodes=1), FEW_SEATS)
+    timeline = simulate(REQUESTS.take(np.arange(4)), Pascal(max_decodes=1), FEW_SEATS)
     assert timeline.preemptions.sum() == 0
     gaps_s = [np.diff(timeline.token_s(row)).max() for row in range(4)]
     assert max(gaps_s) > 10 * min(np.diff(timeline.token_s(0)).min(), 1.0)

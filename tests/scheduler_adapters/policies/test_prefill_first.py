@@ -17,10 +17,8 @@ def test_prefill_first_never_mixes_and_takes_whole_prompts():
 def test_nobody_joins_a_request_level_batch_before_it_is_done():
     timeline, steps = run(RequestLevel(max_batch=4), mixed_requests(), max_tokens=None)
     assert max(len(step.prefills) for step in steps) == 4
-    starts_s = np.unique(timeline.scheduled_s)
-    for start_s in starts_s:
-        earlier = timeline.scheduled_s < start_s
-        assert (timeline.finished_s[earlier] <= start_s).all()
+    for start_s in np.unique(timeline.scheduled_s):
+        assert (timeline.finished_s[timeline.scheduled_s < start_s] <= start_s).all()
 
 
 def test_a_static_batch_of_pars_holds_the_shortest_predicted_requests():

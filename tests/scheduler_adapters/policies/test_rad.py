@@ -116,8 +116,7 @@ def test_it_serves_as_the_published_algorithm(seed, rate_per_s, max_started, til
     book = ByTheBook(requests, max_started, tile)
     book.run(is_twin)
 
-    make = RADTwin if is_twin else RAD
-    policy = make(max_started=max_started, tile=tile, chunk=CHUNK)
+    policy = (RADTwin if is_twin else RAD)(max_started=max_started, tile=tile, chunk=CHUNK)
     roomy = Instance(latency=LATENCY, kv_blocks=10_000, max_num_seqs=256, max_tokens=None)
     timeline = simulate(requests, policy, roomy)
 

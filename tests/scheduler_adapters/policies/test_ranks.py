@@ -42,8 +42,7 @@ PUBLISHED: dict[str, StepRule] = {
 
 @pytest.mark.parametrize(("name", "rule"), PUBLISHED.items())
 def test_the_first_step_of_each_has_the_published_limits(name, rule):
-    load = LoadView(num_waiting=3, total_blocks=1000)
-    assert load_policy(name).step_rule(load) == rule
+    assert load_policy(name).step_rule(LoadView(num_waiting=3, total_blocks=1000)) == rule
 
 
 LEAST_ONE = (
@@ -76,14 +75,12 @@ def test_sarathi_by_arrival_is_asked_once_and_by_prompt_while_waiting():
 
 @pytest.mark.parametrize("policy", [PrefillFirst(), RAD(), RADTwin()])
 def test_prefills_have_a_lane_before_the_decodes(policy):
-    lanes = [policy.rank(view(phase), LoadView()).lane for phase in Phase]
-    assert lanes == [0, 0, 1, 1]
+    assert [policy.rank(view(phase), LoadView()).lane for phase in Phase] == [0, 0, 1, 1]
 
 
 def test_orca_reserves_for_the_longest_and_runs_one_at_least():
     orca = Orca(max_batch=16, reserved_blocks=10)
-    limits = {99: 9, 100: 10, 9: 1, 19: 1, 20: 2, 1000: 16}
-    for blocks, expected in limits.items():
+    for blocks, expected in {99: 9, 100: 10, 9: 1, 19: 1, 20: 2, 1000: 16}.items():
         rule = orca.step_rule(LoadView(total_blocks=blocks))
         assert rule == StepRule(max_resident=expected, whole_prompts=True)
         assert orca.step_rule(LoadView(total_blocks=blocks)) is rule

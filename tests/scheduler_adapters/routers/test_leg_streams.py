@@ -47,8 +47,7 @@ class Handle:
 
         self.legs.append(leg)
         self.open += 1
-        messages = play(next(self.scripts))
-        return SimpleNamespace(__anext__=messages.__anext__, cancel=self.close)
+        return SimpleNamespace(__anext__=play(next(self.scripts)).__anext__, cancel=self.close)
 
     def close(self):
         self.open -= 1

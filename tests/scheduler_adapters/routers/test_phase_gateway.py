@@ -55,8 +55,7 @@ class ThreeNodes:
         options |= {"health_check_period_s": 1, "graceful_shutdown_timeout_s": 1}
         if engines is None:
             engines = serve.deployment(fake_engines.fake_engine()).options(**options).bind()
-        codec = fake_engines.Codec
-        app = gateway.build_gateway(engines, made, codec, ray_actor_options=ON_HEAD)
+        app = gateway.build_gateway(engines, made, fake_engines.Codec, ray_actor_options=ON_HEAD)
         serve.run(app, name=name, route_prefix=f"/{name}")
 
     def board(self, method, *arguments):
@@ -194,8 +193,7 @@ def test_new_requests_avoid_memory_and_late_readers_and_answers_avoid_thoughts(n
     thinks = {name: report | {"num_thinking": 90} for name, report in full.items()}
     nodes.board("set_reports", thinks | {target: fuller})
     nodes.until_placed(102, lambda *last: last[:2] == moved, thinking=2, total=4)
-    legs = nodes.finish(begun)
-    assert [leg[1:3] for leg in legs] == [moved] * len(begun)
+    assert [leg[1:3] for leg in nodes.finish(begun)] == [moved] * len(begun)
     nodes.board("set_reports", {})
 
 

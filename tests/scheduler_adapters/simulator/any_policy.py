@@ -160,8 +160,7 @@ policies = st.builds(
 def workloads(draw) -> Requests:
     count = draw(st.integers(1, 30))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    longest = draw(st.sampled_from([2, 20, 90]))
-    output_tokens = random.integers(1, longest + 1, count)
+    output_tokens = random.integers(1, draw(st.sampled_from([2, 20, 90])) + 1, count)
     gap_s = draw(st.sampled_from([0.0, 0.02, 0.3]))
     requests = make_requests(
         prompt_tokens=random.integers(1, 100, count),

@@ -128,8 +128,7 @@ class CachingReference(ReferenceEngine):
         self.promised[live.row] += blocks
 
     def _give_back(self, live: Any) -> None:
-        is_finished = live.view.generated_tokens == live.output_tokens
-        if is_finished:
+        if live.view.generated_tokens == live.output_tokens:
             self.finished.append(live)
         else:
             self._drop(live)

@@ -122,8 +122,7 @@ def test_copies_share_the_link_equally():
 
 
 def test_latency_comes_after_the_last_byte_and_holds_nobody_up():
-    slow = replace(LINK, latency_s=3.0)
-    assert host_landings(slow, (0.0, 100), (1.0, 100)) == {1: 4.0, 2: 5.0}
+    assert host_landings(replace(LINK, latency_s=3.0), (0.0, 100), (1.0, 100)) == {1: 4.0, 2: 5.0}
 
 
 @given(starts)

@@ -73,8 +73,7 @@ def test_progress_shows_virtual_time_and_requests_on_a_terminal_and_nothing_of_s
         with Progress(1) as progress:
             progress.begin("fcfs")
             requests = requests_of(20)
-            observers = [ProgressLine(progress, len(requests))]
-            simulate(requests, FCFS(), INSTANCE, observers=observers)
+            simulate(requests, FCFS(), INSTANCE, observers=[ProgressLine(progress, len(requests))])
             progress.step("fcfs")
         return capsys.readouterr().err
 

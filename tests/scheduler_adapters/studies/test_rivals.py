@@ -73,7 +73,6 @@ def test_the_study_writes_a_table_a_figure_and_every_run(tmp_path, monkeypatch, 
 @pytest.mark.data
 @pytest.mark.parametrize("workload", rivals.WORKLOADS)
 def test_the_data_folder_has_the_lengths_of_every_workload(data_folder, workload):
-    table = rivals.lengths_of(workload)
-    requests = rivals.drawn(workload, table, 300, 7)
+    requests = rivals.drawn(workload, rivals.lengths_of(workload), 300, 7)
     assert requests.cached_tokens.any() == (workload == "agents")
     assert 0.4 < (requests.client == "0").mean() < 0.7

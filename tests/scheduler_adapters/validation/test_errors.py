@@ -6,8 +6,7 @@ from scheduler_adapters.workload.requests import Floats
 
 
 def noisy_runs(truth: Floats, repeats: int, noise: float = 0.1) -> Floats:
-    dice = np.random.default_rng(0)
-    return truth * (1 + noise * dice.standard_normal((repeats, len(truth))))
+    return truth * (1 + noise * np.random.default_rng(0).standard_normal((repeats, len(truth))))
 
 
 def test_two_runs_by_hand():

@@ -41,15 +41,13 @@ def test_what_was_never_seen_is_continued_from_what_was():
     assert TRUE.step_s(0, 0, []) == TRUE.step_s(1, 0, [])
     per_decode_s = (TRUE.decodes_s[-1] - TRUE.decodes_s[0]) / 31
     assert TRUE.step_s(34, 0, []) == pytest.approx(TRUE.decodes_s[-1] + 2 * per_decode_s)
-    same = [replace(step, num_decodes=5) for step in steps(noise=0.0, count=50)]
-    latency, _ = fit_steps(same)
+    latency, _ = fit_steps([replace(step, num_decodes=5) for step in steps(noise=0.0, count=50)])
     assert latency.decodes == (5,)
     assert latency.step_s(4, 900, []) == latency.step_s(6, 900, [])
 
 
 def test_noise_does_not_make_the_fit_too_fast():
-    made = steps(noise=0.3)
-    latency, _ = fit_steps(made)
+    latency, _ = fit_steps(steps(noise=0.3))
     mean_of_noise = 1.046  # exp(0.3^2 / 2)
     for step in ((16, 3200, []), (8, 800, [(0, 200)])):
         assert latency.step_s(*step) == pytest.approx(mean_of_noise * TRUE.step_s(*step), rel=0.05)

@@ -19,8 +19,7 @@ def test_our_service_scores_every_prompt_anew(tiny_bundle, client):
 
 
 def test_the_naive_service_gives_the_same_scores(tiny_bundle, client):
-    command = [sys.executable, str(NAIVE), str(tiny_bundle.path)]
-    with other(shlex.join(command)) as running:
+    with other(shlex.join([sys.executable, str(NAIVE), str(tiny_bundle.path)])) as running:
         (raw,) = running.client()("essay").raw_output_contents
     assert struct.unpack("<f", raw)[0] == pytest.approx(client.score("essay").value, abs=1e-5)
 

@@ -18,8 +18,7 @@ def test_chunks_keep_order_and_limits(prompts, count, num_bytes):
     assert [prompt for part in parts for prompt in part] == prompts
     for part in parts:
         assert 1 <= len(part) <= count
-        size = len(codec.write_batch(part, "").SerializeToString())
-        assert size <= num_bytes or len(part) == 1
+        assert len(codec.write_batch(part, "").SerializeToString()) <= num_bytes or len(part) == 1
 
 
 def test_a_chunk_is_as_large_as_it_may_be():

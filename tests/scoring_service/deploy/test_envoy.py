@@ -75,8 +75,7 @@ def deployed(request, tmp_path_factory):
     """Process ids of the service and of Envoy, and the address for clients."""
     folder = tmp_path_factory.mktemp("deployed")
     with ExitStack() as running:
-        bundle = write_tiny_bundle(folder / "bundle")
-        service, target = running.enter_context(serving(bundle))
+        service, target = running.enter_context(serving(write_tiny_bundle(folder / "bundle")))
         running.enter_context(limited(service.pid))
         pids = [service.pid]
         if request.param == "envoy":

@@ -121,8 +121,7 @@ WAYS = {
 def test_a_token_is_asked_for_in_every_way_but_not_for_health(serve, tmp_path, token):
     (tmp_path / "tokens").write_text("first\nsecond\n")
     server = serve(token_file=str(tmp_path / "tokens"))
-    security = ClientSecurity(token=token)
-    with ScoringClient(server.target, timeout_s=60, security=security) as client:
+    with ScoringClient(server.target, timeout_s=60, security=ClientSecurity(token=token)) as client:
         for ask in WAYS.values():
             if token in ("first", "second"):
                 assert ask(client)

@@ -138,8 +138,7 @@ def test_a_token_for_scores_is_none_for_reports_and_the_other_way_round(serve, t
     def report(target: str, token: str) -> int:
         security = ClientSecurity(token=token)
         with ScoringClient(target, timeout_s=60, security=security) as client:
-            seen = Observed(Score(1.0, "r", 1, False), 5, "tiny-llm")
-            return client.report([seen])
+            return client.report([Observed(Score(1.0, "r", 1, False), 5, "tiny-llm")])
 
     assert report(opened, "report-secret") == 0
     for target, token in ((opened, "score-secret"), (closed, "score-secret")):

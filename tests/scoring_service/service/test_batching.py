@@ -150,8 +150,7 @@ def test_a_refusal_says_when_there_will_be_room(timeout_s):
     room_s = max(0.8 * timeout_s - 1.0, 0.0)
     assert urgent.retry_after_s == pytest.approx(1.0 - room_s)
     assert "1000 ms" in str(urgent)
-    late = held.ask(3, timeout_s=2.4).result
-    assert late.retry_after_s == pytest.approx(1.0 - 0.92)
+    assert held.ask(3, timeout_s=2.4).result.retry_after_s == pytest.approx(1.0 - 0.92)
     held.end()
 
 
@@ -341,8 +340,7 @@ def test_company_is_of_like_length_and_padding_is_counted():
     held = Held(costs)
     for name, tokens in [(1, 16), (2, 64), (3, 8), (4, 16)]:
         held.ask(name, tokens=tokens)
-    runs = held.end()
-    assert sorted(map(sorted, runs)) == [[1, 3, 4], [2]]
+    assert sorted(map(sorted, held.end())) == [[1, 3, 4], [2]]
     assert held.batcher.counts["run_tokens"] == 8 + 16 + 8 + 16 + 64
     assert held.batcher.counts["padded_tokens"] == 8 + 3 * 16 + 64
 
@@ -395,8 +393,7 @@ def test_a_call_of_many_prompts_uses_every_runner_and_never_more(num_runners):
 
 def test_a_runner_on_its_way_is_left_a_prompt_of_its_own():
     model = FakeModel(TOGETHER)
-    batcher = MicroBatcher(num_runners=2, clock=Clock())
-    assert Asked(batcher, model, 1, 2).results == [1.0, 2.0]
+    assert Asked(MicroBatcher(num_runners=2, clock=Clock()), model, 1, 2).results == [1.0, 2.0]
     assert sorted(model.runs) == [[1], [2]]
 
 
@@ -482,8 +479,7 @@ def call_of(held, client, timeout_s):
 def test_a_flood_of_one_client_delays_anothers_prompt_by_its_share_and_refuses_none():
     held = Held(SECOND, max_queued=20)
     flood = held.ask(*range(100, 130), call=call_of(held, GREEDY, 50.0))
-    refused = sum(isinstance(job.result, ServiceOverloaded) for job in flood.jobs)
-    assert refused == 10
+    assert sum(isinstance(job.result, ServiceOverloaded) for job in flood.jobs) == 10
     # In 8.75 s there is room for one that runs, three of each client, and its own.
     honest = held.ask(1, 2, 3, call=call_of(held, HONEST, 8.75))
     assert held.batcher.predicted_wait_s(HONEST, 1e9) == 1.0 + 3 + 3

@@ -51,8 +51,7 @@ def test_a_new_version_takes_over_and_the_same_again_changes_nothing(
 
 
 def test_a_new_calibration_takes_over(service, reloader, folder, outcomes):
-    curve = {"scores": [0.0], "quantiles": {"0.5": [7.0]}}
-    rewrite(folder, calibration={"another-llm": curve})
+    rewrite(folder, calibration={"another-llm": {"scores": [0.0], "quantiles": {"0.5": [7.0]}}})
     reloader.poll()
     assert outcomes == ["loaded"]
     assert set(service.model.length_curves) == {"another-llm"}

@@ -124,8 +124,7 @@ def test_a_caller_that_leaves_is_noticed_and_an_answer_to_it_goes_nowhere(echo):
 def test_a_passed_deadline_cancels_the_call_and_is_known_to_the_handler(echo):
     echo = echo()
     begun_s = time.monotonic()
-    call = echo.call.future(b"hold", timeout=0.5)
-    assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert echo.call.future(b"hold", timeout=0.5).code() is grpc.StatusCode.DEADLINE_EXCEEDED
     ended_s = time.monotonic()
     wait_until(lambda: echo.cancelled)
     # The wall clock, which carries deadlines, is read to the millisecond.

@@ -25,5 +25,4 @@ def test_a_run_without_a_bundle_cannot_be_exported(
     training: Training, refused: Refused, tmp_path: Path
 ) -> None:
     (run,) = [r for r in training("list")[1]["runs"] if r["name"] == "unfinished"]
-    line = refused("export", "--run", run["run_id"], "--out", tmp_path / "out")
-    assert "did not finish" in line
+    assert "did not finish" in refused("export", "--run", run["run_id"], "--out", tmp_path / "out")

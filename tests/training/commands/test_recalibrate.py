@@ -14,8 +14,7 @@ def test_recalibration_adds_a_model_and_leaves_the_scores_alone(tiny_bundle, tmp
     out = tmp_path / "bundle"
     other = ["--target-model", "other", "--json", *columns]
     assert main(["recalibrate", "--bundle", str(tiny_bundle.path), "--out", str(out), *other]) == 0
-    entry = json.loads(capsys.readouterr().out)
-    assert entry["rows"] == 200
+    assert json.loads(capsys.readouterr().out)["rows"] == 200
     unnamed = ["--bundle", str(out), "--target-model", "", *columns]
     assert main(["recalibrate", *unnamed]) == 2
     assert "target_model is empty" in capsys.readouterr().err

@@ -52,8 +52,7 @@ def test_records_are_counted_as_merged_or_dropped(make_card: Callable[..., Path]
     data = DataConfig(dataset=card)
     labelled = load_splits(TrainConfig(data=data), None)
     assert (labelled.num_merged, labelled.data.num_empty) == (40, 7)
-    twice = load_splits(TrainConfig(data=replace(data, also=(card,))), None)
-    assert twice.num_merged == 80
+    assert load_splits(TrainConfig(data=replace(data, also=(card,))), None).num_merged == 80
     described = labelled.describe()
     assert (described["merged_records"], described["dropped_empty"]) == (40, 7)
     parts = ("train_prompts", "val_prompts", "test_prompts")

@@ -64,8 +64,7 @@ def record(prompt: str, tokens: int, sample: int = 0, **rest: int) -> PromptResp
 
 
 def test_repeated_samples_become_one_prompt_with_the_tested_sample_first():
-    records = [record("A b", 9, 1), record("c", 5), record("a  B", 4, 0)]
-    prompts = label_prompts(records)
+    prompts = label_prompts([record("A b", 9, 1), record("c", 5), record("a  B", 4, 0)])
     assert [item.lengths for item in prompts] == [(4, 9), (5,)]
     assert [item.prompt for item in prompts] == ["A b", "c"]  # as it was first written
     assert prompts[0].observed == 4

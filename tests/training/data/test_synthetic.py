@@ -30,8 +30,7 @@ def test_it_is_as_predictable_as_vicunas_answers():
         0.52, abs=0.02
     )
     assert attainable == pytest.approx(0.61, abs=0.02)
-    second = [item.lengths[1] for item in test]
-    assert tau_b(second, lengths) == pytest.approx(0.64, abs=0.02)
+    assert tau_b([item.lengths[1] for item in test], lengths) == pytest.approx(0.64, abs=0.02)
 
 
 def test_a_manner_shifts_a_long_task_more_than_a_short_one():

@@ -80,8 +80,7 @@ def test_a_knot_is_the_median_score_of_its_rows_and_the_mean_is_theirs() -> None
 
 def test_a_length_at_the_quantile_is_covered() -> None:
     entry = {"scores": [0.0, 1.0], "mean": [5.0, 5.0], "quantiles": {"0.5": [5.0, 5.0]}}
-    lengths = np.array([4.0, 5.0, 5.0, 6.0])
-    assert coverage(entry, np.zeros(4), lengths) == {"0.5": 0.75}
+    assert coverage(entry, np.zeros(4), np.array([4.0, 5.0, 5.0, 6.0])) == {"0.5": 0.75}
 
 
 def test_the_conformal_shift_of_a_worked_example() -> None:
@@ -93,8 +92,7 @@ def test_the_conformal_shift_of_a_worked_example() -> None:
 
 
 def test_a_calibration_is_asked_for_by_name_or_the_first(tiny_bundle: ModelBundle) -> None:
-    curves = {"a": {}, "b": {}}
-    manifest = replace(tiny_bundle.manifest, calibration=curves)
+    manifest = replace(tiny_bundle.manifest, calibration={"a": {}, "b": {}})
     assert [calibration.target_of(manifest, name) for name in ("b", "a", None)] == ["b", "a", "a"]
     assert calibration.target_of(replace(manifest, calibration={}), None) is None
     with pytest.raises(ConfigError, match="no calibration for 'c', but for a, b"):

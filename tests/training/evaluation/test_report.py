@@ -24,8 +24,7 @@ def a_page(scores: np.ndarray, **manifest: object) -> str:
 def test_the_prompt_in_the_most_wrong_place_comes_first():
     scores = np.arange(20.0)
     scores[2] = 100.0
-    page = a_page(scores)
-    worst = page.partition("Worst errors")[2]
+    worst = a_page(scores).partition("Worst errors")[2]
     assert worst.index("prompt number 2<") < worst.index("prompt number 19<")
     assert "<td>100%</td><td>15%</td><td>3</td>" in worst
 

@@ -19,8 +19,7 @@ def test_scores_are_those_of_the_bundle_and_are_computed_once(tiny_bundle, tmp_p
     kept = tmp_path / "out" / "teacher.parquet"
     made = teacher.teach([[tiny_bundle]], PROMPTS[:20], PROMPTS[20:], kept)
     scores = score_prompts(tiny_bundle, PROMPTS)
-    expected = (scores - scores.mean()) / scores.std()
-    np.testing.assert_allclose(made.scores_NK[:, 0], expected)
+    np.testing.assert_allclose(made.scores_NK[:, 0], (scores - scores.mean()) / scores.std())
     assert made.unlabelled == PROMPTS[20:]
     # The vector of a token is what the model makes of it between the tokenizer's own two.
     (alone,) = made.embeddings_VH[made.tokenizer.token_to_id("essay")]
@@ -57,10 +56,9 @@ def test_a_teacher_of_other_held_out_prompts_or_of_another_length_is_refused(tin
 
     config = TrainConfig()
     assert teacher.find_teachers(bundle(), config) == [bundle()]
-    larger = replace(config, split=SplitConfig(test_fraction=0.2))
     for wrong, of, message in (
         (bundle(seed=3), config, "its --split.seed 3"),
-        (bundle(), larger, "at most 0.2 together"),
+        (bundle(), replace(config, split=SplitConfig(test_fraction=0.2)), "at most 0.2 together"),
         (bundle(label="answer_tokens"), config, "give --data.label answer_tokens"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -73,8 +73,7 @@ def test_the_loss_of_several_labels_leaves_unknown_lengths_out():
         loss=LossConfig(objective="l1", log_length_weight=0),
     )
     module = module_of(config, LENGTHS)
-    bias_K = module.scorer.head.bias.detach()
-    scores_BK = torch.tensor([[1.0], [2.0], [3.0]]) + bias_K
+    scores_BK = torch.tensor([[1.0], [2.0], [3.0]]) + module.scorer.head.bias.detach()
     lengths_BK = torch.tensor(LENGTHS, dtype=torch.float32)
     expected = (
         l1_loss(scores_BK[:, 0], lengths_BK[:, 0])
@@ -100,8 +99,7 @@ def test_a_new_loss_is_one_entry_of_the_table(monkeypatch):
 
 
 def test_validation_logs_the_mean_tau_b_over_labels_and_0_for_an_undefined_one():
-    config = TrainConfig(data=DataConfig(heads=("reasoning_tokens",)))
-    module = module_of(config, LENGTHS)
+    module = module_of(TrainConfig(data=DataConfig(heads=("reasoning_tokens",))), LENGTHS)
     logged: dict[str, float] = {}
     module.log_dict = logged.update  # type: ignore[method-assign,assignment]
     module.trainer.global_step = 5

@@ -97,8 +97,7 @@ def test_a_checkpoint_with_code_in_it_is_refused_and_runs_none(
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning on torch 2.13
 def test_a_checkpoint_is_a_ranker_that_scores_on_its_own(tiny_bert: Path, tmp_path: Path) -> None:
     trained, splits = learnt(tiny_bert, tmp_path)
-    ranker = LengthRanker.load_from_checkpoint(tmp_path / BEST)
-    scores = ranker.score(texts(splits.test))
+    scores = LengthRanker.load_from_checkpoint(tmp_path / BEST).score(texts(splits.test))
     with torch.inference_mode():
         one = trained.tokenizer.encode(splits.test[0].prompt)
         alone = trained.scorer(torch.tensor([one.ids]), torch.tensor([one.attention_mask]))

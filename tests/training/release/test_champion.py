@@ -88,8 +88,7 @@ def test_a_champion_of_other_splits_or_lengths_is_not_compared(changes: dict[str
 
 
 def test_an_undefined_tau_b_is_not_compared() -> None:
-    same = [replace(item, lengths=(7,)) for item in TEST]
-    verdict = judge(bundle(10), bundle(90), same)
+    verdict = judge(bundle(10), bundle(90), [replace(item, lengths=(7,)) for item in TEST])
     assert not verdict.promoted
     assert "one tau_b is undefined" in verdict.reason
 

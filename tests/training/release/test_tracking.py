@@ -18,8 +18,7 @@ def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(
     from training.release.tracking import Tracker
 
     monkeypatch.delenv("LENGTHWISE_DATA", raising=False)
-    config = TrainConfig(data=DataConfig(dataset="gpteacher-gpt4"))
-    labelled = load_splits(config, None)
+    labelled = load_splits(TrainConfig(data=DataConfig(dataset="gpteacher-gpt4")), None)
     with Tracker(mlruns, run_name="x") as tracker:
         tracker.log_data(labelled)
     run = tracker.client.get_run(tracker.run_id)

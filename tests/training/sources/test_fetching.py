@@ -35,8 +35,7 @@ def test_what_is_there_stays_and_what_is_damaged_is_built_again(
 ) -> None:
     card = check_id("gpteacher-gpt4")
     first = fetch(card, tmp_path, git_host)
-    again = fetch(card, tmp_path, "file:///nowhere")
-    assert again == first | {"was_there": True}
+    assert fetch(card, tmp_path, "file:///nowhere") == first | {"was_there": True}
     (tmp_path / card.id / "lengths.parquet").write_bytes(b"")
     assert fetch(card, tmp_path, git_host) == first
 

@@ -32,8 +32,7 @@ def test_rows_keep_prompts_and_lengths_together(tmp_path):
         ["roleplay", "Be a bee.", 2],
         ["toolformer", "Call.", 1],
     ]
-    davinci = built("alpaca-davinci003", tmp_path)["lengths"]
-    assert davinci.output_tokens.tolist() == [1, 26, 101]
+    assert built("alpaca-davinci003", tmp_path)["lengths"].output_tokens.tolist() == [1, 26, 101]
     evaluated = built("alpaca-eval", tmp_path)["lengths"]
     assert evaluated[["model", "output_tokens"]].values.tolist() == [["a model", 1], ["m", 3]]
     arena = built("arena-hard", tmp_path)
@@ -43,8 +42,7 @@ def test_rows_keep_prompts_and_lengths_together(tmp_path):
 
 def test_reasoning_and_answer_are_counted_apart_wherever_they_stand(tmp_path):
     columns = ["model", "sample", "reasoning_visible", "reasoning_tokens", "answer_tokens"]
-    attention = built("misguided-attention", tmp_path)["lengths"]
-    assert attention[columns].values.tolist() == [
+    assert built("misguided-attention", tmp_path)["lengths"][columns].values.tolist() == [
         ["m", 0, True, 3, 1],
         ["m", 2, False, 0, 2],
         ["q", 0, True, 2, 1],

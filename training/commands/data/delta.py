@@ -29,8 +29,7 @@ def main(table: TableOptions, output: OutputOptions) -> None:
     repeated = [item for item in read_prompts(table, "output_tokens") if len(item.lengths) > 1]
     if not repeated:
         raise DataError(f"no prompt has two answers or more; collect them with --samples {RUNS}")
-    ratios = [max(item.lengths) / min(item.lengths) for item in repeated]
-    variance = float(np.median(ratios)) - 1
+    variance = float(np.median([max(item.lengths) / min(item.lengths) for item in repeated])) - 1
     result = {
         "delta": variance / (1 + variance),
         "variance": variance,

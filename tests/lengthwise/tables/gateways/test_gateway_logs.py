@@ -99,8 +99,7 @@ def litellm(tmp_path_factory):
         command = ["env", "-u", "PYTHONPATH", *(f"{name}={x}" for name, x in settings.items())]
         command += [str(PROGRAMS / "litellm"), "--config", str(folder / "config.yaml")]
         command += ["--host", "127.0.0.1", "--port", str(port)]
-        said = "Uvicorn running on"
-        with started(command, ready=said, timeout_s=300, stderr=subprocess.STDOUT):
+        with started(command, ready="Uvicorn running on", timeout_s=300, stderr=subprocess.STDOUT):
             return folder, send_all(f"http://127.0.0.1:{port}", logged, folder)
 
 

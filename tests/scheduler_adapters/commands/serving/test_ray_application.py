@@ -14,8 +14,7 @@ def test_a_config_file_fits_serves_schema_and_starts_the_same_application():
     from ray.serve.schema import ServeDeploySchema
 
     config = RayServeConfig(model="m", replicas=3, device="cpu", roles=["prefill", "decode"])
-    content = serve_file(config, "127.0.0.1", 8000)
-    read = ServeDeploySchema.model_validate(content).applications[0]
+    read = ServeDeploySchema.model_validate(serve_file(config, "127.0.0.1", 8000)).applications[0]
     assert read.import_path == f"{build.__module__}:{build.__name__}"
     again = RayServeConfig(**read.args)
     assert [getattr(again, one.name) for one in fields(again)] == [

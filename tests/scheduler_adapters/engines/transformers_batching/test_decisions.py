@@ -192,8 +192,7 @@ def test_where_kv_is_plenty_the_engines_own_rules_for_residents_are_the_simulato
 @pytest.mark.parametrize("seed", range(2))
 def test_pascal_sees_the_end_of_thinking_where_the_simulator_puts_it(model, seed):
     requests = workload(seed, longest=60)
-    outputs = stock_outputs(model, requests)
-    think_end, thinking = decisions.thoughts_in(outputs)
+    think_end, thinking = decisions.thoughts_in(stock_outputs(model, requests))
     assert_same(
         model,
         lambda: Pascal(quantum_tokens=12, demote_above_tokens=90),

@@ -46,8 +46,7 @@ def test_a_boost_has_a_limit_and_gamma_leads_from_the_shortest_to_the_first():
 
     assert key(UniBoost(gamma_per_s=0.1), short) < key(UniBoost(gamma_per_s=0.1), long)
     assert key(UniBoost(), short) > key(UniBoost(), long)
-    hit = RequestView("hit", 2, 0.0, 10, cached_tokens=10)
-    assert -1.0 < key(UniBoost(), hit) < 0.0
+    assert -1.0 < key(UniBoost(), RequestView("hit", 2, 0.0, 10, cached_tokens=10)) < 0.0
     assert key(UniBoost(gamma_per_s=1e9), long) == 0.0
     for wrong in ({"gamma_per_s": 0}, {"us_per_token": -1.0}):
         with pytest.raises(ConfigError, match="use a number above 0"):

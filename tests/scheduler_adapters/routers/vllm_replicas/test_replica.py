@@ -87,8 +87,7 @@ class Application:
 
     def pulled_tokens(self):
         """Return the tokens whose KV the replicas have pulled so far."""
-        engines = actors("lengthwise", "Vllm")
-        calls = [one.record_routing_stats.remote() for one in engines]
+        calls = [one.record_routing_stats.remote() for one in actors("lengthwise", "Vllm")]
         return sum(report["pulled_tokens"] for report in ray.get(calls))
 
     def counts(self):

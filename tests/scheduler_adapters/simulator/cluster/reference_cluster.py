@@ -329,8 +329,7 @@ class ReferenceCluster:
             self.parked.append(self.take_out(row, now_s))
         elif not live.is_gone and role in self.placement.hands_over_from:
             view = live.sync_view()
-            decider = self.decider(now_s)
-            chosen = decider.at_prefill_end(view, instance, self.views(now_s))
+            chosen = self.decider(now_s).at_prefill_end(view, instance, self.views(now_s))
             if chosen is not None and chosen != instance:
                 self.send(self.take_out(row, now_s), chosen, now_s)
         self.hand_over(now_s)
@@ -339,8 +338,7 @@ class ReferenceCluster:
         while self.parked:
             flight = self.parked[0]
             view = flight.state.view
-            decider = self.decider(now_s)
-            chosen = decider.at_prefill_end(view, flight.source, self.views(now_s))
+            chosen = self.decider(now_s).at_prefill_end(view, flight.source, self.views(now_s))
             if chosen is None:
                 return
             self.parked.pop(0)
@@ -387,8 +385,7 @@ class ReferenceCluster:
         return is_held
 
     def end_phase(self, row: int, instance: int, now_s: float) -> None:
-        live = self.at[row][1]
-        view, watch = live.sync_view(), self.placement.watch
+        view, watch = self.at[row][1].sync_view(), self.placement.watch
         if self.snapshot and watch is not None:
             noted = self.snapshot[instance]
             was_counted = view.prompt_tokens + view.generated_tokens <= watch.demote_above_tokens
@@ -513,8 +510,7 @@ class ReferenceCluster:
         for live in all_of:
             count_one(view, live, watch)
         for live in lives:
-            token_s = engine.token_s(live)
-            answer_s, read_s = token_s[live.reasoning_tokens :], -inf
+            answer_s, read_s = engine.token_s(live)[live.reasoning_tokens :], -inf
             for at_s in answer_s:
                 read_s = max(at_s, read_s + watch.pace_s)
             if answer_s:

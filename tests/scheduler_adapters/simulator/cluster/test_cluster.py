@@ -389,8 +389,7 @@ def test_a_prefilled_request_waits_with_its_blocks_until_it_is_taken_and_is_aske
 def test_a_tick_sets_roles_and_what_it_cannot_do_is_refused():
     requests = make_requests(prompt_tokens=[16], output_tokens=[4], request_id=["a"])
     role = SetRole(instance=1, role="decode")
-    run = simulate_cluster(requests, MovesAt(role), FCFS, [SECONDS] * 2)
-    assert run.roles == ((1.5, role),)
+    assert simulate_cluster(requests, MovesAt(role), FCFS, [SECONDS] * 2).roles == ((1.5, role),)
     for wrong, message in (
         (SetRole(instance=2, role="decode"), "name an instance and one of the roles"),
         (SetRole(instance=0, role="both?"), "name an instance and one of the roles"),

@@ -44,9 +44,8 @@ def run_of(placement: Placement, arrival_s: list[float], age: TelemetryAge) -> C
 def test_between_snapshots_only_what_the_router_decided_is_seen():
     placement = Notes()
     run_of(placement, [0.0, 0.5, 2.5, 4.5], TelemetryAge(period_s=4.0))
-    first = [(0, 0, 0), (0, 0, 0)]
     assert placement.seen == [
-        first,
+        [(0, 0, 0), (0, 0, 0)],
         [(1, 0, 5), (0, 0, 0)],
         [(2, 0, 10), (0, 0, 0)],
         [(0, 3, 0), (0, 0, 0)],  # the snapshot at 4 s

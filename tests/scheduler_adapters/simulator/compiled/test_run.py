@@ -42,8 +42,7 @@ def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python
     assert run_compiled(requests, FCFS(), replace(INSTANCE, latency=NotCompiled())) is None
     short = TableLatency(*(np.ones(size) for size in (4, 4, (4, 4), (4, 4))))
     assert run_compiled(requests, FCFS(), replace(INSTANCE, latency=short)) is None
-    timeline = simulate(requests, RAD(), INSTANCE, loop="compiled")
-    assert np.isfinite(timeline.finished_s).all()
+    assert np.isfinite(simulate(requests, RAD(), INSTANCE, loop="compiled").finished_s).all()
 
 
 @pytest.mark.parametrize("policy", [FCFS(), SLAI(), RoundRobin()])

@@ -10,5 +10,4 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_step_behind_the_last_row_of_a_table_has_no_time():
-    chunks = np.array([[0, 10_000, 0]])
-    assert step_s(*TABLES.compiled(), 1, 5, chunks, 1) == -1
+    assert step_s(*TABLES.compiled(), 1, 5, np.array([[0, 10_000, 0]]), 1) == -1

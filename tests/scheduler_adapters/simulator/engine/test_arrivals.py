@@ -19,8 +19,7 @@ ONE_SECOND_STEPS = AffineLatency(base_s=1.0)
 
 def run(kind, requests, **limits):
     limits = {"kv_blocks": 1000, "watermark_fraction": 0.0, "max_tokens": None} | limits
-    latency = limits.pop("latency", ONE_SECOND_STEPS)
-    instance = Instance(latency=latency, **limits)
+    instance = Instance(latency=limits.pop("latency", ONE_SECOND_STEPS), **limits)
     return simulate(requests, load_policy("fcfs"), instance, loop="python", kind=kind)
 
 

@@ -68,5 +68,4 @@ def test_an_offloaded_request_goes_on_where_it_was():
     timeline = simulate(requests, FCFS(offload=True), instance)
     assert timeline.preemptions.tolist() == [0, 1]
     assert timeline.finished_s.tolist() == [20.0, 24.0]
-    tokens_s = timeline.token_s(1)
-    assert tokens_s.tolist() == [*range(1, 18), 22.0, 23.0, 24.0]
+    assert timeline.token_s(1).tolist() == [*range(1, 18), 22.0, 23.0, 24.0]

@@ -35,8 +35,7 @@ def asked(answer: Rank, **limits) -> list[tuple[float, Phase, int]]:
     """The questions about one request of 10 + 6 tokens, two of them reasoning."""
     policy = Asked(answer)
     requests = make_requests(prompt_tokens=[10], output_tokens=[6], reasoning_tokens=[2])
-    instance = Instance(latency=SECONDS.latency, kv_blocks=50, **limits)
-    serve(Engine(policy, instance), requests)
+    serve(Engine(policy, Instance(latency=SECONDS.latency, kv_blocks=50, **limits)), requests)
     return policy.calls
 
 
@@ -46,8 +45,7 @@ def test_a_rank_is_asked_at_arrival_after_the_prefill_and_at_the_end_of_thinking
 
 
 def test_a_prefill_that_goes_on_is_asked_about_once():
-    calls = asked(Rank(), max_tokens=4)
-    assert [phase for _, phase, _ in calls] == [*Phase]
+    assert [phase for _, phase, _ in asked(Rank(), max_tokens=4)] == [*Phase]
 
 
 def test_a_rank_for_some_tokens_is_asked_again_when_they_are_generated():
@@ -60,8 +58,7 @@ def test_a_sticky_rank_is_asked_once():
 
 def test_decodes_of_one_group_share_a_call():
     policy = Asked(Rank(valid_tokens=1, group="all"))
-    requests = make_requests(prompt_tokens=[10] * 5, output_tokens=[8] * 5)
-    serve(Engine(policy, SECONDS), requests)
+    serve(Engine(policy, SECONDS), make_requests(prompt_tokens=[10] * 5, output_tokens=[8] * 5))
     # Five at arrival, five after the prefill, then one for each of the six steps between tokens.
     assert len(policy.calls) == 5 + 5 + 6
 

@@ -115,8 +115,7 @@ def num_filled(monkeypatch):
 
 @pytest.mark.parametrize("between_s", [0.5, 3.0, inf])
 def test_a_step_is_filled_anew_only_where_something_changed(num_filled, between_s):
-    instance = replace(SECONDS, kv_blocks=99)
-    engine = Engine(RoundRobin(quantum_tokens=4), instance)
+    engine = Engine(RoundRobin(quantum_tokens=4), replace(SECONDS, kv_blocks=99))
     engine.submit_all(make_requests(prompt_tokens=[8, 8], output_tokens=[30, 50]))
     until_s = 0.0
     while engine.advance(until_s) < inf:
@@ -127,8 +126,7 @@ def test_a_step_is_filled_anew_only_where_something_changed(num_filled, between_
 
 
 def test_it_is_where_a_waiting_request_might_take_the_place_of_another(num_filled):
-    instance = replace(SECONDS, kv_blocks=99, max_num_seqs=1)
-    engine = Engine(RoundRobin(quantum_tokens=4), instance)
+    engine = Engine(RoundRobin(quantum_tokens=4), replace(SECONDS, kv_blocks=99, max_num_seqs=1))
     engine.submit_all(make_requests(prompt_tokens=[8, 8], output_tokens=[9, 1]))
     engine.advance(inf)
     assert num_filled == [5]  # first and second step, ends of two quanta, second request
