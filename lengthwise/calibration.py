@@ -42,8 +42,7 @@ class LengthCurve:
             raise BundleError(f"{about} is malformed ({error!r}); calibrate again") from error
         rows = [expected, *quantiles.values()]
         are_scores = bool(scores) and sorted(scores) == scores and all(map(math.isfinite, scores))
-        are_tokens = all(0 <= token < math.inf for row in rows for token in row)
-        are_tokens = are_tokens and {*map(len, rows)} == {len(scores)}
+        are_tokens = all(len(r) == len(scores) and all(0 <= t < math.inf for t in r) for r in rows)
         are_fractions = all(0 < fraction < 1 for fraction in quantiles)
         is_name = bool(target_model) and target_model.isprintable()
         if not (are_scores and are_tokens and are_fractions and is_name):

@@ -6,8 +6,7 @@
         def place(self, request, instances):
             return min(instances, key=lambda view: view.num_requests).instance_id
 
-is a whole placement. It runs in the simulated cluster, by name (`load_placement("least-kv")`) or by
-import path.
+is a whole placement. It runs in the simulated cluster, by name ("least-kv") or by import path.
 """
 
 from abc import ABC, abstractmethod
@@ -62,8 +61,7 @@ class Placement(ABC):
     """Assigns requests to instances. No clock and no I/O; randomness from a seed of its own only.
 
     The views give the time: a request is placed at its `arrival_s` and changes its phase at its
-    `last_token_s`. A request placed late, because an instance has failed, is placed at its
-    `last_token_s`.
+    `last_token_s`. A request of a failed instance is placed at this time, too.
     """
 
     name: str

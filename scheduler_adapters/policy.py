@@ -100,7 +100,7 @@ def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}; correct its rank()"
-        raise _no_rank(policy, request, why) from error
+        raise _failed(policy, f"rank request {request.request_id!r}", why) from error
     try:
         one = rank
         while True:
@@ -114,7 +114,7 @@ def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:
                 break
             one = one.then
     except Exception as error:
-        raise _no_rank(policy, request, flaw_of(rank)) from error
+        raise _failed(policy, f"rank request {request.request_id!r}", flaw_of(rank)) from error
     return rank
 
 
@@ -143,10 +143,8 @@ def _is_number(number: object) -> bool:
     return isinstance(number, Real) and number == number
 
 
-def _no_rank(policy: Policy, request: RequestView, why: str) -> InvalidDecision:
-    return InvalidDecision(
-        f"policy {describe(policy)} failed to rank request {request.request_id!r}: {why}"
-    )
+def _failed(policy: Policy, to_do: str, why: str) -> InvalidDecision:
+    return InvalidDecision(f"policy {describe(policy)} failed to {to_do}: {why}")
 
 
 def describe(policy: Policy) -> str:
@@ -166,16 +164,11 @@ def ask_rule(policy: Policy, load: LoadView) -> StepRule:
         rule = policy.step_rule(load)
     except Exception as error:
         why = f"{type(error).__name__}: {error}; correct its step_rule()"
-        raise _no_rule(policy, load, why) from error
+        raise _failed(policy, f"give the rule of step {load.step}", why) from error
     if not isinstance(rule, StepRule):
-        raise _no_rule(policy, load, f"it returned {rule!r}; return a StepRule")
+        why = f"it returned {rule!r}; return a StepRule"
+        raise _failed(policy, f"give the rule of step {load.step}", why)
     return rule
-
-
-def _no_rule(policy: Policy, load: LoadView, why: str) -> InvalidDecision:
-    return InvalidDecision(
-        f"policy {describe(policy)} failed to give the rule of step {load.step}: {why}"
-    )
 
 
 POLICIES: dict[str, str] = {

@@ -1,8 +1,7 @@
 """The vocabulary of policies: views of requests and load as input, ranks and step rules as output.
 
 An engine keeps one `RequestView` per request up to date; a policy only reads it. No view holds the
-true output length: an oracle gets it as a *score*. Times are seconds on the engine's monotonic
-clock.
+true output length: an oracle gets it as a *score*. Times: seconds on the engine's monotonic clock.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ prompt with too many tokens the middle is left out.
 
 About `max_chars` characters of a prompt are read, half of them from its end, runs of blanks
 shortened. If these hold fewer tokens than the model reads, they alone are scored, and the prompt is
-marked as truncated. They hold enough tokens in text with words of up to 63 characters and one space
-between them.
+marked as truncated. Words of up to 63 characters, one space apart, are tokens enough.
 """
 
 import json
@@ -31,7 +30,6 @@ _CHARS_PER_TOKEN: Final = 5.5
 _MAX_CHARS_PER_TOKEN: Final = 64
 _LEAST_MAX_CHARS: Final = 4096
 _PUNCTUATION: Final = frozenset(r"""!"#$%&'()*+,-./:;<=>?@[\]^_`{|}~""")
-_CHINESE: Final = "\u3400-\u4dbf\u4e00-\u9fff"
 _MIN_GROWTH: Final = 1.25
 _MAX_GROWTH: Final = 4.0
 
@@ -143,8 +141,7 @@ def _breaks(spec: Mapping[str, Any]) -> str | None:
     """Return the characters before which a text may be cut, as in a set of a pattern.
 
     White space is a break, and so are punctuation and Chinese characters where the tokenizer
-    separates them, except inside of an added token. None: this tokenizer's words may contain white
-    space.
+    separates them, except inside of an added token. None: words may contain white space here.
     """
     steps = _flatten(spec.get("pre_tokenizer"), "pretokenizers")
     normalizers = _flatten(spec.get("normalizer"), "normalizers")
@@ -166,7 +163,7 @@ def _breaks(spec: Mapping[str, Any]) -> str | None:
     if any(step.get("handle_chinese_chars") for step in normalizers) and not any(
         "\u3400" <= c <= "\u9fff" for c in inside
     ):
-        breaks += _CHINESE
+        breaks += "\u3400-\u4dbf\u4e00-\u9fff"
     return breaks
 
 

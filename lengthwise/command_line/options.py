@@ -2,9 +2,8 @@
 
 A command is a function whose parameters are dataclasses. Each field is an option, its docstring
 the help text, and the docstring of the function the description. jsonargparse checks and converts
-the values. This module adds hyphens (`--batch-size`), flags without a value (`--no-resume`) and
-lists as words (`--lengths 16 32` or `16,32`). It also adds positional fields, a short `--help` and
-errors of one line.
+the values. This module adds hyphens (`--batch-size`), flags without a value (`--no-resume`), lists
+as words (`--lengths 16 32` or `16,32`), positional fields, a short `--help` and one-line errors.
 """
 
 from __future__ import annotations

@@ -137,11 +137,10 @@ def with_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
     if row.keys().isdisjoint(("standard_logging_object", "kwargs")):
         return row
     paths = ("standard_logging_object", "kwargs.standard_logging_object")
-    payload = _mapping(first_at(row, paths))
-    return {**row, **{key: value for key, value in payload.items() if value not in _EMPTY}}
+    payload = _mapping(first_at(row, paths)).items()
+    return {**row, **{key: value for key, value in payload if value not in (None, "", {}, [])}}
 
 
-_EMPTY: Final[tuple[Any, ...]] = (None, "", {}, [])
 LITELLM: Final = LogFormat(
     name="LiteLLM",
     marks=(("call_type",), ("startTime",), ("completion_tokens",)),

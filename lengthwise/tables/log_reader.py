@@ -68,7 +68,6 @@ _CHUNK: Final = 1 << 14
 _INSTANTS: Final = 1e8
 """Times above are seconds since 1970, which the first request starts anew."""
 _MOST_SHAPES: Final = 4096
-_CUT: Final = "litellm_truncated"
 
 _Way = tuple[str, tuple[str, ...]]
 """A path, and its keys in rows of one shape; no keys: `value_at` walks."""
@@ -93,8 +92,7 @@ class Log:
 
     frame: pd.DataFrame
     """Known columns of prompt, output_tokens, prompt_tokens, reasoning_tokens, answer_tokens,
-    model, arrival_s (seconds; of a log since its first request) and the extras. The index is the
-    number of the row."""
+    model, arrival_s (seconds; of a log since its first request), extras. The index: row numbers."""
     format: str
     files: tuple[str, ...]
     num_rows: int
@@ -608,7 +606,7 @@ def _cut(values: Mapping[str, Any], prompt: str | None, output: int | None) -> s
         return f"finish_reason is {reason}"
     if values.get("broken"):
         return "its stream broke off"
-    if prompt is not None and _CUT in prompt:
+    if prompt is not None and "litellm_truncated" in prompt:
         return "LiteLLM cut the prompt"
     limit = count_of(values.get("limit"))
     is_reached = reason is None and limit is not None and output is not None and output >= limit

@@ -5,10 +5,6 @@ from typing import Final, Literal
 
 from lengthwise.tables.times import TimeUnit
 
-OnBadRows = Literal["error", "skip"]
-"""Effect of a bad row: an error that ends the command, or a row that is left out and counted."""
-Censored = Literal["leave-out", "keep"]
-
 PROMPT, LENGTH, MODEL = "--prompt-column", "--length-column", "--model-column"
 PROMPT_TOKENS, ARRIVAL, CENSORED = "--prompt-tokens-column", "--arrival-column", "--censored"
 FILE_TIMES: Final = "--file-times"
@@ -26,9 +22,9 @@ class ReadingOptions:
     length_column: tuple[str, ...] = ()
     """Output tokens, also by path (usage.completion_tokens), or texts with --tokenizer; default:
     the names of known formats, of an evaluation the bundle's label."""
-    on_bad_rows: OnBadRows = "error"
+    on_bad_rows: Literal["error", "skip"] = "error"
     """A row that cannot be understood ends the command, or is left out and counted."""
-    censored: Censored = "leave-out"
+    censored: Literal["leave-out", "keep"] = "leave-out"
     """Rows whose length is a lower bound (max_tokens reached, a cut log, a broken stream)."""
     tokenizer: str | None = None
     """Counts the tokens of answers without a count: a folder or file with tokenizer.json, or the

@@ -13,7 +13,6 @@ from lengthwise.tables.values import clock_of, number_of
 
 TimeUnit = Literal["s", "ms", "us", "ns"]
 PER_SECOND: Final[dict[str, float]] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-TIME_UNIT: Final = "--time-unit"
 _YEARS: Final = (9.46e8, 4.11e9)
 """The years 2000 to 2100, in seconds since 1970: numbers in this range are such instants."""
 _NAMED: Final = re.compile(
@@ -100,8 +99,8 @@ class Times:
         if told is None:
             least, most = np.nanmin(values), np.nanmax(values)
             raise DataError(
-                f"{name} is {least:g} to {most:g}, in no known unit; give {TIME_UNIT} s, ms, us "
-                "or ns"
+                f"{name} is {least:g} to {most:g}, in no known unit; give --time-unit s, ms, "
+                "us or ns"
             )
         return _of_one_clock(values / PER_SECOND[told]), f"{name} in {told}"
 

@@ -138,9 +138,6 @@ NamedSettings = Mapping[str, Mapping[str, Any]]
 {"pars-patient": {"policy": "pars", "starve_after_s": 600}}."""
 
 
-_NOT_OF_POLICIES: Final = ("policy", "scores")
-
-
 def policy_of(name: str, settings: NamedSettings) -> str:
     """Return the policy behind a name."""
     return str(settings.get(name, {}).get("policy", name))
@@ -148,7 +145,8 @@ def policy_of(name: str, settings: NamedSettings) -> str:
 
 def load_named(name: str, settings: NamedSettings) -> Policy:
     """Return a new policy with the settings of this name."""
-    own = {key: own for key, own in settings.get(name, {}).items() if key not in _NOT_OF_POLICIES}
+    given = settings.get(name, {})
+    own = {key: given[key] for key in given if key not in ("policy", "scores")}
     return load_policy(policy_of(name, settings), **own)
 
 

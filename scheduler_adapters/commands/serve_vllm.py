@@ -1,7 +1,6 @@
 """`serve-vllm`: vLLM's OpenAI server with one of our schedulers, and scores for all its clients.
 
-The command checks its settings and then becomes vLLM (`exec`): signals, exit code and log are
-vLLM's own.
+The command checks its settings, then becomes vLLM (`exec`) with its signals, exit code and log.
 """
 
 import importlib.metadata

@@ -1,8 +1,7 @@
 """Clocks for the latencies of real engines.
 
 On a shared machine the speed of a core changes by 10% and more for seconds at a time. CPU seconds
-include these changes. The steady clock measures a fixed piece of work beside the steps and corrects
-for them.
+include these changes. The steady clock corrects them by a fixed piece of work beside the steps.
 """
 
 import statistics

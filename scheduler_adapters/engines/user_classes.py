@@ -82,8 +82,7 @@ class UserClasses:
     def of(self, token: str, headers: Headers = (), peer: str | None = None) -> str | None:
         """Return the class of a request with this bearer token, or None.
 
-        `headers` are ASGI's, in lower case. `peer` is the address of the connection; None: unknown,
-        so no trusted proxy.
+        `headers` are ASGI's, in lower case. `peer`: address of the connection; None: not trusted.
         """
         name = self.api_keys.get(token)
         if name is None and self.header is not None and self._is_proxy(peer):
@@ -148,8 +147,7 @@ def _network(address: str) -> IPv4Network | IPv6Network:
 def read_user_classes(path: Path) -> UserClasses:
     """Read a JSON file as shown at the top of this module.
 
-    Raises ConfigError: no such file, no JSON, a field that is unknown or of a wrong type, or an
-    undefined class.
+    Raises ConfigError: no such file, no JSON, an unknown or wrong field, or an undefined class.
     """
     try:
         content = json.loads(path.read_text(), object_pairs_hook=_object)

@@ -10,7 +10,6 @@ from scheduler_adapters.views import InstanceView, RequestView
 
 MIN_R2 = 0.99
 """Least R^2 of a fit, as in the paper."""
-_FORMAT = "lengthwise-prefill-cost/1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +45,7 @@ def read_prefill_cost(path: str | Path, *, force: bool = False) -> PrefillCost:
     """
     try:
         content = json.loads(Path(path).read_text())
-        if content["format"] != _FORMAT:
+        if content["format"] != "lengthwise-prefill-cost/1":
             raise ValueError(f"format is {content['format']!r}")
         numbers = {name: float(content[name]) for name in ("alpha", "beta", "peak_flop_per_s")}
         cost = PrefillCost(**numbers, model=content["model"], device=content["device"])

@@ -124,8 +124,7 @@ class Phasor(Placement):
     ) -> Iterator[Move | SetRole]:
         """Promote an elastic instance to the pool that runs short; recall an unneeded instance.
 
-        The paper leaves open how roles end. Here a recalled instance gets no new requests, and its
-        decodes are migrated live.
+        The paper leaves the end open. Here a recalled instance gets no requests; its decodes move.
         """
         prefills, decodes = self._pool("prefill", instances), self._pool("decode", instances)
         if not (prefills and decodes):

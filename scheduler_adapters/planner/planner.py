@@ -74,8 +74,7 @@ class Planner(Generic[Item]):
     def _all_fit(self, budget: StepBudget) -> Plan[Item] | None:
         """Return the step of all residents and an admission per seat; None if it does not fit.
 
-        Tokens counted by `most_needed` only may be left over: every request that could use them
-        runs anyway.
+        Tokens counted by `most_needed` only may be left over: requests that could use them run.
         """
         residents, load, rule, view = self.residents, self._ranker.load, budget.rule, self._view
         num_decodes, num_prefills = load.num_decoding, load.num_prefilling

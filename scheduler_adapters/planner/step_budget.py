@@ -132,8 +132,7 @@ def fewest_victims(
 ) -> list[Item] | None:
     """Return the residents to evict for a waiting request; None if it has to wait.
 
-    Only missing blocks evict a request; a missing seat evicts no request. A victim's seat is freed
-    with its blocks.
+    Only missing blocks evict a request, never a missing seat. A victim frees its seat as well.
 
     Args:
         free_blocks: left after the request's blocks and the decodes' growth; below 0: missing.

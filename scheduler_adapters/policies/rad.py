@@ -52,8 +52,7 @@ class RAD(Policy):
 class RADTwin(RAD):
     """The appendix scheduler: prefill a whole cycle, then decode it, a tile at a time.
 
-    Source: RAD, Algorithm 2. There the first token is reported when a request becomes active, here
-    when the prefill ends.
+    Source: RAD, Algorithm 2. It reports a first token at activation, here at the prefill's end.
     """
 
     name = "rad-twin"

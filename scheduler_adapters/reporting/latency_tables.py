@@ -154,8 +154,7 @@ def latency_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
 def ecdf_table(panels: Mapping[str, Mapping[str, Weighted]]) -> pd.DataFrame:
     """Return columns panel, policy, value, share: the share of values at or below each one.
 
-    NaN counts as a value above all others: the curve of a policy with unfinished requests ends
-    below 1.
+    NaN is above all other values: the curve of a policy with unfinished requests ends below 1.
     """
     tables = []
     for panel, series in panels.items():

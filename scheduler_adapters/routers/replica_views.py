@@ -1,7 +1,6 @@
 """Views of replicas: their newest reports, and this router's own decisions since.
 
-The decisions are booked as the simulated cluster books them between two snapshots, so a placement
-decides alike on both.
+Decisions are booked as in the simulated cluster, so a placement decides alike on both.
 """
 
 import logging

@@ -145,8 +145,7 @@ class _Transfer:
 class Transfers(CopiesUnderWay):
     """Copies between instances.
 
-    The transfers at an endpoint have equal shares of it. A transfer has the lesser share of its
-    two ends.
+    Transfers share each endpoint equally; a transfer has the lesser share of its two ends.
     """
 
     def __init__(self, fabric: Fabric) -> None:

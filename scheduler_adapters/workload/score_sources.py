@@ -1,7 +1,6 @@
 """Scores of requests: from a scoring service, a bundle, or drawn with a given tau-b.
 
-A score is higher for a longer response. A request without a score (NaN) is ranked by the median of
-the others.
+A score is higher for a longer response. Without one (NaN) a request ranks by the median of others.
 
     requests = requests.with_scores(synthetic_scores(requests.output_tokens, tau_b=0.75))
     requests = read_trace("with_prompts.parquet", scorer=open_prompt_scorer("bundle:run/bundle"))
@@ -63,8 +62,7 @@ def with_lengths(requests: Requests, policy: Policy) -> Requests:
     """Return the requests with quantiles of the length, for a policy that reads them.
 
     They are calibrated on the same requests: the lengths of a twentieth of them (33 to 201), with
-    the nearest scores. True lengths as scores predict themselves. Without a score at its arrival a
-    request has no prediction.
+    the nearest scores. True lengths predict themselves. Without a score there is no prediction.
     """
     known = np.flatnonzero(np.isfinite(requests.score) & (requests.score_delay_s == 0))
     order = known[np.argsort(requests.score[known], kind="stable")]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pandas as pd
 
@@ -19,8 +19,6 @@ from lengthwise.tables.options import ReadingOptions
 from lengthwise.tables.reading import read_log
 
 log = logging.getLogger(__name__)
-
-_MANIFEST: Final = "batch.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +73,7 @@ def score_batch(options: BatchOptions) -> None:
 
 def _require_same_run(options: BatchOptions, revision: str) -> None:
     """Raise ConfigError if the folder has parts of other prompts, or of another ranker."""
-    place, prompts = options.out / _MANIFEST, digest_of(options.prompts)
+    place, prompts = options.out / "batch.json", digest_of(options.prompts)
     ours = {"revision": revision, "prompts": prompts, "part_rows": options.part_rows}
     if not place.exists():
         text = json.dumps(ours)

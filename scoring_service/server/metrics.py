@@ -12,7 +12,6 @@ from scoring_service.service.call_results import Scored
 from scoring_service.service.scoring import CallAnswer, ScoringService
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-_STAGES: Final = ("tokenize", "queue", "infer", "total")
 _COUNTS: Final = {
     "expired_prompts": "Dropped uncomputed: cancelled, or after their deadline.",
     "refused_prompts": "Refused at admission.",
@@ -41,7 +40,7 @@ class Metrics(Collector):
             registry=self.registry,
             buckets=_SECONDS,
         )
-        self._stages = [stages.labels(stage) for stage in _STAGES]
+        self._stages = [stages.labels(stage) for stage in ("tokenize", "queue", "infer", "total")]
         self._prompt_tokens = Histogram(
             "scoring_prompt_tokens",
             "Tokens that the model read of a prompt.",

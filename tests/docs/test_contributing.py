@@ -1,4 +1,4 @@
-"""The recipes of docs/contributing.md do what they say: each is run in an empty folder."""
+"""The recipes of docs/contributing.md work: each is run in an empty folder."""
 
 import os
 import re

@@ -1,13 +1,13 @@
 """The tours of docs/architecture.md are true of the code: each is compared with a real run.
 
-A tour is a list of functions, each with how the one before leads to it:
+A tour is a list of functions. The first column is the way from the one before:
 
     calls             it was called by the one before
-    returns to        it called the one before and goes on
+    returns to        it called the one before and continues
     anything else     a hand-over (a wire, a queue): it is called later, perhaps by another thread
 
-Between a function and the next one only functions of their two rooms and of the ground floor, which
-is no room, may stand, and no room is entered twice but on the way back.
+Between a function and the next one may stand functions of their two rooms and of the ground floor,
+which is no room. No room is entered twice but on the way back.
 """
 
 import ast
@@ -84,7 +84,7 @@ def broken_link(stops: list[Stop], trace: Trace) -> str:
 
 
 def leads(caller: Stop, callee: Stop, call: Call) -> bool:
-    """Whether `call` is one of `callee` by `caller`, with nothing of a third room between them."""
+    """Return whether `call` is one of `callee` by `caller`, with no third room between them."""
     if call.name != callee.name or caller.name not in call.callers:
         return False
     between = call.callers[: call.callers.index(caller.name)]

@@ -108,7 +108,8 @@ def mlruns(tmp_path_factory):
     from training.release.tracking import Tracker
 
     root = tmp_path_factory.mktemp("my runs")
-    Tracker(root, run_name="unfinished").finish("FAILED")
+    unfinished = Tracker(root, run_name="unfinished")
+    unfinished.client.set_terminated(unfinished.run_id, "FAILED")
     return root
 
 

@@ -1,7 +1,6 @@
 """An OpenAI-compatible endpoint: a prompt in, the counted tokens of its response out.
 
-The text of a response is dropped. Kept are its length, as the endpoint counts it, and the length of
-the reasoning in it.
+The text of a response is dropped. Kept are its length and its reasoning's, by the endpoint's count.
 """
 
 import asyncio

@@ -67,7 +67,7 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
       python -m training evaluate --bundle new --against NAME@champion --data run/test.parquet
       python -m training evaluate --bundle NAME@champion --data responses.jsonl --newest 2000 --gate
     """
-    bundle = options.open()
+    bundle = find_bundle(options.bundle, options.mlruns_dir)
     other = options.against and find_bundle(options.against, options.mlruns_dir)
     target = target_of(bundle.manifest, options.target_model)
     gate = _gate(bundle.manifest) if options.gate else None
@@ -80,9 +80,10 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
     if len(kept) < 2:
         raise DataError(f"{len(kept)} prompts to evaluate on after {num_seen} seen in training")
     scores = score_prompts(bundle, texts(kept))
-    result = measure(bundle.manifest, kept, scores, target)
-    result |= {"num_seen_in_training": None if own is None else num_seen}
-    result |= {"baselines": _baselines(own, kept)}
+    result = measure(bundle.manifest, kept, scores, target) | {
+        "num_seen_in_training": None if own is None else num_seen,
+        "baselines": _baselines(own, kept),
+    }
     if other:
         result |= {"against": _difference(other, kept, scores)}
         result["banner"] = result["banner"] or other.manifest.banner

@@ -4,10 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lengthwise.bundle import ModelBundle
 from lengthwise.command_line.program import print_banner, print_next
 from lengthwise.strict_json import to_json
-from training.release.registry import find_bundle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +31,6 @@ class BundleOptions(StoreOptions):
 
     bundle: str
     """Folder, NAME/VERSION or NAME@champion."""
-
-    def open(self) -> ModelBundle:
-        return find_bundle(self.bundle, self.mlruns_dir)
 
 
 def print_result(

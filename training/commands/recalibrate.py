@@ -11,6 +11,7 @@ from training.commands.options import BundleOptions, OutputOptions, print_result
 from training.data.labels import TableOptions, read_prompts, texts
 from training.evaluation.calibration import calibrate, per_response
 from training.export.bundle_scores import score_prompts
+from training.release.registry import find_bundle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ def main(options: RecalibrateOptions, table: TableOptions, output: OutputOptions
     """
     if options.out is None and not Path(options.bundle).is_dir():
         raise ConfigError(f"{options.bundle} is no folder that can be written; give --out FOLDER")
-    bundle = options.open()
+    bundle = find_bundle(options.bundle, options.mlruns_dir)
     prompts = read_prompts(table, bundle.manifest.label)
     entry = calibrate(*per_response(score_prompts(bundle, texts(prompts)), prompts))
     curves = {**bundle.manifest.calibration, options.target_model: entry}

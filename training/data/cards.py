@@ -2,8 +2,7 @@
 
 A card is `datasets/<id>/card.yaml`, or any path to such a file. Records are searched in --data-dir,
 then in $LENGTHWISE_DATA. The seeded synthetic set replaces records that are found nowhere, with a
-warning. `fetch` builds a set in a folder of its own, with a card of its own. The path of a table or
-log needs no card.
+warning. `fetch` builds a set and its card in a folder of its own. A table or log needs no card.
 """
 
 from __future__ import annotations

@@ -56,8 +56,7 @@ _ENDS: Final = (".", " please.", ", nothing else.", ":", "!")
 def framed(prompts: Sequence[str], lengths: Sequence[float], part: float, seed: int) -> list[str]:
     """Return the prompts, of which about `part` are drawn and stand in a frame.
 
-    `lengths` are those of the answers. A second task in a frame is one of a shorter answer, mostly
-    a much shorter one.
+    `lengths` are those of the answers. A second task in a frame has a mostly much shorter answer.
     """
     random = np.random.default_rng(seed)
     found, by_length = list(prompts), np.argsort(lengths, kind="stable")

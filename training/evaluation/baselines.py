@@ -1,7 +1,6 @@
 """Baselines: cheap predictors of the length from the prompt's text alone.
 
-Each is fitted on the ranker's own training prompts, and returns one value per prompt, higher =
-longer.
+Each is fitted on the ranker's own training prompts; one value per prompt, higher = longer.
 """
 
 import re

@@ -27,8 +27,7 @@ _FOLDS: Final = 10
 def calibrate(scores: NDArray[np.float64], lengths: NDArray[np.float64]) -> dict[str, Any]:
     """Return an entry of `Manifest.calibration`: the score -> length curves of a target model.
 
-    Scores and observed lengths (tokens, > 0), shape (N,), are of prompts that the ranker was not
-    trained on.
+    Scores and observed lengths (tokens, > 0), shape (N,), are of prompts outside the training set.
     """
     if len(scores) < MIN_ROWS:
         raise DataError(

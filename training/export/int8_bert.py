@@ -8,8 +8,7 @@ for bit independent of the other prompts of a run.
 
 Integer products are exact on every processor (`_pair_scales`) and the rest works row by row, except
 products of one row with a matrix: the runtime sums those in an order that depends on the padded
-length. So none has one row: means use two equal rows, and for the first token's vector the last
-layer computes two tokens.
+length. So none has one row: means use two equal rows, the first token's vector two tokens.
 
 Shapes: B prompts, L tokens, H width.
 """
@@ -37,7 +36,6 @@ Ranges = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
 _OPSET: Final = 18
 _IR_VERSION: Final = 9
 _RUNTIME: Final = "com.microsoft"
-_FIRST_TOKEN: Final = ("cls", "pooler")
 
 
 def is_supported(scorer: PromptScorer) -> bool:
@@ -78,7 +76,7 @@ def build_int8(scorer: PromptScorer, ranges: Ranges) -> onnx.ModelProto:
     mask_BL = graph.add("Cast", "attention_mask", to=TensorProto.INT32)
     layers = cast(Any, scorer.backbone).encoder.layer
     for number, layer in enumerate(layers):
-        narrow = number == len(layers) - 1 and scorer.pooling in _FIRST_TOKEN
+        narrow = number == len(layers) - 1 and scorer.pooling in ("cls", "pooler")
         x_BLH = _layer(graph, layer, f"encoder.layer.{number}", x_BLH, mask_BL, narrow=narrow)
     pooled_BH = _pool(graph, scorer, x_BLH)
     weights = graph.constant(_array(scorer.head.weight)), graph.constant(_array(scorer.head.bias))
@@ -172,8 +170,7 @@ class _Graph:
     def quantize(self, x: str, layer: str, *smoothed: nn.Linear) -> _Quantized:
         """Quantise the input of a linear layer to UINT8 by its range.
 
-        Before the `smoothed` layers it is `x / shift`, whose channels have similar ranges; `linear`
-        multiplies back.
+        Before `smoothed` layers it is `x / shift`, of similar ranges; `linear` multiplies back.
         """
         (low, high), shift = self._ranges[layer], None
         if smoothed:

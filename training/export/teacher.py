@@ -49,8 +49,7 @@ def teach(
 ) -> Teacher:
     """Score all prompts by each teacher's bundle of each length, or read scores of a run before.
 
-    Scores are written to `kept` with the revisions of the bundles; other bundles or other prompts
-    are scored anew.
+    Scores are kept in `kept` with the bundles' revisions, for the same bundles and prompts.
     """
     prompts, bundles = [*labelled, *unlabelled], [b for each in teachers for b in each]
     revisions = [bundle.manifest.revision for bundle in bundles]

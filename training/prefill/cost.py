@@ -31,8 +31,7 @@ def fit_cost(samples: PrefillSamples) -> dict[str, Any]:
     Returns:
         The content of a prefill-cost file. r2 is the share of the variance of the medians that the
         fit explains. held_out_error is the median over lengths of |predicted / measured - 1|, each
-        predicted by a fit without it, and worst_held_out_error the largest, usually of the shortest
-        prompts.
+        predicted by a fit without it, worst_held_out_error the largest, often of short prompts.
     """
     keys = ["batch_size", "prompt_tokens"]
     points = samples.table.astype(float).groupby(keys)["latency_s"].median().reset_index()

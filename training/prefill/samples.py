@@ -7,7 +7,6 @@ profile-prefill` writes such a table.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -15,8 +14,6 @@ import pandas as pd
 from lengthwise.bundle import sha256_of
 from lengthwise.errors import DataError
 from lengthwise.tables.reading import read_table, require_columns
-
-NUMBERS: Final = ("prompt_tokens", "batch_size", "latency_s", "peak_flop_per_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +36,7 @@ def read_samples(path: Path) -> PrefillSamples:
     frame = read_table(path)
     require_columns(frame, ("prompt_tokens", "latency_s", "peak_flop_per_s"), path)
     frame = frame.assign(batch_size=frame.get("batch_size", 1))
-    for name in NUMBERS:
+    for name in ("prompt_tokens", "batch_size", "latency_s", "peak_flop_per_s"):
         numbers = pd.to_numeric(frame[name], errors="coerce").to_numpy(float)
         wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers > 0)))
         if len(wrong):

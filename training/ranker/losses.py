@@ -27,8 +27,7 @@ def all_pairs_margin_loss(
 ) -> Tensor:
     """`margin_ranking_loss` over every pair of the batch with a relative length gap >= `delta`.
 
-    O(B^2) on scalars, but one encoder pass per prompt instead of two per pair. 0 if no pair
-    qualifies.
+    O(B^2) on scalars, but one encoder pass per prompt, not two per pair. 0 without such a pair.
     """
     return _over_pairs(scores_B, lengths_B, delta, lambda gaps: functional.relu(margin - gaps))
 

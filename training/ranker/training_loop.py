@@ -108,15 +108,13 @@ def train(
     """
     scorer, tokenizer = encoder
     backbone, lr = find_backbone(config.encoder.backbone)
-    if config.optim.encoder_lr is not None:
-        lr = config.optim.encoder_lr
     data = LengthData(labels, tokenizer, config, teacher)
     num_batches = len(data.train_dataloader())
     module = LengthRanker(
         config,
         encoder=encoder,
         scale=length_scale(data.train_lengths_NK),
-        encoder_lr=lr,
+        encoder_lr=lr if config.optim.encoder_lr is None else config.optim.encoder_lr,
         total_steps=num_batches * config.epochs,
     )
     logger.info("backbone %s", backbone)

@@ -244,19 +244,16 @@ class Tracker(Store):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             with self.store.errors_in_one_line():
-                self.finish()
+                self.client.set_terminated(self.run_id)
             return
+        # A resumed run undoes it.
         status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
         try:
-            self.finish(status)
+            self.client.set_terminated(self.run_id, status)
         except (MlflowException, OSError) as second:  # The first one is the reason.
             reason = str(second).splitlines()[0]
             logger.warning("run %s could not be marked %s: %s", self.run_id, status, reason)
         super().__exit__(kind, error, trace)
-
-    def finish(self, status: str = "FINISHED") -> None:
-        """End the run: FINISHED, FAILED or KILLED (which a resumed run undoes)."""
-        self.client.set_terminated(self.run_id, status=status)
 
     def register(
         self, name: str, bundle: str, tags: Mapping[str, str], description: str = ""

@@ -30,7 +30,6 @@ METHODS: Final[Mapping[str, str]] = {
     "explicit pairs (PARS)": "pairs",
     "in-batch all pairs (ours)": "all-pairs",
 }
-PAPER_MODELS: Final = "GPT-4, Llama 3.1, DeepSeek-R1"
 PAPER_TAU_B: Final[Mapping[tuple[str, bool], tuple[float, float, float]]] = {
     ("pairs", True): (0.96, 0.75, 0.61),
     ("pairs", False): (0.93, 0.71, 0.57),
@@ -175,7 +174,7 @@ def _print(result: Mapping[str, Any]) -> None:
     print(
         f"ours: {dataset['id']}, {dataset['train_prompts']} training prompts, "
         f"{protocol['epochs']} epochs, {dataset['test_prompts']} test prompts, seeds from "
-        f"{protocol['seed']}; the paper: Alpaca answered by {PAPER_MODELS}"
+        f"{protocol['seed']}; the paper: Alpaca answered by GPT-4, Llama 3.1, DeepSeek-R1"
     )
     others = {
         "TF-IDF + ridge on the same prompts": "tau_b_tfidf_ridge",

@@ -45,7 +45,6 @@ from scheduler_adapters.timeline.latency_metrics import summarize
 log = logging.getLogger(__name__)
 
 _SERVE = "python -m scheduler_adapters serve-vllm MODEL"
-_LEAST_DRAWS = 10
 _TEST_FRACTION = 0.4
 """Fraction of the prompts that is kept from the training, to judge the ranker."""
 
@@ -99,7 +98,7 @@ class AdviseConfig(TraceOptions):
 
     def __post_init__(self) -> None:
         at_least("num_requests", self.num_requests, scored_log.LEAST_REQUESTS)
-        at_least("draws", self.draws, _LEAST_DRAWS)
+        at_least("draws", self.draws, 10)
         at_least("seed", self.seed, 0)
         at_least("instances", self.instances, 1)
         tau_b, rate = self.tau_b, self.rate_per_s

@@ -133,8 +133,7 @@ def policies_for(requests: Requests) -> list[str]:
 def fewest_instances(replay: Replay) -> int:
     """Return the fewest instances with which FCFS keeps up with the log's arrivals.
 
-    The last answer must end within 5% of the log's span after the last arrival, plus the time of
-    the longest answer.
+    The last answer must end within 5% of the log's span and the longest answer's time after it.
     """
 
     def keeps_up(count: int) -> bool:

@@ -14,7 +14,6 @@ from scheduler_adapters.routers.legs import Leg
 LEASE_S: Final = 12
 """Seconds for which a leg's KV is kept after its end, unless it is pulled before. vLLM prolongs it
 every sixth part of this, in whole seconds."""
-_SOURCE_HITS: Final = "remote_prefill_cached_tokens"
 _KEPT: Final = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
@@ -47,5 +46,7 @@ def kept_kv(
     if not returned or (context_tokens - 1) % block_tokens == 0:
         return None
     # With this entry the destination counts the cache hits of the source in place of its own.
-    kept = {name: value for name, value in returned.items() if name != _SOURCE_HITS}
+    kept = {
+        name: value for name, value in returned.items() if name != "remote_prefill_cached_tokens"
+    }
     return {"parameters": kept, "lease_s": LEASE_S}

@@ -17,8 +17,7 @@ from scheduler_adapters.workload.requests import Floats
 class BelowLimit:
     """Number of requests that have generated fewer tokens than a limit of their own.
 
-    A request gets one token per step at most, so it is checked again only after as many steps as
-    it lacks tokens.
+    A step gives one token at most, so the next check is after as many steps as tokens are missing.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -5,9 +5,8 @@ until the last byte has landed. Its destination then needs as many free blocks.
 
 A live migration copies the KV in stages while the request decodes. Stage 0 copies the present KV,
 and each later stage the KV generated during the stage before. The request is paused in the last
-stage. Stages begin at the end of a step. The destination reserves blocks for each stage. The
-migration is aborted at the end of a stage if there are too few blocks, or if the request has ended
-or was evicted.
+stage. Stages begin at the end of a step. The destination reserves blocks for each stage. A
+stage with too few blocks, or of a request that has ended or was evicted, ends the migration.
 
 Source: Phasor, section on defragmentation; numbers of stages and blocks are Llumnix's.
 """

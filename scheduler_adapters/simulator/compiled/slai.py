@@ -52,8 +52,7 @@ def slai_policy(requests: Requests, policy: Policy) -> CompiledPolicy | None:
 def needs_ranks(limits, state, num_prefilling, num_decoding, growth, first_tokens):
     """Return whether the next step may hold a prefill, or lack room for a decode.
 
-    `growth` is the blocks that all decodes need, `first_tokens` the context of the first waiting
-    request.
+    `growth`: blocks that all decodes need; `first_tokens`: context of the first waiting request.
     """
     free = limits.blocks - state.used
     return (

@@ -11,8 +11,7 @@ class Arrivals:
     """Requests by (time of joining, row).
 
     With `async_scheduling`, vLLM's default, a step is planned when the step before it starts, so
-    that the GPU is never idle between two. A request that arrives during a step then runs in the
-    step after the next one.
+    that the GPU is never idle. A request that arrives during a step then runs in the next but one.
     """
 
     def __init__(self, *, async_scheduling: bool) -> None:

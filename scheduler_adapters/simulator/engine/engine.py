@@ -2,8 +2,7 @@
 
 Decodes that advance together form a batch (`request_state.py`): a step with two of them costs as
 much as one with two hundred. While nothing changes, the same step is repeated
-(`step_execution.py`). `tests/scheduler_adapters/simulator/reference.py` has the rules of a step in
-their plainest form.
+(`step_execution.py`). `tests/scheduler_adapters/simulator/reference.py` has the rules, plainly.
 """
 
 import gc
@@ -148,8 +147,7 @@ class Engine:
     def withdraw(self, request: RequestState, *, holds_blocks: bool = False) -> Carried:
         """Remove an unfinished request with its progress, and with its KV if it has any.
 
-        With `holds_blocks` its blocks stay reserved until `release`, as its KV is still to be
-        copied.
+        With `holds_blocks` its blocks stay reserved until `release`: its KV is still to be copied.
         """
         load, memory, used_blocks = self.load, self.memory, self.load.used_blocks
         has_kv = not request.is_waiting or request.stored_blocks

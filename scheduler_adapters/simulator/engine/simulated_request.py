@@ -90,8 +90,7 @@ def _bounded(view: RequestView, limits: tuple[float, float], cached: int) -> Req
 class Carried:
     """Progress and KV of an unfinished request that moves from one instance to another.
 
-    `dataclasses.replace(carried, kv_tokens=0)` drops the KV: prompt and generated tokens are then
-    prefilled again.
+    `dataclasses.replace(carried, kv_tokens=0)` drops the KV: all tokens are prefilled again.
     """
 
     available_s: float = 0.0

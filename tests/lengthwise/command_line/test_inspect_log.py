@@ -1,4 +1,4 @@
-"""What is read from a log is shown before anything is computed."""
+"""Rows and sources of a log are shown before anything is computed."""
 
 import io
 import json

@@ -11,7 +11,7 @@ from tests.scheduler_adapters.planner.fake_engine import FakeEngine, FakeRequest
 
 
 class ByScore(Policy):
-    """The greatest score is evicted first; one without goes for no other."""
+    """The greatest score is evicted first; one without evicts no other."""
 
     name = "by-score"
 

@@ -63,7 +63,7 @@ def test_a_shared_rank_gives_every_class_its_own_deadlines():
 
 
 class Ungrouped(PolicyWrapper):
-    """A policy whose decodes are asked for one by one."""
+    """A policy whose decodes are ranked one by one."""
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         rank = self.policy.rank(request, load)

@@ -64,7 +64,7 @@ def behind_envoy(target: str, folder: Path) -> Iterator[tuple[int, str]]:
 
 
 def serves(target: str) -> bool:
-    """Whether a client that has not connected before gets a score."""
+    """Return whether a client that has not connected before gets a score."""
     with ScoringClient(target, timeout_s=5) as client, suppress(Exception):
         return isinstance(client.score(f"essay {time.monotonic()}"), Score)
     return False

@@ -1,4 +1,4 @@
-"""A call is authenticated, answered and counted alike, whichever way it came in."""
+"""A call is authenticated, answered and counted alike on every way in."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What the world does to a service: garbage, slow and vanished clients, restarts, clock jumps."""
+"""Trouble of a service: garbage, slow and vanished clients, restarts, clock jumps."""
 
 import os
 import random
@@ -93,7 +93,7 @@ def test_a_server_killed_under_load_costs_its_callers_scores_and_nothing_else(pr
             (failed if score is None else scored).release()
 
     def seen(outcome: threading.Semaphore) -> bool:
-        """Whether ten more of them come, beside those of before."""
+        """Return whether ten more of them follow those of before."""
         while outcome.acquire(blocking=False):
             pass
         return all(outcome.acquire(timeout=60) for _ in range(10))

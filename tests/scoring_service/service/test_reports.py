@@ -1,4 +1,4 @@
-"""Observed lengths come back: rolling quality, log, metrics."""
+"""Reports of observed lengths: rolling quality, log, metrics."""
 
 import errno
 import json

@@ -15,7 +15,7 @@ METHOD = "/test.Service/Method"
 
 
 class Echo:
-    """A server whose one method does what its message says; `held` calls are answered by hand."""
+    """A server whose one method does what its message orders; `held` calls are answered by hand."""
 
     def __init__(self, timeout_s=60.0, max_unsent=1000, admit=None):
         self.held, self.cancelled = [], []

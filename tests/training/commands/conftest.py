@@ -100,7 +100,7 @@ def register(mlruns: Path, make_bundle: MakeBundle) -> Register:
         tags = tags_of(bundle.manifest)
         tracker.set_tags(tags)
         tracker.register(name, "bundle", tags | {"verdict": "new"})
-        tracker.finish()
+        tracker.client.set_terminated(tracker.run_id)
         return tracker.run_id
 
     def add_all(name: str, *bundles: ModelBundle | float, **changes: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""The synthetic set: distinct prompts, the same for the same seed, as predictable as it says."""
+"""The synthetic set: distinct prompts, the same for the same seed, as predictable as stated."""
 
 import numpy as np
 import pytest

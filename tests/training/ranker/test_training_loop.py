@@ -1,4 +1,4 @@
-"""The training loop: precision as asked or as the hardware has it, and settings checked first."""
+"""The training loop: precision as set or as the hardware has it, and settings checked first."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A fetched set is found by its id, is what its card says, and is not fetched twice."""
+"""A fetched set is found by its id, equals its card, and is not fetched twice."""
 
 from dataclasses import replace
 from pathlib import Path

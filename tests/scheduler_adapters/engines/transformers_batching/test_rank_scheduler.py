@@ -118,7 +118,7 @@ def test_requests_that_lose_their_blocks_keep_score_answer_and_times(model, poli
 
 
 def step(manager: Any) -> list[str]:
-    """One turn of the engine's loop: who ran."""
+    """One turn of the engine's loop; returns the requests that ran."""
     processor = manager.batch_processor
     assert processor.prepare_next_batch()
     ran = [future.state.request_id for future in processor.inputs_and_outputs.requests_in_batch]
@@ -150,14 +150,14 @@ def test_work_goes_on_where_the_engine_runs_none_of_a_plan(model):
 
 
 class Chunks(FCFS):
-    """Wants each prefill in chunks, however many there are."""
+    """Demands each prefill in chunks, however many there are."""
 
     def step_rule(self, load: LoadView) -> StepRule:
         return StepRule(chunk=8)
 
 
 class LaterChunks(FCFS):
-    """Wants so from the second step on."""
+    """Demands so from the second step on."""
 
     def step_rule(self, load: LoadView) -> StepRule:
         return StepRule(max_tokens=32, chunk=8 if load.step else None)
@@ -220,7 +220,7 @@ def test_an_unknown_layout_is_refused_before_anything_is_served(change, found, m
 
 
 def test_in_a_burst_those_that_start_after_their_score_came_start_by_rank(model):
-    """Scores of requests that wait come between two steps, from another thread."""
+    """Scores of waiting requests arrive between two steps, from another thread."""
     made: list[Any] = []
     by_rank = ByRank(lambda: [state.lengthwise.rank for each in made for state in each._queue])
     name = use_policy(pars(), {}, observers=[by_rank])

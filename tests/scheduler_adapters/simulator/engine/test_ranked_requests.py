@@ -1,4 +1,4 @@
-"""The policy is asked when something changed and never otherwise; ranks that end are replaced."""
+"""The policy ranks only after a change; ranks that end are replaced."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=50, watermark_fr
 
 
 class Asked(Policy):
-    """Answers with one rank, and notes when it was asked about what."""
+    """Answers with one rank, and notes time and request of each call."""
 
     name = "asked"
 

@@ -25,7 +25,7 @@ PROMPTS = [f"Tell me about the number {number}." for number in range(40)]
 
 
 class FakeEndpoint(ThreadingHTTPServer):
-    """Answers prompt N with N + 1 tokens; `plan(prompt, times asked before)` may say otherwise."""
+    """Answers prompt N with N + 1 tokens; `plan(prompt, times asked before)` may differ."""
 
     daemon_threads = True
     request_queue_size = 64  # Connections beyond it would be tried again after a second.
