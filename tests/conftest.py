@@ -68,8 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 WORD_WEIGHTS = {"yes": -3.0, "no": -2.0, "short": -1.0, "poem": 1.0, "long": 2.0, "essay": 3.0}
-"""The tiny ranker's score of a prompt is the mean weight of its tokens; any other token weighs
-between -0.5 and 0.5."""
+"""The tiny ranker's score: the mean weight of a prompt's tokens, others from -0.5 to 0.5."""
 
 
 def write_tiny_bundle(folder: Path, *, shift: float = 0.0) -> ModelBundle:

@@ -196,8 +196,7 @@ class StepLoop:
 def outage(rounds: int = 5) -> None:
     """Print the longest wait in each state of the scorer, over that in order of arrival.
 
-    Bursts are in turn with a server without scores; the ratio is the median of the pairs, with the
-    least and the greatest.
+    Bursts are in turn with a server without scores; the ratio is the pairs' median [least, most].
     """
     with tempfile.TemporaryDirectory() as name, ExitStack() as ended:
         (token := Path(name) / "token").write_text("sk-1\n")

@@ -67,8 +67,7 @@ class Ungrouped(PolicyWrapper):
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         rank = self.policy.rank(request, load)
-        then = rank.then and rank.then._replace(group=None)
-        return rank._replace(group=None, then=then)
+        return rank._replace(group=None, then=rank.then and rank.then._replace(group=None))
 
 
 def test_wrappers_pass_on_what_engines_read():

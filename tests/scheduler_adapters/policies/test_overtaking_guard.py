@@ -23,8 +23,7 @@ class Noting(OvertakingGuard):
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         if not hasattr(self, "limit"):
             self.limit: dict[int, float] = {}
-        limit = self.at_least + self.times * load.num_waiting
-        self.limit.setdefault(request.number, limit)
+        self.limit.setdefault(request.number, self.at_least + self.times * load.num_waiting)
         return super().rank(request, load)
 
 

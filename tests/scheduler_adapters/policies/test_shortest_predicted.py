@@ -76,8 +76,7 @@ def test_the_lowest_score_goes_first_a_missing_one_is_the_median_and_ties_go_by_
 def test_requests_without_a_score_go_by_arrival_among_themselves():
     scores = np.tile([5.0, 1.0, 9.0, np.nan], 60)  # the median is taken anew eight times
     requests = make_requests(prompt_tokens=[5] * 240, output_tokens=[2] * 240, scores=scores)
-    order = one_at_a_time(requests, pars())
-    settled = [row for row in order if np.isnan(scores[row]) and row > 8]
+    settled = [row for row in one_at_a_time(requests, pars()) if np.isnan(scores[row]) and row > 8]
     assert settled == sorted(settled)
 
 

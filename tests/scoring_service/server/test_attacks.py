@@ -1,7 +1,6 @@
 """One hostile client must not take the service from the others: each attack for a second.
 
-`make soak` runs all of them together for ten minutes. Figures of time are not asserted: another
-process may have the cores.
+`make soak` runs all of them for ten minutes. No time is asserted: other processes take cores.
 """
 
 import signal

@@ -42,8 +42,7 @@ class Authority:
         files = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         files[0].write_bytes(certificate.public_bytes(PEM))
         encryption = serialization.NoEncryption()
-        private = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, encryption)
-        files[1].write_bytes(private)
+        files[1].write_bytes(key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, encryption))
         return str(files[0]), str(files[1])
 
     def _sign(self, subject, public_key, *, days: float, ca: bool = False):
@@ -136,8 +135,7 @@ def test_a_token_for_scores_is_none_for_reports_and_the_other_way_round(serve, t
     opened = serve(**tokens, report_token_file=str(tmp_path / "report")).target
 
     def report(target: str, token: str) -> int:
-        security = ClientSecurity(token=token)
-        with ScoringClient(target, timeout_s=60, security=security) as client:
+        with ScoringClient(target, timeout_s=60, security=ClientSecurity(token=token)) as client:
             return client.report([Observed(Score(1.0, "r", 1, False), 5, "tiny-llm")])
 
     assert report(opened, "report-secret") == 0

@@ -32,7 +32,7 @@ class Model:
 
 
 class Batcher:
-    """Keeps what is submitted until it is told to score it."""
+    """Keeps what is submitted until the test scores it."""
 
     def __init__(self):
         self.submitted, self.refusal = [], None
@@ -44,8 +44,7 @@ class Batcher:
         self.submitted.append(jobs)
 
     def score(self, *results):
-        jobs = self.submitted.pop(0)
-        for number, (job, result) in enumerate(zip(jobs, results, strict=True), 1):
+        for number, (job, result) in enumerate(zip(self.submitted.pop(0), results, strict=True), 1):
             job.result, job.queue_s, job.infer_s = result, 1.0 / number, 0.5
             job.on_result(job)
 

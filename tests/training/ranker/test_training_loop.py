@@ -26,8 +26,7 @@ def test_an_unknown_objective_is_refused_before_anything_is_loaded() -> None:
 
 
 def test_an_encoder_has_a_head_per_length_and_the_tokenizers_limit(tiny_bert: Path) -> None:
-    config = TrainConfig(encoder=EncoderConfig(backbone=str(tiny_bert)))
-    scorer, tokenizer = load_encoder(config, 2)
+    scorer, tokenizer = load_encoder(TrainConfig(encoder=EncoderConfig(backbone=str(tiny_bert))), 2)
     assert scorer.head.out_features == scorer.length_head.out_features == 2
     assert (tokenizer.truncation or {})["max_length"] == 128
 

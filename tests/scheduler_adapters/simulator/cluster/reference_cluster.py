@@ -1,8 +1,7 @@
 """A cluster written as plainly as possible: one step of one instance at a time, least start first.
 
 Views are counted anew for every decision by walking all requests. The fast cluster must give the
-same decisions and the same times. Rates of transfers are those of `links.Transfers`, which has
-tests of its own.
+same decisions and the same times. Rates of transfers are those of `links.Transfers`.
 """
 
 from collections.abc import Callable, Sequence
