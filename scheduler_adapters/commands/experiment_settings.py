@@ -67,8 +67,7 @@ class Setup(InstanceConfig, WorkloadConfig):
         banner = f"{self.banner}. " if self.banner else ""
         return (
             f"{banner}{self.profile}, {self.engine} engine, {self.max_num_seqs} seats, "
-            f"{self.max_tokens} tokens a step{memory}; "
-            f"{self.lengths_text}, "
+            f"{self.max_tokens} tokens a step{memory}; {self.lengths_text}, "
             f"{num_requests:,} requests{classes}, {arrivals}; "
             f"scores: {scores.get(str(self.scores), self.scores)}; seed {self.seed}"
         )

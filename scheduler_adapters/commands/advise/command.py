@@ -262,10 +262,8 @@ def _notes(config: AdviseConfig, found: Evidence, replay: Replay) -> list[str]:
     notes = [
         f"Simulated: {config.endpoint or config.profile}, "
         f"{page.counted(replay.instances)}{chosen}, requests in turn, {config.max_num_seqs} seats, "
-        f"{config.max_tokens} tokens a step; {names}, "
-        f"{own:,} of "
-        f"{len(found.requests):,} requests {arrivals}; {config.draws} draws, seed "
-        f"{config.seed}."
+        f"{config.max_tokens} tokens a step; {names}, {own:,} of {len(found.requests):,} requests "
+        f"{arrivals}; {config.draws} draws, seed {config.seed}."
     ]
     if config.rate_per_s is not None:
         notes.append(f"Poisson arrivals at {config.rate_per_s:g}/s, which are not the log's.")
