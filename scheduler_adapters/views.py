@@ -187,8 +187,7 @@ class InstanceView:
     @property
     def kv_blocks(self) -> int:
         """Blocks of all KV of the instance: on the device, in host memory, or in transfer."""
-        outside = self.used_host_blocks + self.brought_blocks
-        return self.used_blocks + outside + self.booked_blocks
+        return self.used_blocks + self.used_host_blocks + self.brought_blocks + self.booked_blocks
 
     @property
     def unstored_prompt_tokens(self) -> int:

@@ -69,8 +69,7 @@ class PascalPlacement(Placement):
         def load(view: InstanceView) -> tuple[int, InstanceId]:
             # The request itself is counted among those that answer where it is.
             fresh = view.num_fresh_answering - (view.instance_id == instance)
-            number = view.num_thinking + (fresh if counts_fresh else 0)
-            return number, view.instance_id
+            return view.num_thinking + (fresh if counts_fresh else 0), view.instance_id
 
         chosen = min(paced or instances, key=load)
         if self.migration == "adaptive" and not self._has_room(request, chosen, 0):

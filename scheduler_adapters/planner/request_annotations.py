@@ -2,7 +2,7 @@
 
 Option and metric names call them hints. vLLM's OpenAI server takes them in the body,
 `"vllm_xargs": {"lengthwise_score": 217.5}`; the offline API in
-`SamplingParams(extra_args={"lengthwise_score": 217.5})`. Unusable values are counted and absent.
+`SamplingParams(extra_args={"lengthwise_score": 217.5})`. An unusable value is counted: absent.
 
 | key | value |
 |---|---|

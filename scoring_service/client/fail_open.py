@@ -246,8 +246,7 @@ class FailOpenScorer(Connection):
             return
         results = [outcome] * len(batch) if isinstance(outcome, ScoringError) else outcome
         for waiter, result in zip(batch, results, strict=True):
-            score = result if isinstance(result, Score) else None
-            self._answer(waiter, score, _reason(result))
+            self._answer(waiter, result if isinstance(result, Score) else None, _reason(result))
         self._send_next()
 
     def _report(self, outcome: list[Score | ScoringError] | ScoringError) -> None:

@@ -1,6 +1,6 @@
 """The standard health service, `grpc.health.v1.Health`, on the thread that serves all calls.
 
-Check only: clients of a service without Watch take it as healthy, and silent ones would fill it.
+Check only: clients of a service without Watch take it as healthy, and watches hold places.
 """
 
 from collections.abc import Iterable

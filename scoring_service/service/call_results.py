@@ -1,7 +1,7 @@
 """Results of a call: from the cache, from another call's computation, or computed for it.
 
 Results are exact, and equal prompts at the same moment are computed once. The cache stands in front
-of admission: a known result is returned under any load. Nothing blocks: a few threads do.
+of admission: a known result is returned under any load. Nothing blocks: few threads do.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ _ENDS: Final = (".", " please.", ", nothing else.", ":", "!")
 def framed(prompts: Sequence[str], lengths: Sequence[float], part: float, seed: int) -> list[str]:
     """Return the prompts, of which about `part` are drawn and stand in a frame.
 
-    `lengths` are those of the answers. A second task in a frame has a mostly much shorter answer.
+    `lengths` are those of the answers. A frame's second task has a shorter answer, mostly by far.
     """
     random = np.random.default_rng(seed)
     found, by_length = list(prompts), np.argsort(lengths, kind="stable")

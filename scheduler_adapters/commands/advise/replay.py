@@ -133,7 +133,7 @@ def policies_for(requests: Requests) -> list[str]:
 def fewest_instances(replay: Replay) -> int:
     """Return the fewest instances with which FCFS keeps up with the log's arrivals.
 
-    The last answer must end within 5% of the log's span and the longest answer's time after it.
+    The last answer may end 5% of the log's span, plus the longest answer, after the last arrival.
     """
 
     def keeps_up(count: int) -> bool:

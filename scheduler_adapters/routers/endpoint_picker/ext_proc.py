@@ -29,6 +29,7 @@ _DUPLEX: Final = pb.ProtocolConfiguration(
 )
 _MAX_BODIES: Final = 64
 """Longest bodies that are held at once; beyond, each body is a long one."""
+_BUFFERED: Final = (pb.BUFFERED, pb.BUFFERED_PARTIAL)
 
 
 class ExternalProcessor:
@@ -85,9 +86,7 @@ class _Exchange:
             is_all = message.request_headers.end_of_stream
             if not is_all and is_duplex:
                 return []
-            waits = (
-                self.modes.request_body_mode in (pb.BUFFERED, pb.BUFFERED_PARTIAL) and not is_all
-            )
+            waits = not is_all and self.modes.request_body_mode in _BUFFERED
             return [_pass(kind) if waits else await self._choose(b"", kind)]
         if kind == "request_body" and self.leg is None:
             return await self._read(message.request_body, is_duplex)

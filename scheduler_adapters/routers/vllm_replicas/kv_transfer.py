@@ -46,7 +46,5 @@ def kept_kv(
     if not returned or (context_tokens - 1) % block_tokens == 0:
         return None
     # With this entry the destination counts the cache hits of the source in place of its own.
-    kept = {
-        name: value for name, value in returned.items() if name != "remote_prefill_cached_tokens"
-    }
+    kept = {k: v for k, v in returned.items() if k != "remote_prefill_cached_tokens"}
     return {"parameters": kept, "lease_s": LEASE_S}

@@ -6,7 +6,7 @@ until the last byte has landed. Its destination then needs as many free blocks.
 A live migration copies the KV in stages while the request decodes. Stage 0 copies the present KV,
 and each later stage the KV generated during the stage before. The request is paused in the last
 stage. Stages begin at the end of a step. The destination reserves blocks for each stage. A
-stage with too few blocks, or of a request that has ended or was evicted, ends the migration.
+stage with too few blocks, or of a request that has ended or was evicted, aborts it.
 
 Source: Phasor, section on defragmentation; numbers of stages and blocks are Llumnix's.
 """

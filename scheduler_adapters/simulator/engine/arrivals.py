@@ -55,5 +55,4 @@ class Arrivals:
         if is_idle:
             self.busy_since_s = now_s
             return now_s
-        started_s = step_ends_s[-2] if len(step_ends_s) > 1 else 0.0
-        return max(started_s, self.busy_since_s)
+        return max(step_ends_s[-2] if len(step_ends_s) > 1 else 0.0, self.busy_since_s)

@@ -22,10 +22,7 @@ class StepScheduler:
         self.ranked = memory.ranked
         self.step = memory.step
         wrapped = policy
-        while (
-            isinstance(wrapped, PolicyWrapper)
-            and type(wrapped).step_rule is PolicyWrapper.step_rule
-        ):
+        while isinstance(wrapped, PolicyWrapper) and type(wrapped).step_rule is _PASSED_ON:
             wrapped = wrapped.policy
         is_fixed = type(wrapped).step_rule is Policy.step_rule
         self.fixed_rule = ask_rule(policy, self.load) if is_fixed else None
@@ -198,3 +195,4 @@ class StepScheduler:
 
 
 _UNLIMITED_OFFLOADING = StepRule(offload=True)
+_PASSED_ON = PolicyWrapper.step_rule
