@@ -98,7 +98,8 @@ def test_a_server_killed_under_load_costs_its_callers_scores_and_nothing_else(pr
             pass
         return all(outcome.acquire(timeout=60) for _ in range(10))
 
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(8) as pool, ExitStack() as ended:
+        ended.callback(stop.set)  # after a failure, too: the pool waits for its threads
         callers = [pool.submit(ask, number) for number in range(8)]
         assert seen(scored)
         os.kill(server.pid, signal.SIGKILL)
