@@ -180,7 +180,8 @@ class StepLoop:
     def step(self) -> None:
         self.now_s += 0.02
         running = self.scheduler.running
-        self.scheduler.lengthwise.emitted(running, self.outputs, [1] * len(running), self.now_s)
+        views = [request.view for request in running]
+        self.scheduler.lengthwise.emitted(views, self.outputs, [1] * len(views), self.now_s)
         for request in running:
             request.left -= 1
         ended = [request for request in running if not request.left]

@@ -8,9 +8,12 @@ this variable nothing is exported. `LENGTHWISE_TIMELINE` names the timeline file
 import logging
 import os
 import time
+from bisect import bisect_left
 from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +25,7 @@ from scheduler_adapters.planner.score_order import ScoreOrder
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policy import Policy, PolicyWrapper
 from scheduler_adapters.timeline.live_log import VARIABLE, TimelineLog
-from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.timeline.observer import EngineObserver, LaterEvents
 from scheduler_adapters.timeline.token_clock import TBT_BUCKETS_S, TokenClock
 from scheduler_adapters.views import Phase
 
@@ -90,7 +93,7 @@ def observers_from_environment(scheduler: Any, *, thinks: bool) -> list[EngineOb
         except OSError as error:
             log.warning("no metrics of the engine: %s cannot be used (%s)", folder, error)
             return observers
-        observers += [tokens, metrics.order, metrics]
+        observers += [metrics.later, metrics.order, metrics]
     return observers
 
 
@@ -100,7 +103,7 @@ class EngineMetrics(EngineObserver):
 
     scheduler: Any
     tokens: TokenClock
-    """An observer of the same engine, placed before this one."""
+    """Told of the engine's events by `later`."""
     number: int = 0
     """Number of this engine."""
     timeline: TimelineLog | None = None
@@ -115,6 +118,8 @@ class EngineMetrics(EngineObserver):
             name: kind(f"lengthwise_{name}", about, labels, registry=self.registry, **more)
             for name, (kind, about, labels, more) in _METRICS.items()
         }
+        self.later = LaterEvents(self.tokens)
+        """An observer of the same engine, placed before this one."""
         self._exported_s = 0.0
         self._exports_due = 0  # soon after each other, as the report was read
         self._load: dict[str, Any] | None = None
@@ -124,7 +129,7 @@ class EngineMetrics(EngineObserver):
     def stepped(self, now_s: float) -> None:
         # After its last request an engine takes no more steps: this export remains.
         least_s = EVERY_S if self._exports_due > 0 else UNREAD_S
-        if now_s < self._exported_s + least_s and self.scheduler.running:
+        if now_s < self._exported_s + least_s and (self.scheduler.running or self.scheduler.waiting):
             return
         self._exported_s = now_s
         self._exports_due -= 1
@@ -142,6 +147,7 @@ class EngineMetrics(EngineObserver):
 
     def export(self) -> None:
         """Update all metrics from the counts of scheduler and clock."""
+        self.later.tell()
         scheduler, metrics = self.scheduler, self._metrics
         ranker, planner = scheduler.lengthwise, scheduler._lengthwise_planner
         totals = {"expired_ranks": ranker.num_expired}
@@ -168,10 +174,19 @@ class EngineMetrics(EngineObserver):
         metrics["pacers"].labels("ahead").set(num_ahead)
         metrics["pacers"].labels("empty").set(num_empty)
         metrics["paced_tokens"].set(num_paced)
+        found = defaultdict[tuple[str, str], list[float]](list)
         for name, user_class, value in clock.latencies:
-            metric = metrics[name].labels(user_class)
-            (metric.inc if name == "preemptions" else metric.observe)(value)
+            found[name, user_class].append(value)
         clock.latencies.clear()
+        for (name, user_class), values_of in found.items():
+            metric = metrics[name].labels(user_class)
+            if name == "preemptions":
+                metric.inc(sum(values_of))
+                continue
+            bucket_of = partial(bisect_left, metric._upper_bounds)
+            for bucket, count in Tally(map(bucket_of, values_of)).items():
+                metric._buckets[bucket].inc(count)
+            metric._sum.inc(sum(values_of))
 
     def _export_residents(self) -> None:
         requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()

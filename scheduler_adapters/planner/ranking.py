@@ -21,7 +21,7 @@ from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.planner.request_annotations import AnnotationCounts, request_key
 from scheduler_adapters.policies.fair_shares import ServiceShares, Share
 from scheduler_adapters.policy import Policy, ask_rank, describe
-from scheduler_adapters.timeline.observer import EngineObserver
+from scheduler_adapters.timeline.observer import EngineObserver, overriding
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 
 _UNRANKED = Rank()
@@ -91,8 +91,11 @@ class Ranker:
         self.scoring = scoring
         self.load = LoadView()
         self.observers = tuple(observers)
-        plain = EngineObserver.emitted
-        self._observers_of_tokens = [one for one in observers if type(one).emitted is not plain]
+        # Events that no observer overrides cost no time.
+        self._at_queued = overriding(observers, "queued")
+        self._at_admitted = overriding(observers, "admitted")
+        self._at_tokens = overriding(observers, "emitted")
+        self.at_steps = overriding(observers, "stepped")
         self.annotation_counts = AnnotationCounts()
         self._median = RecentMedian()
         self.late_scores: LateScores[RankedRequest] = LateScores()
@@ -153,7 +156,7 @@ class Ranker:
         if self.shares is not None:
             self.shares.waits(tracked.view)
         self.set_rank(tracked, ask_rank(self.policy, tracked.view, self.load))
-        for observer in self.observers:
+        for observer in self._at_queued:
             observer.queued(tracked.view, now_s)
         return tracked
 
@@ -185,7 +188,7 @@ class Ranker:
             for item in queue.pop_expired(now_s):
                 self.expire(item.lengthwise)
                 queue.add(item)
-        self.load.num_waiting = sum([len(queue) + len(queue.held) for queue in queues])
+        self.load.num_waiting = sum([len(queue.entries) + len(queue.held) for queue in queues])
         if self.shares is not None and self.shares.is_contended:
             self.shares.refresh()
         return now_s
@@ -234,21 +237,21 @@ class Ranker:
 
     def admitted(self, tracked: RankedRequest, started_s: float) -> None:
         """Report an admission to the observers, and an end of thinking in the prompt."""
-        for observer in self.observers:
+        for observer in self._at_admitted:
             observer.admitted(tracked.view, started_s)
-            if tracked.thinking_over:
-                observer.thinking_ended(tracked.view, started_s)
+        for observer in self.observers if tracked.thinking_over else ():
+            observer.thinking_ended(tracked.view, started_s)
 
     def emitted(
         self,
-        tracked: Sequence[RankedRequest],
+        views: Sequence[RequestView],
         outputs: Sequence[Sequence[int]],
         counts: Sequence[int],
         now_s: float,
     ) -> None:
         """Report a step's tokens, the newest `counts` of the outputs, and ends of thinking."""
-        views, end = [one.view for one in tracked], self.think_end
-        for observer in self._observers_of_tokens:
+        end = self.think_end
+        for observer in self._at_tokens:
             observer.emitted_each(views, counts, now_s)
         for view, output, count in zip(views, outputs, counts, strict=True) if end else ():
             if end[-1] in output[-count:] and ends_thinking(output, count, end):
@@ -444,6 +447,7 @@ class RankedQueue(RankOrder[Item]):
         self._timers: RankTimers[Item] = RankTimers(self.find, self.entries)
         self._shares = shares
         self._of: dict[Share, RankOrder[Item]] = {}
+        """The items of each client, once there are several."""
         self._plans: dict[int, Callable[[], None]] = {}
         self.held: dict[int, Item] = {}
         """Receive number -> item that is being scored; the longest held is first."""
@@ -454,16 +458,17 @@ class RankedQueue(RankOrder[Item]):
             return
         super().add(item)
         self._timers.add(item.lengthwise)
-        if self._shares is not None:
-            share = self._shares.share_of(item.lengthwise.view)
-            self._of.setdefault(share, RankOrder()).add(item)
+        if self._shares is not None and not self._shares.is_alone:
+            for each in self if not self._of else (item,):
+                share = self._shares.share_of(each.lengthwise.view)
+                self._of.setdefault(share, RankOrder()).add(each)
 
     def remove(self, number: int) -> Item | None:
         if (held := self.held.pop(number, None)) is not None:
             return held
         item = super().remove(number)
         self._timers.drop_ended()
-        if self._shares is not None and item is not None:
+        if self._shares is not None and self._of and item is not None:
             share = self._shares.share_of(item.lengthwise.view)
             self._of[share].remove(number)
             if not self._of[share]:
@@ -483,7 +488,8 @@ class RankedQueue(RankOrder[Item]):
 
     def in_lane(self, lane: float) -> Iterable[RankEntry[Item]]:  # type: ignore[override]
         """Return the entries with this `Rank.lane`, in order; one passed over is planned."""
-        return super().in_lane(lane) if self._shares is None else self._in_turns(lane, self._shares)
+        shares = self._shares if self._of else None
+        return super().in_lane(lane) if shares is None else self._in_turns(lane, shares)
 
     def _in_turns(self, lane: float, shares: ServiceShares) -> Iterator[RankEntry[Item]]:
         left = {

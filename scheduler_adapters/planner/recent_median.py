@@ -70,7 +70,8 @@ class RecentMedian:
             view.score = self._within(view.limits, score)
             view.recent_scores = self._scores.columns[0]
             self.add(score)
-        view.quantiles = tuple((q, min(max(n, least), most)) for q, n in view.quantiles)
+        if view.quantiles:
+            view.quantiles = tuple((q, min(max(n, least), most)) for q, n in view.quantiles)
 
     def finished(self, view: RequestView, output_tokens: int) -> None:
         """Count the length of an output that neither a prediction nor a limit has given."""

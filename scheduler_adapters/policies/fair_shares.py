@@ -131,6 +131,8 @@ class ServiceShares:
         self._running: dict[int, _Charge] = {}
         self._in_flight = 0
         """Charges of the running requests."""
+        self._only: tuple[str, ...] | None = None
+        """Class and name of the only client so far; () once there were two."""
 
     @classmethod
     def of(cls, policy: Policy) -> "ServiceShares | None":
@@ -138,9 +140,14 @@ class ServiceShares:
         return None if policy.traits.shares is None else cls(policy.traits.shares)
 
     @property
+    def is_alone(self) -> bool:
+        """True while no second client was seen: no counter decides."""
+        return bool(self._only)
+
+    @property
     def is_contended(self) -> bool:
         """True while requests of several clients wait."""
-        return sum([each.waiting for each in self._all.members.values()]) > 1
+        return not self._only and sum([one.waiting for one in self._all.members.values()]) > 1
 
     def share_of(self, view: RequestView) -> Share:
         """Return the client's share of an unfinished request."""
@@ -165,7 +172,10 @@ class ServiceShares:
 
     def waits(self, view: RequestView) -> None:
         """Count a request that has arrived, or that waits again without its blocks."""
-        self.refresh()
+        sender = view.user_class, view.client
+        self._only = sender if self._only in (None, sender) else ()
+        if not self._only:
+            self.refresh()
         if (charge := self._charges.get(view.number)) is None:
             group = self._member(self._all, view.user_class)
             share = self._member(group, view.client)
@@ -176,7 +186,7 @@ class ServiceShares:
         elif self._running.pop(view.number, None) is not None:
             self._settle(charge, view.generated_tokens)
             self._run(charge, False)
-        for one in (_group(charge.share), charge.share):
+        for one in () if self._only else (_group(charge.share), charge.share):
             if not one.waiting:
                 one.served = max(one.served, _group(one).least() - self._distance(one))
         _count(charge.share, 1)

@@ -36,7 +36,7 @@ from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranking import RankedQueue, RankedRequest, Ranker
 from scheduler_adapters.planner.step_budget import Plan
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.timeline.observer import EngineObserver, measuring
+from scheduler_adapters.timeline.observer import EngineObserver, overriding
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
 from scheduler_adapters.views import Capability
 
@@ -153,7 +153,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
     def reset(self) -> None:
         super().reset()
         self.lengthwise = self._make_ranker()
-        self._measuring = measuring(self.lengthwise.observers)
+        self._measuring = overriding(self.lengthwise.observers, "measured")
         self.planner: Planner[RequestState] | None = None
         self._queue: RankedQueue[RequestState] = RankedQueue(self.lengthwise.shares)
         if capabilities.plans_steps(self.lengthwise.policy):
@@ -312,8 +312,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             for observer in self._measuring:
                 observer.measured(step)
         if ranker.observers and fresh:
-            tracked = [state.lengthwise for state in fresh]
-            ranker.emitted(tracked, list(map(output_of, fresh)), [1] * len(fresh), now_s)
+            views = [state.lengthwise.view for state in fresh]
+            ranker.emitted(views, list(map(output_of, fresh)), [1] * len(fresh), now_s)
         for observer in ranker.observers:
             for state in self._left.values():
                 observer.finished(state.lengthwise.view, now_s)

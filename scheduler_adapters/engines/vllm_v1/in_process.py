@@ -30,7 +30,7 @@ from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, confi
 from scheduler_adapters.planner.late_scores import LateScore
 from scheduler_adapters.planner.request_annotations import REQUEST_KEY, annotations_of
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.timeline.observer import EngineObserver, measuring
+from scheduler_adapters.timeline.observer import EngineObserver, overriding
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
 from scheduler_adapters.timeline.timeline import Timeline, timeline_from_token_times
 from scheduler_adapters.workload.requests import Requests
@@ -198,7 +198,7 @@ class VllmDriver(EngineDriver):
         if (ranker := getattr(scheduler, "lengthwise", None)) is not None:
             scheduler.lengthwise_start(policy or ranker.policy, observers=observers)
             scheduler.lengthwise.clock = clock
-        with _watched_steps(scheduler, clock, measuring(observers)) as (first_s, took):
+        with _watched_steps(scheduler, clock, overriding(observers, "measured")) as (first_s, took):
             return _serve(self.engine, requests, prompts, clock, first_s, took)
 
 

@@ -241,6 +241,8 @@ class ScoreMiddleware:
     """Quantiles of the highest score."""
     scores_in_progress: Count[str] = field(default_factory=Count)
     """Client -> number of its prompts that are being scored."""
+    unnamed: str | None = ""
+    """Name of the first client, whose requests carry none; None: each client's requests do."""
 
     def __post_init__(self) -> None:
         self._recent = lru_cache(_MOST_RECENT)(self._client)
@@ -248,7 +250,7 @@ class ScoreMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path(scope) if scope["type"] in ("http", "websocket") else ""
         if path in client_bodies.UNSCORED:
-            in_engine = self.config.scores_in_engine
+            in_engine, self.unnamed = self.config.scores_in_engine, None  # as here none is named
             self.metrics.count(*(("engine",) if in_engine else ("unscored", "endpoint")))
         if scope["type"] == "lifespan":
             _bound_end(scope)
@@ -315,7 +317,8 @@ class ScoreMiddleware:
         if prompts_of is not None:
             user_class = self.classes.of(client.token, scope["headers"], _peer(scope))
             added = self.classes.annotations(user_class)
-            if self.config.shares:
+            self.unnamed = client.share if self.unnamed == "" else self.unnamed
+            if self.config.shares and client.share != self.unnamed:
                 added[CLIENT] = client.share
             prompts = () if self.scorer is None else prompts_of(body)
             if _has_model(scope, body.get("model")):
@@ -510,6 +513,8 @@ class VllmScores(ScoreMiddleware):
             late=late,
             classes=read_user_classes(Path(config.classes)) if config.classes else UserClasses(),
             reports=EngineReports(Path(folder)) if folder else None,
+            # Of several API servers each would have a first client of its own.
+            unnamed=None if "PROMETHEUS_MULTIPROC_DIR" in os.environ else "",
         )
 
 

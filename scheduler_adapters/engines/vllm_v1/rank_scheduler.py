@@ -16,7 +16,7 @@ precedes its rank everywhere.
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, product
 from math import inf
 from typing import Any, Final
 
@@ -149,10 +149,10 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
             self.remove_request(request)
 
     def __bool__(self) -> bool:
-        return len(self.queue) > 0 if self.offered is None else bool(self.offered)
+        return bool(self.queue.entries if self.offered is None else self.offered)
 
     def __len__(self) -> int:
-        return len(self.queue) + len(self.queue.held)
+        return len(self.queue.entries) + len(self.queue.held)
 
     def __iter__(self) -> Iterator[Request]:
         return chain(self.queue, self.queue.held.values())
@@ -312,19 +312,24 @@ class RankMixin:
         engine: Any = self
         ranker, left = self.lengthwise, self._lengthwise_left
         now_s = ranker.clock()
-        answers = [one for each in outputs.values() for one in each.outputs]
-        if counts := [len(one.new_token_ids) for one in answers if one.new_token_ids]:
-            names = [one.request_id for one in answers if one.new_token_ids]
-            fresh = [left.get(name) or engine.requests[name] for name in names]
-            tracked = [request.lengthwise for request in fresh]
-            ranker.emitted(tracked, [one._output_token_ids for one in fresh], counts, now_s)
-        ended = {one.request_id for one in answers} if left else ()
-        for observer in ranker.observers:
-            for name, request in left.items():
+        answers = [one for each in outputs.values() for one in each.outputs if one.new_token_ids]
+        if answers:
+            requests = engine.requests
+            fresh = [left.get(one.request_id) or requests[one.request_id] for one in answers]
+            ranker.emitted(
+                [request.lengthwise.view for request in fresh],
+                [request._output_token_ids for request in fresh],
+                [len(one.new_token_ids) for one in answers],
+                now_s,
+            )
+        if left:
+            ended = {one.request_id for each in outputs.values() for one in each.outputs}
+            for (name, request), observer in product(left.items(), ranker.observers):
                 tell = observer.finished if name in ended else observer.withdrawn
                 tell(request.lengthwise.view, now_s)
+            left.clear()
+        for observer in ranker.at_steps:
             observer.stepped(now_s)
-        left.clear()
 
 
 class VllmView(VllmMemory):

@@ -224,8 +224,7 @@ def test_metrics_are_exported_now_and_then_and_when_the_engine_falls_idle(
 ):
     monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
     monkeypatch.setattr(engine_metrics.time, "time", lambda: 0.0)
-    clock, _, export = engine_metrics.observers_from_environment(idle_scheduler, thinks=True)
-    assert isinstance(clock, TokenClock)
+    *_, export = engine_metrics.observers_from_environment(idle_scheduler, thinks=True)
     request = SimpleNamespace(request_id="a", num_computed_tokens=7, num_tokens=8)
 
     def reported(now_s: float) -> int:
@@ -239,7 +238,10 @@ def test_metrics_are_exported_now_and_then_and_when_the_engine_falls_idle(
     request.num_computed_tokens = 9
     assert reported(10.0 + engine_metrics.EVERY_S / 2) == 7
     assert reported(10.0 + engine_metrics.EVERY_S) == 9
-    idle_scheduler.running = []
+    idle_scheduler.running, idle_scheduler.waiting = [], [SimpleNamespace(num_preemptions=0)]
+    idle_scheduler.waiting[0].num_tokens = 1
+    assert reported(10.0 + 1.1 * engine_metrics.EVERY_S) == 9  # the next step is near
+    idle_scheduler.waiting.clear()
     assert reported(10.0 + 1.1 * engine_metrics.EVERY_S) == 0
     idle_scheduler.running, exported_s = [request], []
     monkeypatch.setattr(export, "export", lambda: exported_s.append(now_s))

@@ -1,9 +1,10 @@
 """Observers: every event may be ignored, and costly ones are reported only to their observers."""
 
 import inspect
+from typing import Any
 
 from scheduler_adapters.timeline import observer
-from scheduler_adapters.timeline.observer import EngineObserver, RunObserver, measuring
+from scheduler_adapters.timeline.observer import EngineObserver, LaterEvents, RunObserver, overriding
 from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.views import RequestView
 
@@ -27,8 +28,31 @@ def test_an_observer_may_ignore_every_event():
 
 def test_steps_are_measured_only_for_those_that_override_it():
     plain, measures, inherits = EngineObserver(), Measures(), MeasuresToo()
-    assert measuring([plain, measures, inherits]) == [measures, inherits]
-    assert measuring([plain]) == []
+    assert overriding([plain, measures, inherits], "measured") == [measures, inherits]
+    assert overriding([plain], "measured") == []
+
+
+def test_kept_events_arrive_in_their_order_after_some_steps(monkeypatch):
+    monkeypatch.setattr(observer, "_STEPS_KEPT", 2)
+    heard = list[tuple[Any, ...]]()
+
+    class Hears(EngineObserver):
+        def __getattribute__(self, event: str) -> Any:
+            return lambda *told: heard.append((event, *told))
+
+    later = LaterEvents(Hears())
+    events = [name for name, _ in inspect.getmembers(EngineObserver, inspect.isfunction)]
+    kept = [name for name in events if overriding([later], name) and name != "stepped"]
+    expected = [(name, "a", number) for number, name in enumerate(kept)]
+    for name, *told in expected:
+        getattr(later, name)(*told)
+    later.stepped(1.0)
+    assert len(kept) == 8 and not heard
+    later.stepped(2.0)
+    assert heard == expected
+    later.queued("b", 3.0)
+    later.tell()
+    assert heard == [*expected, ("queued", "b", 3.0)]
 
 
 def test_tokens_are_read_in_runs_and_kept_for_a_bounded_number_of_steps(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.timeline.observer import EngineObserver, measuring
+from scheduler_adapters.timeline.observer import EngineObserver, overriding
 from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.validation.engine_trial import (
     METRICS,
@@ -81,6 +81,6 @@ def test_what_is_compared_is_served_right_after_what_is_fitted(num_pieces):
 
 def test_steps_are_kept_in_order_and_cost_only_those_who_want_them():
     recorder, deaf, step = StepRecorder(), EngineObserver(), StepRecord(1, 5, 0, 0, 0.0, 0.01)
-    assert measuring([deaf, recorder]) == [recorder]
+    assert overriding([deaf, recorder], "measured") == [recorder]
     recorder.measured(step)
     assert recorder.steps == [step]

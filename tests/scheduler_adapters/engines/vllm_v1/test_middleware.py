@@ -1063,6 +1063,7 @@ def test_a_router_with_a_key_is_answered_here_and_nothing_else_is(tmp_path):
 
 def test_the_engine_knows_each_client_by_a_name_that_no_client_can_set():
     bench, forged = Bench(None, CLASSES, shares=True, client_hints=True), "lengthwise_client"
+    bench.middleware.unnamed = None
 
     def name_of(body: Mapping[str, Any] | None = None, key: str = "", **sent: Any) -> str:
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -1082,3 +1083,28 @@ def test_the_engine_knows_each_client_by_a_name_that_no_client_can_set():
     bench.configure(shares=False)
     body = {"prompt": "hello", "vllm_xargs": {forged: "x"}}
     assert forged not in bench.post(body).get("vllm_xargs", {})
+
+
+def test_the_first_client_of_a_lone_server_needs_no_name():
+    bench, forged = Bench(None, shares=True), {"lengthwise_client": "x"}
+
+    def name_of(end: int, path: str = "/v1/completions") -> str | None:
+        body = {"prompt": "hello", "vllm_xargs": forged} if end % 2 else {"prompt": "hello"}
+        reached = bench.post(body, path, client=(f"10.0.0.{end}", 1)).get("vllm_xargs") or {}
+        return reached.get("lengthwise_client")
+
+    assert [name_of(1), name_of(1)] == [None, None]
+    second = name_of(2)
+    assert second and [name_of(2), name_of(1)] == [second, None]
+    # Requests of this endpoint carry no name: from now on those of all clients do.
+    name_of(3, "/cohere/v2/chat")
+    assert name_of(1) not in (None, second) and name_of(2) == second
+
+
+@pytest.mark.parametrize("folder", [None, "/tmp"])
+def test_one_of_several_servers_names_each_client(folder, monkeypatch):
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "")
+    monkeypatch.setattr(middleware, "ScoreMetrics", lambda: None)
+    if folder:
+        monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", folder)
+    assert middleware.VllmScores(Server()).unnamed == (None if folder else "")
