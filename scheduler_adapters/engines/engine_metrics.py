@@ -129,7 +129,9 @@ class EngineMetrics(EngineObserver):
     def stepped(self, now_s: float) -> None:
         # After its last request an engine takes no more steps: this export remains.
         least_s = EVERY_S if self._exports_due > 0 else UNREAD_S
-        if now_s < self._exported_s + least_s and (self.scheduler.running or self.scheduler.waiting):
+        if now_s < self._exported_s + least_s and (
+            self.scheduler.running or self.scheduler.waiting
+        ):
             return
         self._exported_s = now_s
         self._exports_due -= 1

@@ -1,27 +1,30 @@
-"""Tokens per CPU second of `serve-vllm` without a scorer, beside plain vLLM of the same options.
+"""Tokens per CPU second of `serve-vllm` without a scorer, beside vLLM's own scheduler alone.
 
-    python tests/peers/server_price.py --pairs 30
-    python tests/peers/server_price.py --pairs 30 --bundle BUNDLE    with a ranker in the engine
-    python tests/peers/server_price.py --pairs 30 --control          plain vLLM beside plain vLLM
+    python tests/peers/server_price.py
+    python tests/peers/server_price.py --bundle BUNDLE    with a ranker in the engine
+    python tests/peers/server_price.py --control          vLLM's own beside vLLM's own
 
-Both servers run at once and serve the same bursts, in pairs of a shuffled order. Each computes its
-model in the engine's own process, since an engine core and a worker spin while they wait for each
-other. Two equal servers differ by some percent as long as they live (--control shows by how much),
-so that both are started anew several times, in turn. After each burst both serve a few streams one
-by one, in turn, for the time to their first token. The figures are medians of pairs, with 95%
-intervals by the bootstrap over starts. Without a server are `request_price.py` (API server) and
-`bench-engine --running 16 --waiting 100` (engine core).
+Two equal servers differ by up to 5 percent as long as they live. So one server has both: between
+two bursts, while it is idle, vLLM's own scheduler takes the place of ours, and requests pass our
+middleware by. The order of each pair of bursts is drawn. The model is computed in the engine's own
+process, since an engine core and a worker spin while they wait for each other. After each burst
+both serve a few streams one by one, for the time to their first token. The figures are medians of
+pairs, with 95% intervals by the bootstrap over pairs. Without a server are `request_price.py` (API
+server) and `bench-engine --running 16 --waiting 100` (engine core).
 """
 
 import argparse
 import asyncio
+import mmap
+import os
 import random
 import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -31,10 +34,73 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.scheduler_adapters.commands.test_serve_vllm_live import serving
+from lengthwise.child_processes import free_port
+from scheduler_adapters.engines.random_model import make_tiny_model
+from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
+from tests.scheduler_adapters.commands.test_serve_vllm_live import (
+    DEAD_PROXIES,
+    wait_until_healthy,
+    write_tokenizer,
+)
 
-OPTIONS = ["--max-model-len=2048", "--max-num-seqs=16", "--max-num-batched-tokens=2048"]
-OPTIONS += ["--distributed-executor-backend=uni"]
+OPTIONS = ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32", "--enforce-eager"]
+OPTIONS += [f"--kv-cache-memory-bytes={32 << 20}", "--max-model-len=2048", "--max-num-seqs=16"]
+OPTIONS += ["--max-num-batched-tokens=2048", "--distributed-executor-backend=uni"]
+NAME = "tests.peers.server_price"
+START = f"""
+from scheduler_adapters.commands import serve_vllm
+serve_vllm.SCHEDULER, serve_vllm.MIDDLEWARE = "{NAME}.switching", "{NAME}.Switch"
+from scheduler_adapters.__main__ import main
+main()
+"""
+SIDE = "LENGTHWISE_SIDE"
+"""Environment variable with the file of one byte that says which side serves: 0 vLLM's own."""
+
+
+def _side() -> mmap.mmap:
+    with open(os.environ[SIDE], "r+b") as file:
+        return mmap.mmap(file.fileno(), 1)
+
+
+class Switch:
+    """Our middleware, which requests pass by on side 0."""
+
+    def __init__(self, app: Any) -> None:
+        from scheduler_adapters.engines.vllm_v1.middleware import VllmScores
+
+        self.side, self.apps = _side(), (app, VllmScores(app))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.apps[self.side[0]](scope, receive, send)
+
+
+class SwitchScheduler:
+    """vLLM's own scheduler or ours; they change places while the engine is idle."""
+
+    def __init__(self, *schedulers: Any) -> None:
+        self.side, self.schedulers, self.now = _side(), schedulers, schedulers[0]
+
+    def add_request(self, request: Any) -> None:
+        if not self.now.has_requests():
+            self.now = self.schedulers[self.side[0]]
+        self.now.add_request(request)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.now, name)
+
+
+def switching(*arguments: Any, vllm_config: Any, **named: Any) -> SwitchScheduler:
+    """Make both schedulers, as `--scheduler-cls`."""
+    from scheduler_adapters.engines.vllm_v1 import rank_scheduler, versions
+
+    named["vllm_config"] = vllm_config
+    is_async = vllm_config.scheduler_config.async_scheduling
+    stock = versions.AsyncScheduler if is_async else versions.Scheduler
+    return SwitchScheduler(
+        stock(*arguments, **named), rank_scheduler.scheduler(*arguments, **named)
+    )
+
+
 OPEN = 16
 PARTS = ("API server", "engine core")
 
@@ -78,94 +144,117 @@ LONE = 12
 """Streams of each server per pair, one by one."""
 
 
-async def lone_ttft_s(ports: Sequence[int], seed: int, length: int) -> list[list[float]]:
-    """Return the times to the first token of lone streams, for each server."""
+async def lone_ttft_s(port: int, seed: int, length: int) -> list[float]:
+    """Return the times to the first token of lone streams."""
     import aiohttp
 
-    dice, taken_s = random.Random(-seed), [list[float](), list[float]()]
+    dice, taken_s = random.Random(-seed), list[float]()
     async with aiohttp.ClientSession() as session:
-        for turn in range(LONE):
-            for side in (0, 1) if turn % 2 else (1, 0):
-                words = " ".join(f"w{dice.randrange(40)}" for _ in range(length))
-                body = {"model": "tiny", "max_tokens": 4, "stream": True, "prompt": words}
-                started_s = time.perf_counter()
-                url = f"http://127.0.0.1:{ports[side]}/v1/completions"
-                async with session.post(url, json=body) as answer:
-                    await answer.content.readany()
-                    taken_s[side].append(time.perf_counter() - started_s)
-                    await answer.read()
+        for _ in range(LONE):
+            words = " ".join(f"w{dice.randrange(40)}" for _ in range(length))
+            body = {"model": "tiny", "max_tokens": 4, "stream": True, "prompt": words}
+            started_s, url = time.perf_counter(), f"http://127.0.0.1:{port}/v1/completions"
+            async with session.post(url, json=body) as answer:
+                await answer.content.readany()
+                taken_s.append(time.perf_counter() - started_s)
+                await answer.read()
     return taken_s
 
 
-def measured(
-    options: argparse.Namespace, starts: int
-) -> tuple[list[np.ndarray[Any, Any]], list[list[float]], list[list[list[float]]]]:
-    """Return CPU seconds, seconds and times to first tokens of the pairs of one start."""
+@contextmanager
+def serving(folder: Path, own: list[str]) -> Iterator[tuple[psutil.Process, int, mmap.mmap]]:
+    """`serve-vllm` with both sides: its process, its port, and the byte of the side."""
+    write_tokenizer(model := make_tiny_model(folder / "model"))
+    (folder / "side").write_bytes(b"\0")
+    os.environ[SIDE] = str(folder / "side")
+    command = [sys.executable, "-c", START, "serve-vllm", str(model), f"--port={free_port()}"]
+    more = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # the CPU build computes in the engine's process
+    environment = {**os.environ, **ENVIRONMENT, **DEAD_PROXIES, **more}
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(
+            [*command, *own, "--", *OPTIONS],
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=sys.path[0],
+        )
+    port = int(command[-1].partition("=")[2])
+    try:
+        wait_until_healthy(f"http://127.0.0.1:{port}", server, folder / "log")
+        yield psutil.Process(server.pid), port, _side()
+    finally:
+        server.terminate()
+        server.wait(timeout=300)
+
+
+Row = tuple[np.ndarray[Any, Any], list[float], list[list[float]]]
+"""Of a pair, by side: CPU seconds of each part, seconds, times to first tokens."""
+
+
+def measured(options: argparse.Namespace, start: int) -> list[Row]:
+    """Return the pairs of one start."""
     load = {"words": options.words, "tokens": options.tokens, "count": options.requests}
-    own = [f"--policy={options.policy}", "--timeline=null"]
+    own, rows = [f"--policy={options.policy}", "--timeline=null"], list[Row]()
     own += [f"--bundle={options.bundle}"] if options.bundle else []
-    sides = {0: None, 1: None if options.control else own}
-    spent, took_s, ttft_s = list[np.ndarray[Any, Any]](), list[list[float]](), []
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        live = {
-            side: stack.enter_context(serving(Path(folder) / str(side), "", sides[side], OPTIONS))
-            for side in ((0, 1) if starts % 2 else (1, 0))
-        }
-        servers = [psutil.Process(live[side].pid) for side in sides]
-        ports = [int(live[side].url.rpartition(":")[2]) for side in sides]
-        for port in ports:
-            asyncio.run(burst(port, 0, **load))
-        dice = random.Random(starts)
-        for pair in range(options.pairs):
-            cpu, wall_s = np.zeros((2, len(PARTS))), [0.0, 0.0]
-            for side in dice.sample((0, 1), 2):
-                before, began_s = cpu_s(servers[side]), time.perf_counter()
-                asyncio.run(burst(ports[side], pair + 1, **load))
-                wall_s[side] = time.perf_counter() - began_s
-                cpu[side] = cpu_s(servers[side]) - before
-            spent.append(cpu)
-            took_s.append(wall_s)
-            ttft_s.append(asyncio.run(lone_ttft_s(ports, pair + 1, options.words // 4)))
-        asyncio.run(burst(ports[1], -1, **load | {"count": 200}, most=200))
-        with urlopen(f"http://127.0.0.1:{ports[1]}/metrics") as answer:
+    ours = 0 if options.control else 1
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(Path(folder), own) as (server, port, side),
+    ):
+        dice = random.Random(start)
+        for pair in range(-1, options.pairs):
+            cpu, wall_s, ttft_s = np.zeros((2, len(PARTS))), [0.0, 0.0], [[0.0], [0.0]]
+            for number in dice.sample((0, 1), 2):
+                side[0] = number and ours
+                time.sleep(0.3)  # until the engine is idle
+                before, began_s = cpu_s(server), time.perf_counter()
+                asyncio.run(burst(port, pair + 1, **load))
+                wall_s[number] = time.perf_counter() - began_s
+                cpu[number] = cpu_s(server) - before
+                ttft_s[number] = asyncio.run(lone_ttft_s(port, pair + 1, options.words // 4))
+            if pair >= 0:  # the first one loads code
+                rows.append((cpu, wall_s, ttft_s))
+        side[0] = 1
+        time.sleep(0.3)
+        asyncio.run(burst(port, -1, **load | {"count": 200}, most=200))
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
             found = re.findall(r"engine_requests_total\{(.*)\} (\S+)", answer.read().decode())
-        print("requests by their score, a burst of 200 at once included:", found, flush=True)
-    return spent, took_s, ttft_s
+        print("our requests by their score, a burst of 200 at once included:", found, flush=True)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--starts", type=int, default=6, help="of both servers")
-    parser.add_argument("--pairs", type=int, default=10, help="of bursts after each start")
+    parser.add_argument("--starts", type=int, default=2, help="of the server")
+    parser.add_argument("--pairs", type=int, default=30, help="of bursts after each start")
     parser.add_argument("--requests", type=int, default=64, help="of a burst")
     parser.add_argument("--policy", default="pars")
     parser.add_argument("--bundle", default=None)
-    parser.add_argument("--control", action="store_true", help="plain vLLM twice")
+    parser.add_argument("--control", action="store_true", help="vLLM's own twice")
     parser.add_argument("--words", type=int, default=400, help="of the longest prompt")
     parser.add_argument("--tokens", type=int, default=16, help="of each answer")
     options = parser.parse_args()
-    runs = [measured(options, number) for number in range(options.starts)]
-    spent, took_s, ttft_s = (np.array([run[part] for run in runs]) for part in range(3))
-    dice = np.random.default_rng(0)
-    drawn = dice.integers(options.starts, size=(4_000, options.starts))
+    rows = [row for start in range(options.starts) for row in measured(options, start)]
+    spent, took_s, ttft_s = (np.array([row[part] for row in rows]) for part in range(3))
+    drawn = np.random.default_rng(0).integers(len(rows), size=(4_000, len(rows)))
 
     def median(values: np.ndarray[Any, Any]) -> tuple[float, float, float]:
-        """Return the median over starts (rows) and pairs, and its 95% interval."""
-        low, high = np.quantile(np.median(values[drawn], axis=(1, 2)), (0.025, 0.975))
+        """Return the median over pairs, and its 95% interval."""
+        low, high = np.quantile(np.median(values[drawn], axis=1), (0.025, 0.975))
         return float(np.median(values)), float(low), float(high)
 
-    first_ms = 1e3 * np.median(ttft_s, axis=3)
-    plain_ms, ours_ms = np.median(first_ms, axis=(0, 1))
-    more, low, high = median(first_ms[..., 1] - first_ms[..., 0])
+    first_ms = 1e3 * np.median(ttft_s, axis=2)
+    plain_ms, ours_ms = np.median(first_ms, axis=0)
+    more, low, high = median(first_ms[:, 1] - first_ms[:, 0])
     print(
         f"TTFT of a lone request, ms: {plain_ms:.2f} plain, {ours_ms:.2f} ours; "
         f"{more:+.2f} [{low:+.2f}, {high:+.2f}]"
     )
-    ratio, low, high = median(took_s[..., 0] / took_s[..., 1])
+    ratio, low, high = median(took_s[:, 0] / took_s[:, 1])
     print(f"tokens per second, ours / plain: {ratio:.3f} [{low:.3f}, {high:.3f}]")
     parts = {"all": slice(None)} | {name: [number] for number, name in enumerate(PARTS)}
     for name, part in parts.items():
-        plain_s, ours_s = np.moveaxis(spent[..., part].sum(axis=3), 2, 0)
+        plain_s, ours_s = np.moveaxis(spent[..., part].sum(axis=2), 1, 0)
         plain_ms, ours_ms = (1e3 * np.median(one) / options.requests for one in (plain_s, ours_s))
         ratio, low, high = median(plain_s / ours_s)
         print(

@@ -4,7 +4,12 @@ import inspect
 from typing import Any
 
 from scheduler_adapters.timeline import observer
-from scheduler_adapters.timeline.observer import EngineObserver, LaterEvents, RunObserver, overriding
+from scheduler_adapters.timeline.observer import (
+    EngineObserver,
+    LaterEvents,
+    RunObserver,
+    overriding,
+)
 from scheduler_adapters.timeline.steps import StepRecord
 from scheduler_adapters.views import RequestView
 
