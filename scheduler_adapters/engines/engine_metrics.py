@@ -9,8 +9,7 @@ import logging
 import os
 import time
 from bisect import bisect_left
-from collections import Counter as Tally
-from collections import defaultdict
+from collections import Counter as Tally, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial

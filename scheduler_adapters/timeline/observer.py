@@ -97,14 +97,9 @@ class LaterEvents(EngineObserver):
         self._events: list[tuple[str, tuple[Any, ...]]] = []
         self._steps = 0
 
-    queued = _kept("queued")
-    admitted = _kept("admitted")
-    emitted = _kept("emitted")
-    emitted_each = _kept("emitted_each")
-    evicted = _kept("evicted")
-    thinking_ended = _kept("thinking_ended")
-    finished = _kept("finished")
-    withdrawn = _kept("withdrawn")
+    queued, admitted, thinking_ended = map(_kept, ("queued", "admitted", "thinking_ended"))
+    emitted, emitted_each, evicted = map(_kept, ("emitted", "emitted_each", "evicted"))
+    finished, withdrawn = map(_kept, ("finished", "withdrawn"))
 
     def stepped(self, now_s: float) -> None:
         self._steps += 1

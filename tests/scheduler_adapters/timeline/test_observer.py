@@ -52,7 +52,8 @@ def test_kept_events_arrive_in_their_order_after_some_steps(monkeypatch):
     for name, *told in expected:
         getattr(later, name)(*told)
     later.stepped(1.0)
-    assert len(kept) == 8 and not heard
+    assert len(kept) == 8
+    assert not heard
     later.stepped(2.0)
     assert heard == expected
     later.queued("b", 3.0)

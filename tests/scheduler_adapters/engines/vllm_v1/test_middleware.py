@@ -1095,10 +1095,12 @@ def test_the_first_client_of_a_lone_server_needs_no_name():
 
     assert [name_of(1), name_of(1)] == [None, None]
     second = name_of(2)
-    assert second and [name_of(2), name_of(1)] == [second, None]
+    assert second
+    assert [name_of(2), name_of(1)] == [second, None]
     # Requests of this endpoint carry no name: from now on those of all clients do.
     name_of(3, "/cohere/v2/chat")
-    assert name_of(1) not in (None, second) and name_of(2) == second
+    assert name_of(1) not in (None, second)
+    assert name_of(2) == second
 
 
 @pytest.mark.parametrize("folder", [None, "/tmp"])
