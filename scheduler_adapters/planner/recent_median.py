@@ -47,13 +47,15 @@ class RecentMedian:
     `FIRST_LENGTHS`, from below the least recent score to above the greatest: these decide first.
     """
 
-    __slots__ = ("_pairs", "_scores", "value")
+    __slots__ = ("_line", "_pairs", "_scores", "value")
 
     def __init__(self) -> None:
         self.value: float | None = None
         """None before the first score."""
         self._scores = Recent(1)
         self._pairs = Recent(2)
+        self._line: tuple[list[float], list[float]] | None = None
+        """Ordered scores and the lengths that belong to them; None: to be made anew."""
 
     def arrived(self, view: RequestView) -> None:
         """Keep a view to its limits, count its score and show it the earlier ones.
@@ -66,7 +68,7 @@ class RecentMedian:
         else:
             score, view.median_score = view.score, None
             if view.quantiles:
-                self._pairs.add(score, view.expected_tokens(0))
+                self._pair(score, view.expected_tokens(0))
             view.score = self._within(view.limits, score)
             view.recent_scores = self._scores.columns[0]
             self.add(score)
@@ -77,27 +79,28 @@ class RecentMedian:
         """Count the length of an output that neither a prediction nor a limit has given."""
         least, most = view.limits
         if view.score is not None and not view.quantiles and least < output_tokens < most:
-            self._pairs.add(view.score, output_tokens)
+            self._pair(view.score, output_tokens)
 
     def add(self, score: float) -> None:
         """Count a score."""
         if self._scores.add(score):
-            ordered = self._scores.columns[0]
+            ordered, self._line = self._scores.columns[0], None
             self.value = ordered[(len(ordered) - 1) // 2]
+
+    def _pair(self, score: float, length: float) -> None:
+        if self._pairs.add(score, length):
+            self._line = None
 
     def _within(self, limits: tuple[float, float], score: float | None) -> float | None:
         recent, (least, most) = self._scores.columns[0], limits
         if score is None or not recent or (least <= 0 and most == inf):
             return score
-        last = len(recent) - 1
-        first = (
-            nextafter(recent[0], -inf),
-            recent[last // 3],
-            recent[2 * last // 3],
-            nextafter(recent[-1], inf),
-        )
-        scores, lengths = self._pairs.columns
-        scores, lengths = sorted([*first, *scores]), sorted([*FIRST_LENGTHS, *lengths])
+        if self._line is None:
+            last, (scores, lengths) = len(recent) - 1, map(list, self._pairs.columns)
+            scores += [nextafter(recent[0], -inf), recent[last // 3], recent[2 * last // 3]]
+            scores.append(nextafter(recent[-1], inf))
+            self._line = sorted(scores), sorted([*FIRST_LENGTHS, *lengths])
+        scores, lengths = self._line
         if (at := bisect_right(lengths, most)) < len(lengths):
             score = min(score, _score_at(at, most, lengths, scores))
         if at := bisect_left(lengths, least):
