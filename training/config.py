@@ -36,9 +36,8 @@ class DataConfig(RecordOptions):
     """Prompts and lengths of a training run."""
 
     dataset: str = "alpaca-vicuna7b"
-    """Id of a data card, or the path of a card.yaml, of a table (.parquet, .jsonl, .csv), of a log
-    (see `lengthwise inspect`), or of a folder or pattern of logs. It holds the validation and test
-    prompts."""
+    """Id of a data card, or the path of a card.yaml, a table or logs; see `lengthwise inspect`. It
+    holds the validation and test prompts."""
     also: tuple[str, ...] = ()
     """Further data sets to learn from; "arena-hard*4" takes one four times per epoch. Lengths are
     compared within a data set only."""
@@ -119,8 +118,8 @@ class EncoderConfig:
     """The network that turns a prompt into one vector."""
 
     backbone: str = "auto"
-    """minilm, bert, a transformers model id or folder, a bundle, convolution, or auto: minilm,
-    else bert."""
+    """minilm, bert, mpnet, a transformers id or folder, a bundle, convolution, or auto: minilm, else
+    bert."""
     pooling: Pooling = "mean"
     """mean of the token vectors; cls or pooler (the paper's) only for BERT-like encoders; last
     token for decoders. The pooler of MiniLM costs .08 tau_b."""

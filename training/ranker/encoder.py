@@ -39,6 +39,7 @@ BACKBONES: Final = {
     "bert": Backbone("google-bert/bert-base-uncased"),
     "opt": Backbone("facebook/opt-125m"),
     "t5": Backbone("google-t5/t5-small", lr=1e-4),
+    "mpnet": Backbone("sentence-transformers/all-mpnet-base-v2", lr=3e-5),
     CONVOLUTION: Backbone(CONVOLUTION, lr=2e-3),
 }
 

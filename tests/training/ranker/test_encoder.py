@@ -11,6 +11,7 @@ import torch
 from transformers import (
     AutoModel,
     BertConfig,
+    MPNetConfig,
     OPTConfig,
     PretrainedConfig,
     T5Config,
@@ -40,6 +41,10 @@ CONFIGS: dict[str, PretrainedConfig] = {
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, ffn_dim=64,
         word_embed_proj_dim=16, pad_token_id=0, max_position_embeddings=64,
     ),
+    "mpnet": MPNetConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        pad_token_id=0, max_position_embeddings=66,
+    ),
     "t5": T5Config(d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, pad_token_id=0),
 }  # fmt: skip
 PROMPTS = [record.prompt for record in generate(40, seed=2)[0]]
@@ -61,7 +66,7 @@ def backbone(request, tiny_bert, tmp_path):
     return kind, tmp_path / kind
 
 
-POOLING = {"bert": "cls", "opt": "last", "t5": "mean"}
+POOLING = {"bert": "cls", "opt": "last", "t5": "mean", "mpnet": "mean"}
 
 
 @pytest.mark.slow
