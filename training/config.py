@@ -118,8 +118,7 @@ class EncoderConfig:
     """The network that turns a prompt into one vector."""
 
     backbone: str = "auto"
-    """minilm, bert, mpnet, a transformers id or folder, a bundle, convolution, or auto: minilm, else
-    bert."""
+    """minilm, bert, mpnet, a transformers id or folder, a bundle, convolution; auto: minilm or bert."""
     pooling: Pooling = "mean"
     """mean of the token vectors; cls or pooler (the paper's) only for BERT-like encoders; last
     token for decoders. The pooler of MiniLM costs .08 tau_b."""
