@@ -36,8 +36,8 @@ class DataConfig(RecordOptions):
     """Prompts and lengths of a training run."""
 
     dataset: str = "alpaca-vicuna7b"
-    """Id of a data card, or the path of a card.yaml, a table or logs; see `lengthwise inspect`. It
-    holds the validation and test prompts."""
+    """Id of a data card, or the path of a card.yaml, a table or logs (`lengthwise inspect` reads
+    them). It holds the validation and test prompts."""
     also: tuple[str, ...] = ()
     """Further data sets to learn from; "arena-hard*4" takes one four times per epoch. Lengths are
     compared within a data set only."""
@@ -118,7 +118,8 @@ class EncoderConfig:
     """The network that turns a prompt into one vector."""
 
     backbone: str = "auto"
-    """minilm, bert, mpnet, a transformers id or folder, a bundle, convolution; auto: minilm or bert."""
+    """minilm, bert, mpnet, a transformers id or folder, a bundle, convolution; auto: minilm or else
+    bert."""
     pooling: Pooling = "mean"
     """mean of the token vectors; cls or pooler (the paper's) only for BERT-like encoders; last
     token for decoders. The pooler of MiniLM costs .08 tau_b."""
