@@ -102,7 +102,7 @@ class EngineMetrics(EngineObserver):
 
     scheduler: Any
     tokens: TokenClock
-    """Told of the engine's events by `later`."""
+    """It has the events of the engine from `later`."""
     number: int = 0
     """Number of this engine."""
     timeline: TimelineLog | None = None

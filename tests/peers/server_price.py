@@ -54,7 +54,7 @@ from scheduler_adapters.__main__ import main
 main()
 """
 SIDE = "LENGTHWISE_SIDE"
-"""Environment variable with the file of one byte that says which side serves: 0 vLLM's own."""
+"""Environment variable with the file whose one byte is the serving side: 0 vLLM's own."""
 
 
 def _side() -> mmap.mmap:
