@@ -175,12 +175,15 @@ class EngineMetrics(EngineObserver):
         metrics["pacers"].labels("ahead").set(num_ahead)
         metrics["pacers"].labels("empty").set(num_empty)
         metrics["paced_tokens"].set(num_paced)
+        self._export_latencies()
+
+    def _export_latencies(self) -> None:
         found = defaultdict[tuple[str, str], list[float]](list)
-        for name, user_class, value in clock.latencies:
+        for name, user_class, value in self.tokens.latencies:
             found[name, user_class].append(value)
-        clock.latencies.clear()
+        self.tokens.latencies.clear()
         for (name, user_class), values_of in found.items():
-            metric = metrics[name].labels(user_class)
+            metric = self._metrics[name].labels(user_class)
             if name == "preemptions":
                 metric.inc(sum(values_of))
                 continue

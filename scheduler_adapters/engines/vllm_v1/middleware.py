@@ -242,7 +242,7 @@ class ScoreMiddleware:
     scores_in_progress: Count[str] = field(default_factory=Count)
     """Client -> number of its prompts that are being scored."""
     unnamed: str | None = ""
-    """Name of the first client, whose requests carry none; None: each client's requests do."""
+    """Name of the first client, whose requests carry none; "": not known yet; None: all do."""
 
     def __post_init__(self) -> None:
         self._recent = lru_cache(_MOST_RECENT)(self._client)
@@ -250,7 +250,8 @@ class ScoreMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path(scope) if scope["type"] in ("http", "websocket") else ""
         if path in client_bodies.UNSCORED:
-            in_engine, self.unnamed = self.config.scores_in_engine, None  # as here none is named
+            self.unnamed = None  # requests of these endpoints carry no name
+            in_engine = self.config.scores_in_engine
             self.metrics.count(*(("engine",) if in_engine else ("unscored", "endpoint")))
         if scope["type"] == "lifespan":
             _bound_end(scope)
@@ -317,7 +318,8 @@ class ScoreMiddleware:
         if prompts_of is not None:
             user_class = self.classes.of(client.token, scope["headers"], _peer(scope))
             added = self.classes.annotations(user_class)
-            self.unnamed = client.share if self.unnamed == "" else self.unnamed
+            if self.unnamed == "":
+                self.unnamed = client.share
             if self.config.shares and client.share != self.unnamed:
                 added[CLIENT] = client.share
             prompts = () if self.scorer is None else prompts_of(body)
