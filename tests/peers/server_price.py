@@ -54,12 +54,20 @@ from scheduler_adapters.__main__ import main
 main()
 """
 SIDE = "LENGTHWISE_SIDE"
-"""Environment variable with the file whose one byte is the serving side: 0 vLLM's own."""
+"""Environment variable with the file of two bytes: the serving side, 0 vLLM's own, and whether the
+engine has requests."""
 
 
 def _side() -> mmap.mmap:
     with open(os.environ[SIDE], "r+b") as file:
-        return mmap.mmap(file.fileno(), 1)
+        return mmap.mmap(file.fileno(), 2)
+
+
+def turn(side: mmap.mmap, to: int) -> None:
+    """Change the serving side once the engine is idle."""
+    while side[1]:
+        time.sleep(0.01)
+    side[0] = to
 
 
 class Switch:
@@ -83,7 +91,12 @@ class SwitchScheduler:
     def add_request(self, request: Any) -> None:
         if not self.now.has_requests():
             self.now = self.schedulers[self.side[0]]
+        self.side[1] = 1
         self.now.add_request(request)
+
+    def has_requests(self) -> bool:
+        self.side[1] = found = self.now.has_requests()
+        return bool(found)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.now, name)
@@ -165,7 +178,7 @@ async def lone_ttft_s(port: int, seed: int, length: int) -> list[float]:
 def serving(folder: Path, own: list[str]) -> Iterator[tuple[psutil.Process, int, mmap.mmap]]:
     """`serve-vllm` with both sides: its process, its port, and the byte of the side."""
     write_tokenizer(model := make_tiny_model(folder / "model"))
-    (folder / "side").write_bytes(b"\0")
+    (folder / "side").write_bytes(bytes(2))
     os.environ[SIDE] = str(folder / "side")
     command = [sys.executable, "-c", START, "serve-vllm", str(model), f"--port={free_port()}"]
     more = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # the CPU build computes in the engine's process
@@ -205,8 +218,7 @@ def measured(options: argparse.Namespace, start: int) -> list[Row]:
         for pair in range(-1, options.pairs):
             cpu, wall_s, ttft_s = np.zeros((2, len(PARTS))), [0.0, 0.0], [[0.0], [0.0]]
             for number in dice.sample((0, 1), 2):
-                side[0] = number and ours
-                time.sleep(0.3)  # until the engine is idle
+                turn(side, number and ours)
                 before, began_s = cpu_s(server), time.perf_counter()
                 asyncio.run(burst(port, pair + 1, **load))
                 wall_s[number] = time.perf_counter() - began_s
@@ -214,11 +226,13 @@ def measured(options: argparse.Namespace, start: int) -> list[Row]:
                 ttft_s[number] = asyncio.run(lone_ttft_s(port, pair + 1, options.words // 4))
             if pair >= 0:  # the first one loads code
                 rows.append((cpu, wall_s, ttft_s))
-        side[0] = 1
-        time.sleep(0.3)
+        turn(side, 1)
         asyncio.run(burst(port, -1, **load | {"count": 200}, most=200))
         with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
             found = re.findall(r"engine_requests_total\{(.*)\} (\S+)", answer.read().decode())
+        counts = {hint: float(count) for hint, count in found}
+        expected = 200 + ours * (1 + options.pairs) * (options.requests + LONE)
+        assert counts['hint="scored"'] + counts['hint="unscored"'] == expected, counts
         print("our requests by their score, a burst of 200 at once included:", found, flush=True)
     return rows
 
