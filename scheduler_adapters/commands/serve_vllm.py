@@ -72,6 +72,8 @@ class ServeConfig(ScoreConfig):
     bundle: Path | None = None
     """Folder of a trained ranker (`python -m training fit`), which scores every prompt inside the
     engine. Then no scoring service is needed."""
+    score_all: bool = False
+    """With --bundle: hold and score the requests that could start at once as well."""
     policy: str = "pars"
     """Name of a policy (fcfs, pars, ...) or import path package.module:callable."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -151,7 +153,7 @@ class ServeConfig(ScoreConfig):
         shares = {} if self.shares == "none" else {"shares": self.shares}
         ranker: dict[str, Any] = {}
         if self.bundle is not None:
-            ranker = {"bundle": str(self.bundle.resolve())}
+            ranker = {"bundle": str(self.bundle.resolve()), "score_all": self.score_all}
             ranker |= {name: getattr(self, name) for name in ScoreConfig.SHARED}
             if (template := _chat_template(self.vllm)) is not None:
                 ranker["chat_template"] = template

@@ -1,8 +1,9 @@
 """A ranker bundle inside an engine: a thread scores each prompt that enters without a score.
 
 A step never scores. It reads the scores that the thread has made since the last step
-(`late_scores.py`); while seats are scarce, it holds a request back until then (`ranking.py`). An
-error at one prompt leaves that request without a score. Imports no engine.
+(`late_scores.py`). While seats are scarce, it holds a request back until then; while none waits,
+nothing is scored (`ranking.py`). An error at one prompt leaves that request without a score.
+Imports no engine.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ _CUT_SPAN: Final = 1e-3
 _PACKAGES: Final = ("onnxruntime", "tokenizers", "numpy")
 _TOGETHER: Final = 32
 """Prompts that are taken from the queue at once."""
-_TYPICAL_TOKENS: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,9 @@ class BundleSettings:
     """Folder of the model bundle."""
     deadline_s: float = 0.05
     """Most seconds that a request is held until its score arrives, while more requests wait than
-    seats are free."""
+    can start."""
+    score_all: bool = False
+    """True: hold and score the requests that could start at once as well."""
     target_model: str | None = None
     """Model of the bundle's calibration: requests then also get the quantiles of its response
     lengths. None: scores only."""
@@ -58,6 +60,7 @@ class BundleSettings:
         for name in ("bundle", "target_model", "chat_template"):
             value = getattr(self, name)
             require(name, repr(value), isinstance(value or name, str), "a text")
+        require("score_all", self.score_all, isinstance(self.score_all, bool), "true or false")
         deadline_s = self.deadline_s
         is_right = type(deadline_s) in (int, float) and 0 < deadline_s < 60
         require("deadline_s", deadline_s, is_right, "seconds > 0 and below 60")
@@ -118,8 +121,7 @@ class BundleScoring:
         self._model: RankerModel = RankerModel.load(bundle)
         self._frames = ChatFrames(tokenizer, settings.template)
         self._settings = settings
-        self.hold_s = settings.deadline_s
-        self.typical_s = self._model.costs.predict_s(1, _TYPICAL_TOKENS)
+        self.hold_s, self.score_all = settings.deadline_s, settings.score_all
         self._changed = threading.Condition()
         self._clients: dict[str, deque[_Waiting]] = {}
         """Client -> its waiting prompts; the client that is next is first."""

@@ -27,8 +27,8 @@ class PromptScoring(Protocol):
 
     hold_s: float
     """Most seconds that a request is held out of a contended queue until its score arrives."""
-    typical_s: float
-    """Seconds in which a prompt of usual length is scored."""
+    score_all: bool
+    """True: requests that could start at once are held and scored as well."""
 
     def submit(
         self, key: str, prompt: Sequence[int], client: str, take: Callable[[LateScore], object]

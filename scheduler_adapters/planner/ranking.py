@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from lengthwise.errors import InvalidDecision
+from scheduler_adapters.planner.capabilities import plans_steps
 from scheduler_adapters.planner.late_scores import LateScore, LateScores, PromptScoring
 from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.planner.request_annotations import AnnotationCounts, request_key
@@ -29,9 +30,6 @@ _MAX_SUCCESSORS = 100
 # The thoughts of earlier turns are further back: question and header of the answer follow them.
 _MAX_TOKENS_AFTER_THINKING = 4
 _PRIORITY_STRIDE = 2**32
-LONE_S = 0.001
-"""Most seconds that a step waits for the score of a request with a free seat. It waits only for a
-ranker that usually needs less than half of that."""
 
 
 @dataclass(slots=True)
@@ -52,7 +50,9 @@ class RankedRequest:
     late_score: LateScore | None = None
     """A score that arrived while the request ran, used when it waits again."""
     held_until_s: float = -inf
-    """End of the hold of a request that is being scored; -inf: not held."""
+    """End of the hold of a request that may be scored; -inf: not held."""
+    unscored: tuple[str, Sequence[int]] | None = None
+    """Key and token ids of a prompt that the engine's own ranker has not been given."""
 
 
 class EngineRequest(Protocol):
@@ -72,7 +72,8 @@ class Ranker:
     Args:
         by_priority: True where the engine's own priority precedes the policy's rank.
         think_end: token ids that end thinking; empty if unused.
-        scoring: the engine's own ranker, for requests without another score.
+        scoring: the engine's own ranker, for requests without another score. It scores those that
+            start at once, as nothing is scarce, only if the policy ranks running requests too.
     """
 
     def __init__(
@@ -89,6 +90,9 @@ class Ranker:
         self.clock = clock
         self.think_end = think_end
         self.scoring = scoring
+        self._scores_all = scoring is not None and (scoring.score_all or plans_steps(policy))
+        self._unscored: list[RankedRequest] = []
+        """Requests queued without a score, since seats and tokens were free for all."""
         self.load = LoadView()
         self.observers = tuple(observers)
         # Events that no observer overrides cost no time.
@@ -144,11 +148,11 @@ class Ranker:
         )
         if tracked.view.score is None:
             if scored_elsewhere is None and self.scoring is not None:
-                key, take = key or str(tracked.view.number), self.late_scores.inbox.append
-                if self.scoring.submit(key, prompt, tracked.view.client, take):
-                    tracked.held_until_s = now_s + self.scoring.hold_s
-                else:
-                    self.annotation_counts.count("full")
+                key = key or str(tracked.view.number)
+                tracked.held_until_s = now_s + self.scoring.hold_s
+                tracked.unscored = key, prompt
+                if self._scores_all:
+                    self._score(tracked)
             if key is not None and (late := self.late_scores.expect(key, tracked)) is not None:
                 self._use_late(tracked, late)
         self._median.arrived(tracked.view)
@@ -167,8 +171,21 @@ class Ranker:
         newest = 1 + _MAX_TOKENS_AFTER_THINKING
         return bool(self.think_end) and ends_thinking(prompt, newest, self.think_end)
 
+    def _score(self, tracked: RankedRequest) -> None:
+        """Give a prompt to the engine's own ranker, once."""
+        if self.scoring is not None and tracked.unscored is not None:
+            (key, prompt), tracked.unscored = tracked.unscored, None
+            take = self.late_scores.inbox.append
+            if not self.scoring.submit(key, prompt, tracked.view.client, take):
+                self.annotation_counts.count("full")
+                tracked.held_until_s = min(0.0, tracked.held_until_s)  # over in the next step
+
     def begin_step(
-        self, *queues: "RankedQueue[Any]", num_free: int = 0, is_idle: bool = False
+        self,
+        *queues: "RankedQueue[Any]",
+        num_free: int = 0,
+        num_tokens: float = inf,
+        is_idle: bool = False,
     ) -> float:
         """Read the scores queued since the last step and replace expired ranks in these queues.
 
@@ -176,13 +193,16 @@ class Ranker:
 
         Args:
             num_free: requests that could start now, by seats.
+            num_tokens: prompt tokens that could be computed in this step.
             is_idle: True if no request runs.
         """
         self.load.now_s = self.clock()
         self._take_late(queues)
+        if self._unscored:
+            self._score_waiting(queues)
         for queue in queues:
             if queue.held and self.scoring is not None:
-                self._end_holds(self.scoring, queue, num_free, is_idle)
+                self._end_holds(self.scoring, queue, num_free, num_tokens, is_idle)
         now_s = self.load.now_s
         for queue in queues:
             for item in queue.pop_expired(now_s):
@@ -207,19 +227,39 @@ class Ranker:
                     self._end_hold(tracked)
                     queue.add(item)
 
+    def _score_waiting(self, queues: Iterable["RankedQueue[Any]"]) -> None:
+        """Score what still waits of the requests that the last step could have started."""
+        unscored, self._unscored = self._unscored, []
+        for tracked in unscored:
+            if any(tracked.view.number in queue for queue in queues):
+                self._score(tracked)
+            else:
+                self.annotation_counts.count("at_once")
+
     def _end_holds(
-        self, scoring: PromptScoring, queue: "RankedQueue[Any]", num_free: int, is_idle: bool
+        self,
+        scoring: PromptScoring,
+        queue: "RankedQueue[Any]",
+        num_free: int,
+        num_tokens: float,
+        is_idle: bool,
     ) -> None:
-        """Queue the held requests whose time is over, and all of them if seats are free for all.
+        """Queue the held requests whose time is over; all of them if nothing is scarce.
 
         An idle engine first waits for the scores, as a step without requests would do nothing.
         """
-        is_contended = len(queue) + len(queue.held) > num_free
-        over_s = next(iter(queue.held.values())).lengthwise.held_until_s
-        if is_contended and is_idle:
-            scoring.wait(over_s - self.load.now_s)
-        elif not is_contended and 2 * scoring.typical_s < LONE_S:
-            scoring.wait(LONE_S)
+        held = [item.lengthwise for item in queue.held.values()]
+        others = [item.lengthwise for item in queue] if len(held) <= num_free else []
+        is_contended = self._scores_all or len(queue) + len(held) > num_free
+        is_contended |= sum(one.view.prompt_tokens for one in held + others) > num_tokens
+        over_s = held[0].held_until_s
+        if is_contended:
+            for tracked in held:
+                self._score(tracked)
+            if is_idle:
+                scoring.wait(over_s - self.load.now_s)
+        else:
+            self._unscored += [tracked for tracked in held if tracked.unscored is not None]
         self.load.now_s = self.clock()
         self._take_late([queue])
         if not (is_contended and is_idle):
@@ -271,6 +311,7 @@ class Ranker:
         view.preemptions = preemptions
         if self.shares is not None:
             self.shares.waits(view)
+        self._score(tracked)
         self.rerank(tracked)
         for observer in self.observers:
             observer.evicted(view, self.load.now_s)

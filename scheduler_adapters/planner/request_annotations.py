@@ -75,6 +75,8 @@ class AnnotationCounts:
     """Requests with an unusable annotation, whatever else they carry."""
     late: int = 0
     """Unscored requests that were ranked by a later score while waiting."""
+    at_once: int = 0
+    """Unscored requests that started at once, as seats and tokens were free for all."""
     undecodable: int = 0
     """Prompts without text that the engine's own ranker could read: embeddings, images only."""
     failed: int = 0

@@ -230,7 +230,10 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
     def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
         active = len(self.active_requests)
         self._step_start_s = self.lengthwise.begin_step(
-            self._queue, num_free=self.max_requests_per_batch - active, is_idle=not active
+            self._queue,
+            num_free=self.max_requests_per_batch - active,
+            num_tokens=token_budget - active,
+            is_idle=not active,
         )
         batch = None
         if self.planner is not None and not self._stalled:

@@ -232,6 +232,7 @@ class RankMixin:
             self.waiting.queue,
             self._lengthwise_holders.queue,
             num_free=getattr(self, self._lengthwise_seats) - len(running),
+            num_tokens=self.max_num_scheduled_tokens - len(running),  # type: ignore[attr-defined]
             is_idle=not running,
         )
         if planner is None and not ranker.observers and ranker.shares is None:

@@ -12,7 +12,6 @@ from hypothesis import given, strategies as st
 from lengthwise.errors import InvalidDecision
 from scheduler_adapters.planner.late_scores import LateScore
 from scheduler_adapters.planner.ranking import (
-    LONE_S,
     RankedQueue,
     RankedRequest,
     Ranker,
@@ -20,7 +19,7 @@ from scheduler_adapters.planner.ranking import (
 )
 from scheduler_adapters.planner.request_annotations import REQUEST_KEY, AnnotationCounts
 from scheduler_adapters.policies.shortest_predicted import pars
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 
@@ -241,10 +240,12 @@ def test_a_late_score_moves_a_request_that_waits_and_no_other():
 class Scoring:
     """A ranker beside the engine: it scores nothing until the engine waits for it."""
 
-    hold_s, typical_s = 5.0, 0.0001
+    hold_s = 5.0
 
-    def __init__(self, scores: dict[str, float | None], most: int = 9) -> None:
-        self.scores, self.most = scores, most
+    def __init__(
+        self, scores: dict[str, float | None], most: int = 9, score_all: bool = False
+    ) -> None:
+        self.scores, self.most, self.score_all = scores, most, score_all
         self.submitted: list[tuple[str, Any]] = []
         self.waits_s: list[float] = []
 
@@ -301,22 +302,49 @@ def test_while_others_run_a_request_is_held_until_its_score_or_a_short_deadline(
     assert numbers(queue) == [1, 0]
 
 
-def test_a_request_with_a_free_seat_is_never_held():
-    scoring = Scoring({"0": 3.0})
+def test_requests_that_start_at_once_are_neither_held_nor_scored():
+    scoring = Scoring({"1": 3.0})
     ranker, queue = burst_of(scoring, 2, Clock())
-    ranker.begin_step(queue, num_free=2, is_idle=True)
-    assert (sorted(numbers(queue)), queue.held) == ([0, 1], {})
-    assert scoring.waits_s == [LONE_S]
-    assert ranker.annotation_counts.late == 1
-    slow = Scoring({"0": 3.0})
-    slow.typical_s = 1.0
-    ranker, queue = burst_of(slow, 1, Clock())
-    ranker.begin_step(queue, num_free=1, is_idle=True)
-    assert (numbers(queue), slow.waits_s) == ([0], [])
+    ranker.begin_step(queue, num_free=2, num_tokens=100, is_idle=True)
+    assert (numbers(queue), queue.held, scoring.submitted) == ([0, 1], {}, [])
+    queue.remove(0)  # it has started, while the other lacked memory
+    ranker.begin_step(queue, num_free=1)
+    assert [key for key, _ in scoring.submitted] == ["1"]
+    scoring.wait(0)
+    ranker.begin_step(queue, num_free=1)
+    assert ranker.annotation_counts == AnnotationCounts(unscored=2, late=1, at_once=1)
 
 
-def test_requests_beyond_the_rankers_queue_are_counted_and_not_held():
+@pytest.mark.parametrize("scarce", [{"num_free": 1}, {"num_free": 2, "num_tokens": 1}])
+def test_requests_are_scored_where_seats_or_tokens_do_not_suffice_for_all(scarce):
+    scoring = Scoring({})
+    ranker, queue = burst_of(scoring, 2, Clock())
+    ranker.begin_step(queue, **scarce)
+    assert [key for key, _ in scoring.submitted] == ["0", "1"]
+    assert [*queue.held] == [0, 1]
+
+
+def test_a_request_that_started_without_a_score_has_one_after_an_eviction():
+    scoring = Scoring({})
+    ranker, queue = burst_of(scoring, 1, Clock())
+    ranker.begin_step(queue, num_free=1)
+    (item,) = queue
+    queue.remove(0)
+    ranker.begin_step(queue, num_free=1)
+    ranker.requeue(item.lengthwise, generated_tokens=1, preemptions=1)
+    assert [key for key, _ in scoring.submitted] == ["0"]
+
+
+@pytest.mark.parametrize("policy", ["pars", "srpt"])
+def test_all_are_scored_at_arrival_if_so_set_or_if_running_requests_are_ranked(policy):
+    scoring = Scoring({}, score_all=policy == "pars")
+    track(Ranker(load_policy(policy), Clock(), scoring=scoring), None)
+    assert [key for key, _ in scoring.submitted] == ["0"]
+
+
+def test_requests_beyond_the_rankers_queue_are_counted_and_held_no_longer():
     ranker, queue = burst_of(Scoring({}, most=1), 2, Clock())
+    ranker.begin_step(queue)
     assert (numbers(queue), [*queue.held]) == ([1], [0])
     assert ranker.annotation_counts == AnnotationCounts(unscored=2, full=1)
 

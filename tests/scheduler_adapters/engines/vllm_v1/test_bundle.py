@@ -9,7 +9,6 @@ import pytest
 from lengthwise.errors import BundleError
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import scheduler_of, set_environment
-from scheduler_adapters.planner import ranking
 from tests.scheduler_adapters.engines.chat_templates import CHATML, byte_tokenizer
 from tests.scheduler_adapters.late_burst import SEATS, ByRank
 
@@ -44,9 +43,8 @@ def llm(tmp_path_factory, tiny_bundle):
 
 
 @pytest.fixture
-def watched(llm, monkeypatch):
+def watched(llm):
     """The engine's ranker, newly started, and the requests that started by it."""
-    monkeypatch.setattr(ranking, "LONE_S", 30.0)  # on a busy machine a thread has to wait
     scheduler = scheduler_of(llm.llm_engine)
     by_rank = ByRank(lambda: (each.lengthwise.rank for each in scheduler.waiting.queue))
     started: list[Any] = []
@@ -78,6 +76,7 @@ def test_a_burst_of_200_is_ranked_before_its_first_step(llm, watched):
 
 
 def test_a_prompt_has_one_score_by_every_way_in(llm, watched):
+    watched[0]._scores_all = True
     ids = llm.get_tokenizer().encode(PROMPT, add_special_tokens=False)
     llm.generate(PROMPT, few(), use_tqdm=False)
     llm.generate({"prompt_token_ids": ids}, few(), use_tqdm=False)
@@ -90,9 +89,18 @@ def test_a_prompt_has_one_score_by_every_way_in(llm, watched):
     assert len({view.score for view in started}) == 1
 
 
+def test_prompts_that_all_start_at_once_are_not_scored(llm, watched):
+    llm.generate([PROMPT] * SEATS, few(), use_tqdm=False)
+    llm.generate(PROMPT, few(), use_tqdm=False)
+    ranker, started = watched
+    assert (ranker.annotation_counts.late, ranker.annotation_counts.at_once) == (0, SEATS)
+    assert {view.score for view in started} == {None}
+
+
 def test_a_prompt_that_cannot_be_decoded_is_unranked_and_counted(llm, watched):
     import torch
 
+    watched[0]._scores_all = True
     embeds = torch.zeros((5, llm.model_config.get_hidden_size()), dtype=torch.bfloat16)
     llm.generate([{"prompt_embeds": embeds}, PROMPT], few(), use_tqdm=False)
     counts = watched[0].annotation_counts
