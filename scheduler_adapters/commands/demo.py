@@ -51,7 +51,7 @@ class DemoConfig:
     trained: Path = Path("mlruns/demo")
     """Folder of the training run (`python -m training fit RECIPE --out`), and of the report."""
     num_engine_requests: int = 240
-    """Held-out prompts for vLLM, drawn at random, in four bursts; 0 leaves vLLM out."""
+    """Held-out prompts for vLLM, drawn at random, in four bursts (on a GPU: one); 0: no vLLM."""
     shape: str = "tiny"
     """Shape of vLLM's random Llama: tiny, small, or for a GPU 7b."""
     max_num_seqs: int = 4
@@ -132,10 +132,11 @@ def _serve(requests: Requests, config: DemoConfig) -> Bursts:
     names = ("shape", "max_num_seqs", "kv_cache_mib", "engine")
     own = {name: getattr(config, name) for name in names}
     offline = OfflineConfig(scheduler=SCHEDULERS[0], **own)
-    rows = np.array_split(np.arange(len(requests)), min(_ENGINE_BURSTS, len(requests)))
     served: dict[str, list[Timeline]] = {name: [] for name in SCHEDULERS}
     with open_driver(offline, max_model_len=longest_context(requests)) as driver:
         kind, clock = driver.clock(None)
+        count = 1 if kind == "wall" else min(_ENGINE_BURSTS, len(requests))
+        rows = np.array_split(np.arange(len(requests)), count)
         for number, burst in enumerate(rows):
             for name in SCHEDULERS[:: -1 if number % 2 else 1]:
                 log.info("serving a burst of %d with vLLM under %s", len(burst), name)

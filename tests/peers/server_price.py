@@ -3,6 +3,7 @@
     python tests/peers/server_price.py
     python tests/peers/server_price.py --bundle BUNDLE    with a ranker in the engine
     python tests/peers/server_price.py --control          vLLM's own beside vLLM's own
+    python tests/peers/server_price.py --shape 7b -- --max-num-seqs=64    on a GPU
 
 Two equal servers differ by up to 5 percent as long as they live. So one server has both: between
 two bursts, while it is idle, vLLM's own scheduler takes the place of ours, and requests pass our
@@ -35,7 +36,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from lengthwise.child_processes import free_port
-from scheduler_adapters.engines.random_model import make_tiny_model
+from scheduler_adapters.engines.random_model import VOCABULARY, llama_config
 from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
 from tests.scheduler_adapters.commands.test_serve_vllm_live import (
     DEAD_PROXIES,
@@ -46,6 +47,7 @@ from tests.scheduler_adapters.commands.test_serve_vllm_live import (
 OPTIONS = ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32", "--enforce-eager"]
 OPTIONS += [f"--kv-cache-memory-bytes={32 << 20}", "--max-model-len=2048", "--max-num-seqs=16"]
 OPTIONS += ["--max-num-batched-tokens=2048", "--distributed-executor-backend=uni"]
+OPTIONS += ["--load-format=dummy"]
 NAME = "tests.peers.server_price"
 START = f"""
 from scheduler_adapters.commands import serve_vllm
@@ -175,9 +177,14 @@ async def lone_ttft_s(port: int, seed: int, length: int) -> list[float]:
 
 
 @contextmanager
-def serving(folder: Path, own: list[str]) -> Iterator[tuple[psutil.Process, int, mmap.mmap]]:
+def serving(
+    folder: Path, shape: str, own: list[str], vllms: list[str]
+) -> Iterator[tuple[psutil.Process, int, mmap.mmap]]:
     """`serve-vllm` with both sides: its process, its port, and the byte of the side."""
-    write_tokenizer(model := make_tiny_model(folder / "model"))
+    config = llama_config(shape)
+    config.architectures, config.vocab_size = ["LlamaForCausalLM"], VOCABULARY
+    config.save_pretrained(model := folder / "model")
+    write_tokenizer(model)
     (folder / "side").write_bytes(bytes(2))
     os.environ[SIDE] = str(folder / "side")
     command = [sys.executable, "-c", START, "serve-vllm", str(model), f"--port={free_port()}"]
@@ -185,7 +192,7 @@ def serving(folder: Path, own: list[str]) -> Iterator[tuple[psutil.Process, int,
     environment = {**os.environ, **ENVIRONMENT, **DEAD_PROXIES, **more}
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(
-            [*command, *own, "--", *OPTIONS],
+            [*command, *own, "--", *OPTIONS, *vllms],
             stdout=log,
             stderr=log,
             env=environment,
@@ -212,7 +219,7 @@ def measured(options: argparse.Namespace, start: int) -> list[Row]:
     ours = 0 if options.control else 1
     with (
         tempfile.TemporaryDirectory() as folder,
-        serving(Path(folder), own) as (server, port, side),
+        serving(Path(folder), options.shape, own, options.vllms) as (server, port, side),
     ):
         dice = random.Random(start)
         for pair in range(-1, options.pairs):
@@ -247,6 +254,8 @@ def main() -> None:
     parser.add_argument("--control", action="store_true", help="vLLM's own twice")
     parser.add_argument("--words", type=int, default=400, help="of the longest prompt")
     parser.add_argument("--tokens", type=int, default=16, help="of each answer")
+    parser.add_argument("--shape", default="tiny", help="of the random model")
+    parser.add_argument("vllms", nargs="*", help="further options of vLLM, after --")
     options = parser.parse_args()
     rows = [row for start in range(options.starts) for row in measured(options, start)]
     spent, took_s, ttft_s = (np.array([row[part] for row in rows]) for part in range(3))

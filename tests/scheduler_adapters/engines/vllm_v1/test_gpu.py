@@ -1,13 +1,15 @@
 """vLLM on a GPU: no scheduler of ours changes an answer, a burst goes by rank, and the bench runs.
 
 `python -m pytest -m gpu` runs these; with GPU_TESTS_ON=cpu they try themselves out without a GPU.
-GPU_TESTS_ENGINE holds further arguments of vLLM's engine, as JSON. An engine each, a process each.
+GPU_TESTS_ENGINE holds further arguments of vLLM's engine, as JSON. An engine each, a process each;
+those of a test run side by side.
 """
 
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ def run(device: str, module: str, *arguments: str, **engine: Any) -> dict[str, A
 
     Its last argument is that of the engine.
     """
-    engine |= {} if device.startswith("cuda") else {"dtype": "float32"}
+    engine |= {"gpu_memory_utilization": 0.1} if device.startswith("cuda") else {"dtype": "float32"}
     engine |= json.loads(os.environ.get("GPU_TESTS_ENGINE", "{}"))
     done = subprocess.run(
         [sys.executable, "-m", *module.split(), *arguments, json.dumps(engine)],
@@ -70,10 +72,12 @@ def test_answers_are_those_of_the_stock_scheduler_under_every_kind_of_policy(dev
         "slai": {"max_tokens": 64, "max_decodes": 4},
         "pascal": {"think_end": [NEVER_SAID], "quantum_tokens": 20, "max_decodes": 4},
     }
-    found = {
-        name: run(device, SERVE_BURST, name, json.dumps(own), **graphs)
-        for name, own in settings.items()
-    }
+    with ThreadPoolExecutor(len(settings) if device.startswith("cuda") else 1) as pool:
+        made = {
+            name: pool.submit(run, device, SERVE_BURST, name, json.dumps(own), **graphs)
+            for name, own in settings.items()
+        }
+    found = {name: one.result() for name, one in made.items()}
     assert all(one["tokens"] == found["stock"]["tokens"] for one in found.values())
     scores = burst().score
     ranks = scores[np.lexsort((scores, found["pars"]["scheduled_s"]))]  # of one step: equals
