@@ -135,8 +135,9 @@ def _serve(requests: Requests, config: DemoConfig) -> Bursts:
     served: dict[str, list[Timeline]] = {name: [] for name in SCHEDULERS}
     with open_driver(offline, max_model_len=longest_context(requests)) as driver:
         kind, clock = driver.clock(None)
-        count = 1 if kind == "wall" else min(_ENGINE_BURSTS, len(requests))
-        rows = np.array_split(np.arange(len(requests)), count)
+        rows = np.array_split(
+            np.arange(len(requests)), min(1 if kind == "wall" else _ENGINE_BURSTS, len(requests))
+        )
         for number, burst in enumerate(rows):
             for name in SCHEDULERS[:: -1 if number % 2 else 1]:
                 log.info("serving a burst of %d with vLLM under %s", len(burst), name)

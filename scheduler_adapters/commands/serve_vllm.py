@@ -122,9 +122,8 @@ class ServeConfig(ScoreConfig):
     def middleware(self) -> MiddlewareConfig:
         """The settings of the API server process."""
         token_file = self.scorer_token_file
-        names = [setting.name for setting in fields(ScoreConfig)]
         return MiddlewareConfig(
-            **{name: getattr(self, name) for name in names},
+            **{setting.name: getattr(self, setting.name) for setting in fields(ScoreConfig)},
             security=ClientSecurity(
                 ca_file=self.scorer_ca_file,
                 certificate_file=self.scorer_certificate_file,
@@ -153,8 +152,8 @@ class ServeConfig(ScoreConfig):
         shares = {} if self.shares == "none" else {"shares": self.shares}
         ranker: dict[str, Any] = {}
         if self.bundle is not None:
-            ranker = {"bundle": str(self.bundle.resolve()), "score_all": self.score_all}
-            ranker |= {name: getattr(self, name) for name in ScoreConfig.SHARED}
+            own = {name: getattr(self, name) for name in ("score_all", *ScoreConfig.SHARED)}
+            ranker = {"bundle": str(self.bundle.resolve()), **own}
             if (template := _chat_template(self.vllm)) is not None:
                 ranker["chat_template"] = template
         return {SETTINGS: {**guard, **self.settings, **shares, **ranker, "policy": self.policy}}

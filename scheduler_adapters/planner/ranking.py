@@ -28,7 +28,7 @@ from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 _UNRANKED = Rank()
 _MAX_SUCCESSORS = 100
 # The thoughts of earlier turns are further back: question and header of the answer follow them.
-_MAX_TOKENS_AFTER_THINKING = 4
+_NEWEST_TOKENS = 5
 _PRIORITY_STRIDE = 2**32
 
 
@@ -148,12 +148,11 @@ class Ranker:
         )
         if tracked.view.score is None:
             if scored_elsewhere is None and self.scoring is not None:
-                key = key or str(tracked.view.number)
                 tracked.held_until_s = now_s + self.scoring.hold_s
-                tracked.unscored = key, prompt
+                tracked.unscored = key or str(tracked.view.number), prompt
                 if self._scores_all:
                     self._score(tracked)
-            if key is not None and (late := self.late_scores.expect(key, tracked)) is not None:
+            elif key is not None and (late := self.late_scores.expect(key, tracked)) is not None:
                 self._use_late(tracked, late)
         self._median.arrived(tracked.view)
         self.load.num_waiting += 1  # until the next step counts anew
@@ -168,15 +167,16 @@ class Ranker:
         """Return whether a prompt ends thinking, so that the first generated token answers."""
         # Where thinking is off, a chat template ends the prompt with an empty thought and perhaps
         # line breaks.
-        newest = 1 + _MAX_TOKENS_AFTER_THINKING
-        return bool(self.think_end) and ends_thinking(prompt, newest, self.think_end)
+        return bool(self.think_end) and ends_thinking(prompt, _NEWEST_TOKENS, self.think_end)
 
     def _score(self, tracked: RankedRequest) -> None:
         """Give a prompt to the engine's own ranker, once."""
         if self.scoring is not None and tracked.unscored is not None:
             (key, prompt), tracked.unscored = tracked.unscored, None
-            take = self.late_scores.inbox.append
-            if not self.scoring.submit(key, prompt, tracked.view.client, take):
+            tracked.late_score = self.late_scores.expect(key, tracked)
+            if tracked.late_score is None and not self.scoring.submit(
+                key, prompt, tracked.view.client, self.late_scores.inbox.append
+            ):
                 self.annotation_counts.count("full")
                 tracked.held_until_s = min(0.0, tracked.held_until_s)  # over in the next step
 
@@ -198,8 +198,7 @@ class Ranker:
         """
         self.load.now_s = self.clock()
         self._take_late(queues)
-        if self._unscored:
-            self._score_waiting(queues)
+        self._score_waiting(queues)
         for queue in queues:
             if queue.held and self.scoring is not None:
                 self._end_holds(self.scoring, queue, num_free, num_tokens, is_idle)
@@ -223,9 +222,7 @@ class Ranker:
                 # A resident uses the score only when it waits again.
                 tracked.late_score = late
             for queue in queues:
-                if (item := queue.remove(tracked.view.number)) is not None:
-                    self._end_hold(tracked)
-                    queue.add(item)
+                self._end_hold(queue, tracked)
 
     def _score_waiting(self, queues: Iterable["RankedQueue[Any]"]) -> None:
         """Score what still waits of the requests that the last step could have started."""
@@ -249,10 +246,14 @@ class Ranker:
         An idle engine first waits for the scores, as a step without requests would do nothing.
         """
         held = [item.lengthwise for item in queue.held.values()]
-        others = [item.lengthwise for item in queue] if len(held) <= num_free else []
-        is_contended = self._scores_all or len(queue) + len(held) > num_free
-        is_contended |= sum(one.view.prompt_tokens for one in held + others) > num_tokens
         over_s = held[0].held_until_s
+        is_contended = (
+            self._scores_all
+            or len(queue) + len(held) > num_free
+            or num_tokens
+            < sum(one.view.prompt_tokens for one in held)
+            + sum(item.lengthwise.view.prompt_tokens for item in queue)
+        )
         if is_contended:
             for tracked in held:
                 self._score(tracked)
@@ -265,15 +266,16 @@ class Ranker:
         if not (is_contended and is_idle):
             over_s = self.load.now_s if is_contended else inf
         for item in [one for one in queue.held.values() if one.lengthwise.held_until_s <= over_s]:
-            queue.remove(item.lengthwise.view.number)
-            self._end_hold(item.lengthwise)
-            queue.add(item)
+            self._end_hold(queue, item.lengthwise)
 
-    def _end_hold(self, tracked: RankedRequest) -> None:
-        if tracked.held_until_s > -inf and tracked.late_score is None:
-            self._median.arrived(tracked.view)  # scores that arrived meanwhile count
-        tracked.held_until_s = -inf
-        self.rerank(tracked)
+    def _end_hold(self, queue: "RankedQueue[Any]", tracked: RankedRequest) -> None:
+        """Rank a request anew where it waits, and hold it no longer."""
+        if (item := queue.remove(tracked.view.number)) is not None:
+            if tracked.held_until_s > -inf and tracked.late_score is None:
+                self._median.arrived(tracked.view)  # scores that arrived meanwhile count
+            tracked.held_until_s = -inf
+            self.rerank(tracked)
+            queue.add(item)
 
     def admitted(self, tracked: RankedRequest, started_s: float) -> None:
         """Report an admission to the observers, and an end of thinking in the prompt."""

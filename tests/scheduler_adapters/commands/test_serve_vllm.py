@@ -110,6 +110,7 @@ def test_a_bundle_is_scored_in_the_engine_and_needs_no_service(tiny_bundle, tmp_
         "shares": {},
         "bundle": str(tiny_bundle.path),
         "deadline_s": 0.2,
+        "score_all": False,
         "target_model": "tiny-llm",
         "unscored_last": True,
         "chat_template": str(tmp_path / "chat.jinja"),
