@@ -307,6 +307,7 @@ def test_requests_that_start_at_once_are_neither_held_nor_scored():
     ranker, queue = burst_of(scoring, 2, Clock())
     ranker.begin_step(queue, num_free=2, num_tokens=100, is_idle=True)
     assert (numbers(queue), queue.held, scoring.submitted) == ([0, 1], {}, [])
+    assert not ranker.late_scores._waiting  # nothing is kept of them
     queue.remove(0)  # it has started, while the other lacked memory
     ranker.begin_step(queue, num_free=1)
     assert [key for key, _ in scoring.submitted] == ["1"]
