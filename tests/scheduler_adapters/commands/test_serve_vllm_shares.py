@@ -23,7 +23,8 @@ from tests.scheduler_adapters.commands.test_serve_vllm_live import (
 
 pytestmark = pytest.mark.vllm
 
-ANSWER = 100
+ANSWER, LONG_ANSWER = 100, 600
+"""Tokens. Requests limited to the first have nearly one rank, whatever their scores."""
 KEYS = [f"sk-{number}" for number in range(64)]
 CLASSES = {
     "classes": {"one": {}, "other": {}},
@@ -71,14 +72,19 @@ def sender(live: Live, who: Sender) -> Any:
     )  # fmt: skip
 
 
-async def ask(openai: Any, kind: str, number: int) -> None:
+async def ask(openai: Any, kind: str, number: int, tokens: int) -> None:
     # Without ignore_eos: else the length would be known, and all would rank alike.
     prompt = f"{PROMPTS[kind]} w{number}"
-    await openai.completions.create(model="tiny", prompt=prompt, max_tokens=ANSWER, temperature=0)
+    await openai.completions.create(model="tiny", prompt=prompt, max_tokens=tokens, temperature=0)
 
 
 async def run(
-    live: Live, honest: Sender, flooding: Sequence[Sender], size: int, requests: int
+    live: Live,
+    honest: Sender,
+    flooding: Sequence[Sender],
+    size: int,
+    requests: int,
+    tokens: int = ANSWER,
 ) -> tuple[list[float], list[int]]:
     """Latencies of honest requests, one after another, and the flood's that ended meanwhile."""
     # Many pools: one of 500 connections costs the sender more than the server.
@@ -87,7 +93,7 @@ async def run(
     async def flood(number: int) -> None:
         nonlocal ended
         while True:
-            await ask(senders[number % len(senders)], "yes", number)
+            await ask(senders[number % len(senders)], "yes", number, tokens)
             ended += 1
 
     tasks = [asyncio.create_task(flood(number)) for number in range(size)]
@@ -98,7 +104,7 @@ async def run(
     for number in range(requests):
         began_s, before = time.monotonic(), ended
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(ask(own, "essay", number), 60)
+            await asyncio.wait_for(ask(own, "essay", number, tokens), 60)
         latency_s.append(time.monotonic() - began_s)
         passed.append(ended - before)
     for task in tasks:
@@ -118,8 +124,8 @@ def test_a_flood_leaves_a_client_its_share(live, case, size):
     server.wait_until_idle()
     # Its share alone: the other seat has one other request.
     alone_s, _ = asyncio.run(run(server, honest, flooding[:1], 1, 8))
-    count = 8 if has_shares else 1
-    latency_s, passed = asyncio.run(run(server, honest, flooding, size, count))
+    count, tokens = (8, ANSWER) if has_shares else (1, LONG_ANSWER)
+    latency_s, passed = asyncio.run(run(server, honest, flooding, size, count, tokens))
     cells = [f"{median(alone_s):.2f}", f"{median(latency_s):.2f}", f"{max(latency_s):.2f}"]
     print(f"\n| {size}, {case} | {'on' if has_shares else 'off'} | {' | '.join(cells)} |", passed)
     if has_shares:
