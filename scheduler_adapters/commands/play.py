@@ -78,7 +78,7 @@ def play(config: PlayConfig) -> None:
         log.info("starting MLflow and vLLM; that takes half a minute")
         model = write_model(Path(folder, "model"), prompts)
         own = ["scheduler_adapters", "serve-vllm", str(model), f"--bundle={bundle.path}"]
-        own += [f"--port={vllm.rpartition(':')[2]}", "--", *_VLLM]
+        own += ["--score-all=true", f"--port={vllm.rpartition(':')[2]}", "--", *_VLLM]
         servers.start("vllm", own, **ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
         urls = {"vllm": f"http://{vllm}", "mlflow": f"http://{mlflow}"}
         servers.watch(lambda: all(_answers(f"{url}/health") for url in urls.values()))
