@@ -36,7 +36,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from lengthwise.child_processes import free_port
-from scheduler_adapters.engines.random_model import VOCABULARY, llama_config
+from scheduler_adapters.engines.random_model import VOCABULARY, write_config
 from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
 from tests.scheduler_adapters.commands.test_serve_vllm_live import (
     DEAD_PROXIES,
@@ -47,7 +47,7 @@ from tests.scheduler_adapters.commands.test_serve_vllm_live import (
 OPTIONS = ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32", "--enforce-eager"]
 OPTIONS += [f"--kv-cache-memory-bytes={32 << 20}", "--max-model-len=2048", "--max-num-seqs=16"]
 OPTIONS += ["--max-num-batched-tokens=2048", "--distributed-executor-backend=uni"]
-OPTIONS += ["--load-format=dummy"]
+OPTIONS += ["--load-format=dummy", f'--hf-overrides={{"vocab_size": {VOCABULARY}}}']
 NAME = "tests.peers.server_price"
 START = f"""
 from scheduler_adapters.commands import serve_vllm
@@ -180,11 +180,8 @@ async def lone_ttft_s(port: int, seed: int, length: int) -> list[float]:
 def serving(
     folder: Path, shape: str, own: list[str], vllms: list[str]
 ) -> Iterator[tuple[psutil.Process, int, mmap.mmap]]:
-    """`serve-vllm` with both sides: its process, its port, and the byte of the side."""
-    config = llama_config(shape)
-    config.architectures, config.vocab_size = ["LlamaForCausalLM"], VOCABULARY
-    config.save_pretrained(model := folder / "model")
-    write_tokenizer(model)
+    """`serve-vllm` with both sides: its process, its port, and the bytes of `SIDE`."""
+    write_tokenizer(model := write_config(folder / "model", shape))
     (folder / "side").write_bytes(bytes(2))
     os.environ[SIDE] = str(folder / "side")
     command = [sys.executable, "-c", START, "serve-vllm", str(model), f"--port={free_port()}"]
