@@ -187,6 +187,7 @@ def _summary(honest: Honest, sizes: list[int], status: int, end_s: float) -> dic
     half = len(warm) // 2
     first, last = (max(part, default=0) for part in (warm[:half], warm[half:]))
     in_time = sum(score_s <= IN_TIME_S for score_s in honest.score_s)
+    parts = np.array_split(sizes, min(10, len(sizes)))  # A busy machine leaves few samples.
     return {
         "scored": honest.scored,
         "failed": honest.failed,
@@ -195,7 +196,7 @@ def _summary(honest: Honest, sizes: list[int], status: int, end_s: float) -> dic
         "score_ms": _percentiles_ms(honest.score_s),
         "health_ms": _percentiles_ms(honest.health_s),
         "peak_mb": round(max(sizes) / 1e6, 1),
-        "median_mb": [round(float(np.median(part)) / 1e6, 1) for part in np.array_split(sizes, 10)],
+        "median_mb": [round(float(np.median(part)) / 1e6, 1) for part in parts],
         "growth": round(last / first - 1, 3) if first else 0.0,
         "end_s": round(end_s, 2),
         "exit_status": status,
