@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
@@ -30,10 +31,10 @@ from scheduler_adapters.views import Phase
 
 log = logging.getLogger(__name__)
 
-EVERY_S, UNREAD_S = 0.25, 1.0
-"""Least seconds between two exports while the report is read, and while it is not; each reads all
-residents."""
-_EXPORTS_PER_READ: Final = 8
+EVERY_S, STEP_WITHIN_S = 0.25, 0.5
+"""Least time between two exports of a busy engine, longest wait of a reader for a step's end."""
+_MOST_UNREAD: Final = 8192
+"""Latencies kept without an export."""
 _ANSWERS: Final = {"buckets": (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)}
 _LATENCIES: Final = {"buckets": (0.01, 0.025, *_ANSWERS["buckets"])}
 _GAPS: Final = {"buckets": TBT_BUCKETS_S}
@@ -120,62 +121,64 @@ class EngineMetrics(EngineObserver):
         self.later = LaterEvents(self.tokens)
         """An observer of the same engine, placed before this one."""
         self._exported_s = 0.0
-        self._exports_due = 0  # soon after each other, as the report was read
+        self._is_read, self._is_fresh = False, Event()
         self._load: dict[str, Any] | None = None
         self._exported: Tally[str] = Tally()
         self._shown: set[tuple[str, str]] = set()
 
     def stepped(self, now_s: float) -> None:
-        # After its last request an engine takes no more steps: this export remains.
-        least_s = EVERY_S if self._exports_due > 0 else UNREAD_S
-        if now_s < self._exported_s + least_s and (
-            self.scheduler.running or self.scheduler.waiting
-        ):
-            return
-        self._exported_s = now_s
-        self._exports_due -= 1
-        self.export()
-        self._load = load_report(self.scheduler, self.tokens, engine=self.number)
+        if self._is_read or len(self.tokens.latencies) > _MOST_UNREAD:
+            self._is_read, self._exported_s = False, now_s
+            self.export()
+            self._is_fresh.set()
 
     def close(self) -> None:
         if self.server is not None:
             self.server.close()
 
     def report(self) -> dict[str, Any]:
-        """Return the newest load, if any, and the metrics in Prometheus' format."""
-        self._exports_due = _EXPORTS_PER_READ
+        """Return load and metrics; a busy engine exports them at the end of its step."""
+        if not (self.scheduler.running or self.scheduler.waiting):
+            self.export()
+        elif self.scheduler.lengthwise.clock() >= self._exported_s + EVERY_S:
+            self._is_fresh.clear()
+            self._is_read = True
+            self._is_fresh.wait(STEP_WITHIN_S)
         return {"load": self._load, "metrics": generate_latest(self.registry).decode()}
 
     def export(self) -> None:
-        """Update all metrics from the counts of scheduler and clock."""
-        self.later.tell()
-        scheduler, metrics = self.scheduler, self._metrics
-        ranker, planner = scheduler.lengthwise, scheduler._lengthwise_planner
-        totals = {"expired_ranks": ranker.num_expired}
-        totals["admissions_past_lower_score"] = self.order.num_past_lower_score
-        totals["deferrals"] = planner.num_deferred if planner else 0
-        totals["telemetry_dropped"] = self.timeline.drops.count if self.timeline else 0
-        hints = asdict(ranker.annotation_counts)
-        counters = {hint: metrics["engine_requests"].labels(hint) for hint in hints} | metrics
-        for name, total in (totals | hints).items():
-            counters[name].inc(total - self._exported[name])
-            self._exported[name] = total
-        metrics["kv_usage_fraction"].labels(str(self.number)).set(scheduler.kv_cache_manager.usage)
-        self.tokens.take_all()
-        self._export_residents()
-        # Not one by one: the gaps of a step of 256 requests would cost as much as its schedule.
-        clock, gaps_s = self.tokens, metrics["tbt_seconds"]
-        for (user_class, phase, bucket), count in clock.tbt_counts.items():
-            gaps_s.labels(phase.name.lower(), user_class)._buckets[bucket].inc(count)
-        for (user_class, phase), sum_s in clock.tbt_sums_s.items():
-            gaps_s.labels(phase.name.lower(), user_class)._sum.inc(sum_s)
-        clock.tbt_counts.clear()
-        clock.tbt_sums_s.clear()
-        num_ahead, num_empty, num_paced = self.tokens.pacers(ranker.clock())
-        metrics["pacers"].labels("ahead").set(num_ahead)
-        metrics["pacers"].labels("empty").set(num_empty)
-        metrics["paced_tokens"].set(num_paced)
-        self._export_latencies()
+        """Update load and metrics from the counts of scheduler and clock."""
+        with self.later.lock:
+            self.later.tell()
+            scheduler, metrics, clock = self.scheduler, self._metrics, self.tokens
+            totals = {
+                "expired_ranks": scheduler.lengthwise.num_expired,
+                "admissions_past_lower_score": self.order.num_past_lower_score,
+                "deferrals": getattr(scheduler._lengthwise_planner, "num_deferred", 0),
+                "telemetry_dropped": self.timeline.drops.count if self.timeline else 0,
+            }
+            hints = asdict(scheduler.lengthwise.annotation_counts)
+            counters = {hint: metrics["engine_requests"].labels(hint) for hint in hints} | metrics
+            for name, total in (totals | hints).items():
+                counters[name].inc(total - self._exported[name])
+                self._exported[name] = total
+            clock.take_all()
+            self._export_residents()
+            # Not one by one: the gaps of a step of 256 requests would cost as much as its schedule.
+            for (user_class, phase, bucket), n in clock.tbt_counts.items():
+                metrics["tbt_seconds"].labels(phase.name.lower(), user_class)._buckets[bucket].inc(
+                    n
+                )
+            for (user_class, phase), sum_s in clock.tbt_sums_s.items():
+                metrics["tbt_seconds"].labels(phase.name.lower(), user_class)._sum.inc(sum_s)
+            clock.tbt_counts.clear()
+            clock.tbt_sums_s.clear()
+            self._export_latencies()
+            self._load = load = load_report(scheduler, clock, engine=self.number)
+            metrics["kv_usage_fraction"].labels(str(self.number)).set(load["kv_usage_fraction"])
+            metrics["pacers"].labels("ahead").set(load["pacers_ahead"])
+            metrics["pacers"].labels("empty").set(load["pacers_empty"])
+            metrics["paced_tokens"].set(load["paced_tokens"])
 
     def _export_latencies(self) -> None:
         found = defaultdict[tuple[str, str], list[float]](list)
@@ -195,8 +198,8 @@ class EngineMetrics(EngineObserver):
     def _export_residents(self) -> None:
         requests, tokens = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
         for request in self.scheduler.running:
-            name = request.request_id
-            place = self.tokens.phase(name).name.lower(), self.tokens.user_class(name)
+            phase = self.tokens.phase(request.request_id).name.lower()
+            place = phase, self.tokens.user_class(request.request_id)
             requests[place] += 1
             tokens[place] += request.num_computed_tokens
         self._shown |= requests.keys()

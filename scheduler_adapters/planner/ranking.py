@@ -95,11 +95,8 @@ class Ranker:
         """Requests queued without a score, since seats and tokens were free for all."""
         self.load = LoadView()
         self.observers = tuple(observers)
-        # Events that no observer overrides cost no time.
-        self._at_queued = overriding(observers, "queued")
-        self._at_admitted = overriding(observers, "admitted")
-        self._at_tokens = overriding(observers, "emitted")
-        self.at_steps = overriding(observers, "stepped")
+        events = ("queued", "admitted", "emitted", "stepped")
+        self.at = {event: overriding(observers, event) for event in events}
         self.annotation_counts = AnnotationCounts()
         self._median = RecentMedian()
         self.late_scores: LateScores[RankedRequest] = LateScores()
@@ -159,7 +156,7 @@ class Ranker:
         if self.shares is not None:
             self.shares.waits(tracked.view)
         self.set_rank(tracked, ask_rank(self.policy, tracked.view, self.load))
-        for observer in self._at_queued:
+        for observer in self.at["queued"]:
             observer.queued(tracked.view, now_s)
         return tracked
 
@@ -279,7 +276,7 @@ class Ranker:
 
     def admitted(self, tracked: RankedRequest, started_s: float) -> None:
         """Report an admission to the observers, and an end of thinking in the prompt."""
-        for observer in self._at_admitted:
+        for observer in self.at["admitted"]:
             observer.admitted(tracked.view, started_s)
         for observer in self.observers if tracked.thinking_over else ():
             observer.thinking_ended(tracked.view, started_s)
@@ -293,7 +290,7 @@ class Ranker:
     ) -> None:
         """Report a step's tokens, the newest `counts` of the outputs, and ends of thinking."""
         end = self.think_end
-        for observer in self._at_tokens:
+        for observer in self.at["emitted"]:
             observer.emitted_each(views, counts, now_s)
         for view, output, count in zip(views, outputs, counts, strict=True) if end else ():
             if end[-1] in output[-count:] and ends_thinking(output, count, end):

@@ -4,7 +4,9 @@ Progress lines, load curves, step records, the live log, telemetry and recording
 Events that an observer does not override cost no time.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from threading import RLock
 from typing import Any, Final, Generic, TypeVar
 
 from scheduler_adapters.timeline.steps import StepRecord
@@ -90,12 +92,14 @@ class LaterEvents(EngineObserver):
 
     A step that computes a model leaves cold caches, and an event costs several times more there
     than among others. The observer may read what a view has for good, as it sees it later.
+    Another thread that reads the observer holds `lock`, and may call `tell`.
     """
 
     def __init__(self, observer: EngineObserver) -> None:
         self._observer = observer
-        self._events: list[tuple[str, tuple[Any, ...]]] = []
+        self._events = deque[tuple[str, tuple[Any, ...]]]()
         self._steps = 0
+        self.lock = RLock()
 
     queued, admitted, thinking_ended = map(_kept, ("queued", "admitted", "thinking_ended"))
     emitted, emitted_each, evicted = map(_kept, ("emitted", "emitted_each", "evicted"))
@@ -108,9 +112,10 @@ class LaterEvents(EngineObserver):
 
     def tell(self) -> None:
         """Report the kept events."""
-        events, self._events = self._events, []
-        for event, told in events:
-            getattr(self._observer, event)(*told)
+        with self.lock:
+            for _ in range(len(self._events)):
+                event, told = self._events.popleft()
+                getattr(self._observer, event)(*told)
 
 
 class RunObserver(EngineObserver, Generic[Item]):

@@ -211,8 +211,7 @@ class RankMixin:
         self._lengthwise_seats = layout.seats
         self._lengthwise_left: dict[str, Request] = {}
         """Requests that left the engine since the last report to the observers."""
-        self._lengthwise_planner = None
-        self._lengthwise_stalled = False
+        self._lengthwise_planner, self._lengthwise_stalled = None, False
         require_features(self.vllm_config, policy)
         if Capability.PREFIX_HITS in policy.traits.requires:
             waiting.memory = VllmView(self)
@@ -329,7 +328,7 @@ class RankMixin:
                 tell = observer.finished if name in ended else observer.withdrawn
                 tell(request.lengthwise.view, now_s)
             left.clear()
-        for observer in ranker.at_steps:
+        for observer in ranker.at["stepped"]:
             observer.stepped(now_s)
 
 

@@ -1,9 +1,9 @@
 """The exported figures follow the counts of a scheduler; the environment names the observers."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from prometheus_client import values
 
@@ -18,6 +18,7 @@ from scheduler_adapters.timeline.live_log import VARIABLE, TimelineLog
 from scheduler_adapters.timeline.token_clock import TokenClock
 from scheduler_adapters.views import RequestView
 from tests.scheduler_adapters.engines.decisions import Clock
+from tests.scoring_service.waiting import wait_until
 
 
 @pytest.fixture
@@ -214,38 +215,57 @@ def test_no_metric_of_an_engine_is_a_page_of_a_file(idle_scheduler, tmp_path, mo
     monkeypatch.setattr(values, "ValueClass", values.MultiProcessValue())
     monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
     *_, export = engine_metrics.observers_from_environment(idle_scheduler, thinks=True)
-    export.stepped(10.0)
+    export.export()
     export.close()
     assert not list((tmp_path / "files").iterdir())
 
 
-def test_metrics_are_exported_now_and_then_and_when_the_engine_falls_idle(
+def test_a_busy_engine_exports_at_a_step_that_follows_a_read_and_an_idle_one_at_once(
     idle_scheduler, tmp_path, monkeypatch
 ):
     monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
-    monkeypatch.setattr(engine_metrics.time, "time", lambda: 0.0)
     *_, export = engine_metrics.observers_from_environment(idle_scheduler, thinks=True)
     request = SimpleNamespace(request_id="a", num_computed_tokens=7, num_tokens=8)
+    clock = idle_scheduler.lengthwise.clock = Clock(10.0)
 
-    def reported(now_s: float) -> int:
-        export.stepped(now_s)
+    def read() -> int:
         (report,) = asyncio.run(EngineReports(tmp_path).read())
         assert report["load"]["engine"] == 3
         return int(report["load"]["kv_tokens"])
 
+    def read_in_step() -> int:
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(read)
+            wait_until(lambda: export._is_read)
+            export.stepped(clock())
+            return reading.result()
+
+    assert read() == 0
     idle_scheduler.running = [request]
-    assert reported(10.0) == 7
+    export.stepped(clock())  # unread: no export
+    assert export._load["kv_tokens"] == 0
+    assert read_in_step() == 7
     request.num_computed_tokens = 9
-    assert reported(10.0 + engine_metrics.EVERY_S / 2) == 7
-    assert reported(10.0 + engine_metrics.EVERY_S) == 9
-    idle_scheduler.running, idle_scheduler.waiting = [], [SimpleNamespace(num_preemptions=0)]
-    idle_scheduler.waiting[0].num_tokens = 1
-    assert reported(10.0 + 1.1 * engine_metrics.EVERY_S) == 9  # the next step is near
-    idle_scheduler.waiting.clear()
-    assert reported(10.0 + 1.1 * engine_metrics.EVERY_S) == 0
-    idle_scheduler.running, exported_s = [request], []
-    monkeypatch.setattr(export, "export", lambda: exported_s.append(now_s))
-    for now_s in np.arange(20.0, 30.0, engine_metrics.EVERY_S / 2):
-        export.stepped(now_s)  # which is no longer read
-    assert set(np.diff(exported_s)) == {engine_metrics.EVERY_S, engine_metrics.UNREAD_S}
-    assert exported_s[-1] - exported_s[-2] == engine_metrics.UNREAD_S
+    clock.now_s += engine_metrics.EVERY_S / 2
+    assert read() == 7  # a reader that reads again and again costs no step more
+    clock.now_s += engine_metrics.EVERY_S / 2
+    assert read_in_step() == 9
+    clock.now_s += engine_metrics.EVERY_S
+    request.num_computed_tokens = 11
+    assert read() == 9  # no step ended meanwhile
+    export.stepped(clock())
+    assert read() == 11
+    idle_scheduler.running = []
+    assert read() == 0
+    export.close()
+
+
+def test_latencies_that_nobody_reads_are_bounded(idle_scheduler, tokens, monkeypatch):
+    monkeypatch.setattr(engine_metrics, "_MOST_UNREAD", 2)
+    metrics = engine_metrics.EngineMetrics(idle_scheduler, tokens)
+    for number in range(9):
+        tokens.latencies.append(("e2e_seconds", "chat", float(number)))
+        metrics.stepped(10.0 + number)
+        assert len(tokens.latencies) <= 2
+    metrics.export()
+    assert 'lengthwise_e2e_seconds_count{user_class="chat"} 9.0' in metrics.report()["metrics"]
