@@ -1,8 +1,8 @@
 """Live metrics of a vLLM scheduler's decisions and its users' latencies, and their observers.
 
 A scheduler lives in the engine process, /metrics in the API server's. The middleware there reads
-the engine's report, with its load for a router, through the folder in `LENGTHWISE_FOLDER`. Without
-this variable nothing is exported. `LENGTHWISE_TIMELINE` names the timeline file. Imports no engine.
+the engine's report, with its load for a router, through the folder in `LENGTHWISE_FOLDER`, if set.
+`LENGTHWISE_TIMELINE` names the timeline file. Imports no engine.
 """
 
 import logging
@@ -33,8 +33,7 @@ log = logging.getLogger(__name__)
 
 EVERY_S, STEP_WITHIN_S = 0.25, 0.5
 """Least time between two exports of a busy engine, longest wait of a reader for a step's end."""
-_MOST_UNREAD: Final = 8192
-"""Latencies kept without an export."""
+_MOST_UNREAD: Final = 8192  # latencies kept without an export
 _ANSWERS: Final = {"buckets": (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)}
 _LATENCIES: Final = {"buckets": (0.01, 0.025, *_ANSWERS["buckets"])}
 _GAPS: Final = {"buckets": TBT_BUCKETS_S}
@@ -151,15 +150,15 @@ class EngineMetrics(EngineObserver):
         with self.later.lock:
             self.later.tell()
             scheduler, metrics, clock = self.scheduler, self._metrics, self.tokens
-            totals = {
+            hints = asdict(scheduler.lengthwise.annotation_counts)
+            counters = {hint: metrics["engine_requests"].labels(hint) for hint in hints} | metrics
+            totals = hints | {
                 "expired_ranks": scheduler.lengthwise.num_expired,
                 "admissions_past_lower_score": self.order.num_past_lower_score,
                 "deferrals": getattr(scheduler._lengthwise_planner, "num_deferred", 0),
                 "telemetry_dropped": self.timeline.drops.count if self.timeline else 0,
             }
-            hints = asdict(scheduler.lengthwise.annotation_counts)
-            counters = {hint: metrics["engine_requests"].labels(hint) for hint in hints} | metrics
-            for name, total in (totals | hints).items():
+            for name, total in totals.items():
                 counters[name].inc(total - self._exported[name])
                 self._exported[name] = total
             clock.take_all()
