@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,6 +200,7 @@ def outage(rounds: int = 5) -> None:
 
     Bursts are in turn with a server without scores; the ratio is the pairs' median, with its 95%
     interval by the bootstrap. Small bursts take milliseconds, which differ: 40 times as many.
+    The last rows have the pairs of all states but the first.
     """
     with tempfile.TemporaryDirectory() as name, ExitStack() as ended:
         (token := Path(name) / "token").write_text("sk-1\n")
@@ -206,6 +208,7 @@ def outage(rounds: int = 5) -> None:
         ended.callback(scorer.kill)
         ours = ended.enter_context(serving(Path(name) / "ours", scorer.address, [], VLLM))
         plain = ended.enter_context(serving(Path(name) / "plain", "", ["--policy=fcfs"], VLLM))
+        away = defaultdict[int, list[float]](list)
         for state in ("here", "dead", "refusing", "hung", "back again"):
             if state != "here":
                 scorer.kill()
@@ -224,14 +227,17 @@ def outage(rounds: int = 5) -> None:
                     if live is ours and number % times == 0:
                         overtaken = max(overtaken, most_overtaken(ours, count))
                 row = {"scorer": state, "open": count, "outcomes": ours.outcomes_since(before)}
-                ratios = np.divide(longest_s[ours], longest_s[plain])
-                medians = np.median(np.random.default_rng(0).choice(ratios, (2000, len(ratios))), 1)
-                places = [np.median(ratios), *np.quantile(medians, (0.025, 0.975))]
-                row |= {
-                    "most_overtaken": overtaken,
-                    "longest_wait_ratio": np.round(places, 3).tolist(),
-                }
+                ratios = np.divide(longest_s[ours], longest_s[plain]).tolist()
+                away[count] += ratios if state != "here" else []
+                row |= {"most_overtaken": overtaken, "longest_wait_ratio": with_interval(ratios)}
                 print(json.dumps(row), flush=True)
+        for count, ratios in away.items():
+            print(json.dumps({"open": count, "longest_wait_ratio": with_interval(ratios)}))
+
+
+def with_interval(ratios: list[float]) -> list[float]:
+    medians = np.median(np.random.default_rng(0).choice(ratios, (2000, len(ratios))), axis=1)
+    return [round(float(x), 3) for x in (np.median(ratios), *np.quantile(medians, (0.025, 0.975)))]
 
 
 def most_overtaken(live: Live, count: int) -> int:

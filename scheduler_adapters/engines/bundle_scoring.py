@@ -60,10 +60,10 @@ class BundleSettings:
         for name in ("bundle", "target_model", "chat_template"):
             value = getattr(self, name)
             require(name, repr(value), isinstance(value or name, str), "a text")
-        require("score_all", self.score_all, isinstance(self.score_all, bool), "true or false")
-        deadline_s = self.deadline_s
-        is_right = type(deadline_s) in (int, float) and 0 < deadline_s < 60
-        require("deadline_s", deadline_s, is_right, "seconds > 0 and below 60")
+        for name in ("score_all", "unscored_last"):
+            require(name, getattr(self, name), type(getattr(self, name)) is bool, "true or false")
+        is_right = type(self.deadline_s) in (int, float) and 0 < self.deadline_s < 60
+        require("deadline_s", self.deadline_s, is_right, "seconds > 0 and below 60")
 
     def verify(self) -> ModelBundle:
         """Verify the bundle's files and what is needed to run it, without loading it.

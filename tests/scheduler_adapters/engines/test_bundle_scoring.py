@@ -125,7 +125,8 @@ def test_a_prompt_scores_in_a_chat_as_it_does_bare(family, tiny_bundle):
 
 def test_settings_are_checked_by_themselves(tiny_bundle, tmp_path, monkeypatch):
     path = str(tiny_bundle.path)
-    for wrong in ({"bundle": 3}, {"deadline_s": "1"}, {"deadline_s": 0}):
+    switches = ({"score_all": "true"}, {"unscored_last": 0}, {"unscored_last": None})
+    for wrong in ({"bundle": 3}, {"deadline_s": "1"}, {"deadline_s": 0}, *switches):
         with pytest.raises(ConfigError):
             BundleSettings(**{"bundle": path} | wrong)
     with pytest.raises(ConfigError, match="it knows tiny-llm"):
