@@ -85,8 +85,7 @@ def observers_from_environment(scheduler: Any, *, thinks: bool) -> list[EngineOb
     if folder := os.environ.get(SHARED_FOLDER):
         # Other values of Prometheus are pages of a file: with a full disk they end the process.
         values.ValueClass = values.MutexValue
-        tokens = TokenClock(thinks)
-        metrics = EngineMetrics(scheduler, tokens, number, timeline)
+        metrics = EngineMetrics(scheduler, TokenClock(thinks), number, timeline)
         try:
             metrics.server = report_server(Path(folder), number, metrics.report)
         except OSError as error:

@@ -95,9 +95,8 @@ class LateScoring:
 
         `first` is the answer that missed the deadline.
         """
-        is_away = first.done() and first.result().retry_s >= self._late_s
-        if is_away or len(self._tasks) >= MAX_LATE:
-            self._count("breaker_open" if is_away else "full")
+        if len(self._tasks) >= MAX_LATE:
+            self._count("full")
             return None
         key = secrets.token_hex(16)
 

@@ -76,8 +76,7 @@ def _require_same_run(options: BatchOptions, revision: str) -> None:
     place, prompts = options.out / "batch.json", digest_of(options.prompts)
     ours = {"revision": revision, "prompts": prompts, "part_rows": options.part_rows}
     if not place.exists():
-        text = json.dumps(ours)
-        write_whole(place, lambda part: part.write_text(text), make_folder=True)
+        write_whole(place, lambda part: part.write_text(json.dumps(ours)), make_folder=True)
     elif other := [
         name for name, value in json.loads(place.read_text()).items() if value != ours[name]
     ]:

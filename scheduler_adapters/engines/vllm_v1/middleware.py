@@ -303,7 +303,7 @@ class ScoreMiddleware:
         message, content = await _read_body(receive)
         prompts_of, required = client_bodies.SCORED.get(path, (None, ()))
         is_plain = client_bodies.is_plain(content, path, required)
-        is_unread = is_plain and (self.scorer is None or client_bodies.has_many_ids(content))
+        is_unread = is_plain and (self._is_away() or client_bodies.has_many_ids(content))
         body = {} if is_unread else client_bodies.parse(content, required)
         if body is None or message["type"] != "http.request":
             # The server answers such a body as it always does.
@@ -312,8 +312,7 @@ class ScoreMiddleware:
             self._count_hints(has_priority, client)
             await self.app(scope, _replay(message, receive), send)
             return
-        may_change = bool(body or has_priority)
-        is_changed = may_change and self._drop_hints(body, has_priority, client)
+        is_changed = bool(body or has_priority) and self._drop_hints(body, has_priority, client)
         added: dict[str, Any] = {}
         if prompts_of is not None:
             user_class = self.classes.of(client.token, scope["headers"], _peer(scope))
@@ -402,7 +401,9 @@ class ScoreMiddleware:
             return {}
         in_progress = self.scores_in_progress[client.name] + len(prompts)
         is_over = in_progress > self.config.max_scores_per_key and not client.is_trusted
-        if not prompts:
+        if self._is_away():
+            reason = "breaker_open"
+        elif not prompts:
             reason = "no_text"
         elif not client.is_let_in:
             reason = "no_key"
@@ -414,6 +415,10 @@ class ScoreMiddleware:
             return await self._request_score(self.scorer, prompts, client)
         self.metrics.count("unscored", reason)
         return self._without_score(reason, client)
+
+    def _is_away(self) -> bool:
+        """Return whether no service is there, or none within the time of a late score."""
+        return self.scorer is None or (self.scorer.away_s or 0.0) > (self.config.late_s or 0.0)
 
     def _without_score(self, reason: str, client: _Client) -> dict[str, Any]:
         is_last = reason in UNSCORABLE and self.config.unscored_last and not client.is_trusted

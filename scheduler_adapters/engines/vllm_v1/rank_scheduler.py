@@ -184,8 +184,7 @@ class RankMixin:
         require_capabilities(policy, CAPABILITIES, ENGINE)
         if (settings := configured_bundle(self.vllm_config.additional_config)) is not None:
             self._lengthwise_scoring = BundleScoring(settings, tokenizer_of(self.vllm_config))
-        thinks = bool(think_end_of(self))
-        self._lengthwise_own = observers_from_environment(self, thinks=thinks)
+        self._lengthwise_own = observers_from_environment(self, thinks=bool(think_end_of(self)))
         self.lengthwise_start(policy, observers=self._lengthwise_own)
         self._lengthwise_receiver = receiver_from_environment(
             self.vllm_config.parallel_config.data_parallel_rank,

@@ -178,16 +178,6 @@ def test_an_outcome_that_may_change_is_retried_in_time_and_a_score_sent_with_its
     asyncio.run(main())
 
 
-def test_no_score_is_awaited_of_a_service_that_is_away_for_longer():
-    async def main() -> None:
-        bench, away = Bench(), asyncio.get_running_loop().create_future()
-        away.set_result(Answer(None, "breaker_open", 60.0))
-        assert bench.late.start(away, partial(bench.scorer.ask_async, "prompt")) is None
-        assert await bench.ended() == {"breaker_open": 1}
-
-    asyncio.run(main())
-
-
 def test_too_many_at_once_stay_without_a_score(monkeypatch):
     monkeypatch.setattr(score_channel, "MAX_LATE", 2)
 

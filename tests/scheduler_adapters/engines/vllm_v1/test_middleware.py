@@ -909,6 +909,25 @@ def test_every_body_reaches_the_server_with_all_that_was_in_it(body):
     assert body.keys() - reached.keys() <= {"vllm_xargs"}
 
 
+def test_no_score_is_awaited_of_a_service_that_is_away_for_longer(monkeypatch):
+    """Such a request is not read, and reaches the server as it was sent."""
+    scorer = FakeScorer()
+    bench, body = Bench(scorer, late_s=5.0), b'{"prompt":  "hello"}'
+    with monkeypatch.context() as patched:
+        patched.setattr(middleware.client_bodies, "parse", None)
+        scorer.away_s = 5.1
+        asyncio.run(bench.call(body, "/v1/completions"))
+    assert (bench.server.content, scorer.asked) == (body, [])
+    assert bench.count("unscored", "breaker_open") == 1
+    bench.post(
+        {"prompt": "hello", "vllm_xargs": {"lengthwise_score": 3.0}}
+    )  # hints are still dropped
+    assert b"lengthwise_score" not in bench.server.content
+    scorer.away_s = 0.0  # a trial
+    bench.post({"prompt": "hello"})
+    assert scorer.asked == ["hello"]
+
+
 def test_a_service_that_never_answers_is_soon_left_alone(monkeypatch, tmp_path, tiny_bundle):
     """However late the scores of its requests may be."""
     monkeypatch.setattr(fail_open, "SILENT_S", 0.1)
