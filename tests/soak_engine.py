@@ -2,7 +2,7 @@
 
     python tests/soak_engine.py faults      full disk (mounts a tmpfs: root), and all on it removed
     python tests/soak_engine.py steps       CPU time of figures in a step: full disk, stopped pipe
-    python tests/soak_engine.py outage      scorer dead, refusing, hung, slow, back again; order
+    python tests/soak_engine.py outage      scorer dead, refusing, hung, back again; order
     python tests/soak_engine.py ends 20     SIGTERM under load, so many times
 
 Each line is one JSON object. Without a name all run, beside a tiny model on the CPU.
