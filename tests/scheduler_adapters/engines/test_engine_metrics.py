@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import values
 
-from scheduler_adapters.engines import engine_metrics
+from scheduler_adapters.engines import engine_metrics, engine_sockets
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports
 from scheduler_adapters.planner.ranking import Ranker
 from scheduler_adapters.planner.request_annotations import AnnotationCounts
@@ -240,6 +240,8 @@ def test_a_busy_engine_exports_at_a_step_that_follows_a_read_and_an_idle_one_at_
             export.stepped(clock())
             return reading.result()
 
+    monkeypatch.setattr(engine_metrics, "STEP_WITHIN_S", 60.0)
+    monkeypatch.setattr(engine_sockets, "_READ_S", 60.0)
     assert read() == 0
     idle_scheduler.running = [request]
     export.stepped(clock())  # unread: no export
@@ -252,6 +254,7 @@ def test_a_busy_engine_exports_at_a_step_that_follows_a_read_and_an_idle_one_at_
     assert read_in_step() == 9
     clock.now_s += engine_metrics.EVERY_S
     request.num_computed_tokens = 11
+    monkeypatch.setattr(engine_metrics, "STEP_WITHIN_S", 0.0)
     assert read() == 9  # no step ended meanwhile
     export.stepped(clock())
     assert read() == 11
