@@ -18,7 +18,7 @@ from scheduler_adapters.timeline.background import Drops
 SHARED_FOLDER: Final = "LENGTHWISE_FOLDER"
 """Environment variable: the folder that vLLM's processes share."""
 _REPORTS: Final = "lengthwise-report-{}.sock"
-_READ_S: Final = 1.0
+_READ_S: Final = 2.0
 
 
 class EngineSocket:
