@@ -85,7 +85,7 @@ def test_rows_judge_orders_sizes_and_losses(experiment, rows_of):
         return dict.fromkeys(names, factor) | dict.fromkeys(("watts", "tokens_per_s"), 1 / factor)
 
     def capacity(system, load, seed):
-        gains = {"S-L": 1.5, "L-S": 1.6, "BurstGPT": 1.8}
+        gains = {"S-L": 1.5, "L-S": 1.6, "BurstGPT": 1.8, "M-M": 1.2, "L-L": 1.2, "S-S": 1.2}
         losses = {"w/o Phi": 0.95, "w/o mixed pool": 0.9, "w/o defragmentation": 0.85}
         if system in (*SPLITS, "DistServe", "Splitwise"):
             return 0.9 if system == "Splitwise" else 1.0
