@@ -1,6 +1,6 @@
 """Sockets of the engines in a folder that vLLM's processes share, and the engines' reports.
 
-A report is the present figures of an engine. No step waits for a reader. Imports no engine.
+A report is the present figures of an engine. A slow reader holds up no step. Imports no engine.
 """
 
 import asyncio

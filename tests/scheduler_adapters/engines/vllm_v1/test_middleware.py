@@ -919,9 +919,8 @@ def test_no_score_is_awaited_of_a_service_that_is_away_for_longer(monkeypatch):
         asyncio.run(bench.call(body, "/v1/completions"))
     assert (bench.server.content, scorer.asked) == (body, [])
     assert bench.count("unscored", "breaker_open") == 1
-    bench.post(
-        {"prompt": "hello", "vllm_xargs": {"lengthwise_score": 3.0}}
-    )  # hints are still dropped
+    # Hints are still dropped.
+    bench.post({"prompt": "hello", "vllm_xargs": {"lengthwise_score": 3.0}})
     assert b"lengthwise_score" not in bench.server.content
     scorer.away_s = 0.0  # a trial
     bench.post({"prompt": "hello"})
