@@ -154,10 +154,14 @@ class LossConfig:
     teacher_weight: float = 0.0
     """Weight of the squared difference to a teacher's score (`--teacher`) beside the loss of the
     lengths; 0 is off."""
+    token_weight: float = 0.0
+    """Weight of that difference for each token alone: a score is the mean of its tokens' parts. The
+    first teacher's parts are learnt; 0 is off."""
 
     def __post_init__(self) -> None:
         _check("loss.", self, delta=_PART, margin=_POSITIVE, pairs_per_prompt=_POSITIVE)
         _check("loss.", self, log_length_weight=_NOT_NEGATIVE, teacher_weight=_NOT_NEGATIVE)
+        _check("loss.", self, token_weight=_NOT_NEGATIVE)
 
     @property
     def draws_pairs(self) -> bool:

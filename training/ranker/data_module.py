@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from scoring_service.tokenizing import middle_cut
 from training.config import TrainConfig, times_of
@@ -38,6 +39,9 @@ class Batch(NamedTuple):
     """Positions of the longer and the shorter prompt; empty unless pairs are trained on."""
     teacher_BK: Tensor = torch.empty(0)
     """A teacher's scores, float32; empty without a teacher."""
+    parts: Sequence[Tensor] = ()
+    """Of each micro-batch the tokens' parts of these scores, float32 (G, L, K), L of the longest of
+    its prompts; NaN if unknown."""
 
 
 class TokenizedPrompts(NamedTuple):
@@ -67,6 +71,9 @@ class Teacher:
     """Prompts without a length."""
     scores_NK: NDArray[np.float64]
     """Of the training prompts and then the unlabelled ones, by each length; mean 0, deviation 1."""
+    parts: Sequence[NDArray[np.float32]] = ()
+    """Of each prompt the tokens' parts of its score, (L, K), which have it as their mean; empty if
+    they are not learnt."""
 
 
 @dataclass(eq=False)
@@ -89,6 +96,8 @@ class PromptBatches:
     """Least length of a padded micro-batch."""
     sources: Sequence[str] = ()
     teacher_NK: NDArray[np.float64] | None = None
+    parts: Sequence[Tensor] = ()
+    """Of each prompt the tokens' parts of the teacher's score, (L, K)."""
     rank: int = 0
     world_size: int = 1
 
@@ -158,12 +167,14 @@ class PromptBatches:
         order = np.concatenate(buckets)
         pairs = np.argsort(order).reshape(-1, 2) if is_pairs else np.empty((0, 2), np.int64)
         taught = self.teacher_NK
+        at = [chosen[part] for part in buckets if self.parts]
         padded = (pad([ids[n] for n in part], self.pad_id, self.min_tokens) for part in buckets)
         return Batch(
             [(torch.from_numpy(input_ids), torch.from_numpy(mask)) for input_ids, mask in padded],
             torch.from_numpy(self.lengths_NK[chosen[order]].astype(np.float32)),
             torch.from_numpy(pairs),
             torch.empty(0) if taught is None else torch.from_numpy(taught[chosen[order]]).float(),
+            [pad_sequence([self.parts[n] for n in rows], True, np.nan) for rows in at],
         )
 
 
@@ -207,8 +218,13 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             self.train_lengths_NK = np.concatenate([self.train_lengths_NK, missing])
             prompts += teacher.unlabelled
             lengths = teacher.scores_NK[:, 0].tolist()
-        prompts = framed(prompts, lengths, config.data.framed, config.seed)
+        plain, prompts = prompts, framed(prompts, lengths, config.data.framed, config.seed)
         self.train = tokenize(tokenizer, prompts)
+        unknown, parts = torch.full((1, len(labels)), torch.nan), teacher.parts if teacher else ()
+        self.parts = [
+            torch.from_numpy(part) if text == prompt else unknown
+            for part, text, prompt in zip(parts, plain, prompts, strict=False)
+        ]
         self.val = tokenize(tokenizer, texts(self.val_items))
 
     def train_dataloader(self) -> PromptBatches:
@@ -223,6 +239,7 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             min_tokens=self.min_train_tokens,
             sources=self.sources,
             teacher_NK=None if self.teacher is None else self.teacher.scores_NK,
+            parts=self.parts,
             rank=trainer.global_rank if trainer else 0,
             world_size=trainer.world_size if trainer else 1,
         )

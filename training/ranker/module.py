@@ -36,6 +36,14 @@ def length_scale(lengths_NK: NDArray[np.float64]) -> dict[str, list[float]]:
     }
 
 
+def _token_errors(scores_GLK: Tensor, parts_GLK: Tensor) -> Tensor:
+    """Return each prompt's mean squared error over its tokens, (G, K); NaN marks no target."""
+    known_GLK = ~parts_GLK.isnan()
+    scores_GLK = scores_GLK[:, : parts_GLK.shape[1]]
+    squared_GLK = ((scores_GLK - parts_GLK.nan_to_num()) * known_GLK) ** 2
+    return squared_GLK.sum(1) / known_GLK.sum(1).clamp(min=1)
+
+
 class LengthRanker(L.LightningModule):  # type: ignore[misc]
     """A scorer in training, with the loss, the optimiser and the training curve."""
 
@@ -93,7 +101,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         )
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        pooled = self.scorer.pool_batch(batch.micro_batches)
+        pooled, states = self.scorer.pool_batch(batch.micro_batches)
         scores_BK, lengths_BK = self.scorer.head(pooled).float(), batch.lengths_BK
         loss = self._ranking_loss(scores_BK, lengths_BK, batch.pairs_P2)
         if weight := self.config.loss.log_length_weight:
@@ -106,6 +114,14 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         if batch.teacher_BK.numel():
             difference = functional.mse_loss(scores_BK, batch.teacher_BK)
             loss = loss + self.config.loss.teacher_weight * difference
+        if batch.parts:
+            errors = torch.cat(
+                [
+                    _token_errors(self.scorer.head(state_GLH).float(), parts_GLK)
+                    for state_GLH, parts_GLK in zip(states, batch.parts, strict=True)
+                ]
+            )
+            loss = loss + self.config.loss.token_weight * errors.mean()
         self.num_encoded += len(scores_BK) * self.trainer.world_size
         self._losses.append(float(loss.detach()))
         return loss
@@ -133,7 +149,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Keep the scores until the end of the epoch: tau_b needs all of them."""
-        pooled = self.scorer.pool_batch(batch.micro_batches)
+        pooled, _ = self.scorer.pool_batch(batch.micro_batches)
         self._seen.append((self.scorer.head(pooled).float().cpu(), batch.lengths_BK.cpu()))
 
     def _tau_b(self) -> dict[str, float]:
