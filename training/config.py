@@ -155,8 +155,8 @@ class LossConfig:
     """Weight of the squared difference to a teacher's score (`--teacher`) beside the loss of the
     lengths; 0 is off."""
     token_weight: float = 0.0
-    """Weight of that difference for each token alone: a score is the mean of its tokens' parts. The
-    first teacher's parts are learnt; 0 is off."""
+    """Weight of the squared difference to the first teacher's vector of each token, in its
+    principal components; 0 is off."""
 
     def __post_init__(self) -> None:
         _check("loss.", self, delta=_PART, margin=_POSITIVE, pairs_per_prompt=_POSITIVE)

@@ -1,8 +1,9 @@
 """A bundle as a teacher: its scores of prompts, and its vector of each token. No torch."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 from scipy.stats import zscore
+from sklearn.decomposition import PCA
 from tokenizers import Tokenizer
 
 from lengthwise.bundle import ModelBundle
@@ -18,9 +20,11 @@ from scoring_service.tokenizing import PromptTokenizer
 from training.config import SplitConfig, TrainConfig
 from training.data.buckets import bucket, pad
 from training.export.bundle_scores import score_prompts
-from training.ranker.data_module import Teacher
+from training.ranker.data_module import COMPONENTS, Teacher
 
 logger = logging.getLogger(__name__)
+SAMPLE: Final = 1000
+"""Prompts whose tokens give the principal components."""
 
 
 def find_teachers(bundle: ModelBundle, config: TrainConfig) -> list[ModelBundle]:
@@ -49,12 +53,12 @@ def teach(
     unlabelled: Sequence[str],
     kept: Path,
     *,
-    with_parts: bool,
+    with_states: bool,
 ) -> Teacher:
     """Score all prompts by each teacher's bundle of each length, or read scores of a run before.
 
     Scores are kept in `kept` with the bundles' revisions, for the same bundles and prompts. With
-    parts the first teacher's models also give the score of each token's vector alone.
+    states the first teacher also gives its vector of each token.
     """
     prompts, bundles = [*labelled, *unlabelled], [b for each in teachers for b in each]
     revisions = [bundle.manifest.revision for bundle in bundles]
@@ -71,27 +75,18 @@ def teach(
             raise BundleError(f"{bundle.path} gives every prompt one score; use another --teacher")
     first = bundles[0]
     tokenizer = Tokenizer.from_file(str(first.tokenizer_path))
-    reader = PromptTokenizer(first.tokenizer_path, first.manifest.max_prompt_tokens)
-    ids = [prompt.ids for prompt in reader.tokenize(prompts)]
-    # In the unit of the scores.
-    parts = [
-        [(part - scores_N.mean()) / scores_N.std() for part in _token_parts(bundle, ids)]
-        for bundle, scores_N in zip(teachers[0] if with_parts else (), scores_NM.T, strict=False)
-    ]
     return Teacher(
         revision=" ".join(each[0].manifest.revision for each in teachers),
         tokenizer=tokenizer,
         embeddings_VH=_token_vectors(first, tokenizer),
         unlabelled=unlabelled,
         scores_NK=zscore(zscore(scores_NM).reshape(len(prompts), len(teachers), -1).mean(axis=1)),
-        parts=[np.stack(each, axis=1, dtype=np.float32) for each in zip(*parts, strict=True)],
+        states=_token_states(first, prompts) if with_states else [],
     )
 
 
-def _encoder(
-    bundle: ModelBundle,
-) -> tuple[InferenceSession, str, NDArray[np.float32], NDArray[np.float32]]:
-    """Return the model, its value that holds the tokens' vectors, and its head's weights."""
+def _encoder(bundle: ModelBundle) -> Callable[[NDArray[np.int64], NDArray[np.int64]], Any]:
+    """Return (input_ids, attention_mask) -> the vectors of all tokens, before their mean."""
     for precision in ("auto", "fp32"):  # A dynamic INT8 has no layer Gemm, and other names.
         model = onnx.load(bundle.model_path(precision))
         made = {name: node for node in model.graph.node for name in node.output}
@@ -103,32 +98,31 @@ def _encoder(
         node = made[node.input[0]]
     if node.op_type not in ("Mul", "MatMul"):  # The product of vectors and mask.
         raise BundleError(f"{bundle.path} takes no mean over tokens; use another --teacher")
-    states = node.input[node.op_type == "MatMul"]
-    model.graph.output.append(onnx.ValueInfoProto(name=states))
+    name = node.input[node.op_type == "MatMul"]
+    model.graph.output.append(onnx.ValueInfoProto(name=name))
     session = InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    constants = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
-    weight_1H, bias_1 = (constants[name] for name in head.input[1:])
-    return session, states, weight_1H[0], bias_1
+    return lambda ids, mask: session.run([name], {"input_ids": ids, "attention_mask": mask})[0]
 
 
-def _token_parts(bundle: ModelBundle, ids: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
-    """Return the head's score of each token's vector, (L,) for each prompt."""
-    session, states, weight_H, bias = _encoder(bundle)
-    parts = [np.empty(0, np.float32)] * len(ids)
+def _token_states(bundle: ModelBundle, prompts: Sequence[str]) -> list[NDArray[np.float16]]:
+    """Return the principal components of the vector of each token, of variance 1, (L, M)."""
+    reader = PromptTokenizer(bundle.tokenizer_path, bundle.manifest.max_prompt_tokens)
+    ids = [prompt.ids for prompt in reader.tokenize(prompts)]
+    encode, states = _encoder(bundle), [np.empty(0, np.float16)] * len(ids)
+    # Prompts stand in the order of their hashes, so the first ones are a sample.
+    first = np.concatenate([encode(*pad([each], 0))[0] for each in ids[:SAMPLE]])
+    components = PCA(min(COMPONENTS, first.shape[1]), whiten=True, random_state=0).fit(first)
     for members in bucket(ids, 16):
-        padded, mask = pad([ids[n] for n in members], 0)
-        (found,) = session.run([states], {"input_ids": padded, "attention_mask": mask})
-        for n, part in zip(members, found @ weight_H + bias, strict=True):
-            parts[n] = part[: len(ids[n])]
-    return parts
+        for n, found_LH in zip(members, encode(*pad([ids[n] for n in members], 0)), strict=True):
+            states[n] = components.transform(found_LH[: len(ids[n])]).astype(np.float16)
+    return states
 
 
 def _token_vectors(bundle: ModelBundle, tokenizer: Tokenizer) -> NDArray[np.float32]:
     """Return the vector that the bundle's model makes of each token alone, (V, H)."""
-    session, states, *_ = _encoder(bundle)
+    encode = _encoder(bundle)
     around, tokens = tokenizer.encode("").ids, range(tokenizer.get_vocab_size())
     # Beside a token stands what the tokenizer puts around a text, or the token once more.
     rows = np.array([[*around[:1], each, *(around[1:] or [each])] for each in tokens])
     parts = np.array_split(rows, len(rows) // 64 + 1)
-    feeds = ({"input_ids": part, "attention_mask": np.ones_like(part)} for part in parts)
-    return np.concatenate([session.run([states], feed)[0].mean(axis=1) for feed in feeds])
+    return np.concatenate([encode(part, np.ones_like(part)).mean(axis=1) for part in parts])

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from lengthwise.agreement import tau_b
 from training.config import TrainConfig, config_from
 from training.ranker import losses
-from training.ranker.data_module import Batch, tokenize
+from training.ranker.data_module import COMPONENTS, Batch, tokenize
 from training.ranker.encoder import PromptScorer, describe_encoder, empty_encoder, in_buckets
 
 
@@ -36,12 +36,11 @@ def length_scale(lengths_NK: NDArray[np.float64]) -> dict[str, list[float]]:
     }
 
 
-def _token_errors(scores_GLK: Tensor, parts_GLK: Tensor) -> Tensor:
-    """Return each prompt's mean squared error over its tokens, (G, K); NaN marks no target."""
-    known_GLK = ~parts_GLK.isnan()
-    scores_GLK = scores_GLK[:, : parts_GLK.shape[1]]
-    squared_GLK = ((scores_GLK - parts_GLK.nan_to_num()) * known_GLK) ** 2
-    return squared_GLK.sum(1) / known_GLK.sum(1).clamp(min=1)
+def _token_errors(found_GLM: Tensor, taught_GLM: Tensor) -> Tensor:
+    """Return each prompt's mean squared error over its tokens, (G, M); NaN is not compared."""
+    known_GLM, (_, length, size) = ~taught_GLM.isnan(), taught_GLM.shape
+    errors_GLM = (found_GLM[:, :length, :size].float() - taught_GLM.nan_to_num()) * known_GLM
+    return (errors_GLM**2).sum(1) / known_GLM.sum(1).clamp(min=1)
 
 
 class LengthRanker(L.LightningModule):  # type: ignore[misc]
@@ -82,6 +81,8 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         start = {"l1": scale["mean"], "log-l1": scale["log_mean"]}.get(config.loss.objective)
         with torch.no_grad():
             scorer.head.bias.copy_(torch.tensor(start or [0.0] * scorer.head.out_features))
+        self.token_head = nn.Linear(scorer.head.in_features, COMPONENTS)
+        """Vectors of tokens -> a teacher's; used in training only."""
         self.labels = config.data.orders
         self.num_encoded = 0
         """Prompts encoded in training, over all processes."""
@@ -114,14 +115,10 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         if batch.teacher_BK.numel():
             difference = functional.mse_loss(scores_BK, batch.teacher_BK)
             loss = loss + self.config.loss.teacher_weight * difference
-        if batch.parts:
-            errors = torch.cat(
-                [
-                    _token_errors(self.scorer.head(state_GLH).float(), parts_GLK)
-                    for state_GLH, parts_GLK in zip(states, batch.parts, strict=True)
-                ]
-            )
-            loss = loss + self.config.loss.token_weight * errors.mean()
+        if batch.states:
+            pairs = zip(map(self.token_head, states), batch.states, strict=True)
+            errors_BM = torch.cat([_token_errors(found, taught) for found, taught in pairs])
+            loss = loss + self.config.loss.token_weight * errors_BM.mean()
         self.num_encoded += len(scores_BK) * self.trainer.world_size
         self._losses.append(float(loss.detach()))
         return loss
@@ -207,7 +204,8 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
 
     def configure_optimizers(self) -> dict[str, Any]:
         optim = self.config.optim
-        heads = [*self.scorer.head.parameters(), *self.scorer.length_head.parameters()]
+        modules = (self.scorer.head, self.scorer.length_head, self.token_head)
+        heads = [weight for module in modules for weight in module.parameters()]
         optimizer = torch.optim.AdamW(
             [
                 {"params": self.scorer.backbone.parameters(), "lr": self.encoder_lr},
