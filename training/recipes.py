@@ -51,6 +51,7 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
             epochs=12,
             batch_size=128,
             micro_batch_size=32,
+            precision="fp32",  # Its products are too small for bf16 to pay.
         ),
     ),
     "encoder": (

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import onnx
@@ -16,10 +16,11 @@ from tokenizers import Tokenizer
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import BundleError, ConfigError
+from scoring_service.ranker.scorer import session_options
 from scoring_service.tokenizing import PromptTokenizer
 from training.config import SplitConfig, TrainConfig
 from training.data.buckets import bucket, pad
-from training.export.bundle_scores import score_prompts
+from training.export.bundle_scores import on_all_cores, score_prompts
 from training.ranker.data_module import COMPONENTS, Teacher
 
 logger = logging.getLogger(__name__)
@@ -85,44 +86,62 @@ def teach(
     )
 
 
-def _encoder(bundle: ModelBundle) -> Callable[[NDArray[np.int64], NDArray[np.int64]], Any]:
-    """Return (input_ids, attention_mask) -> the vectors of all tokens, before their mean."""
+def _encoder(
+    bundle: ModelBundle, *, of_tokens: bool
+) -> Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]:
+    """Return (input_ids, attention_mask) -> the vector of each prompt, or of each of its tokens."""
     for precision in ("auto", "fp32"):  # A dynamic INT8 has no layer Gemm, and other names.
         model = onnx.load(bundle.model_path(precision))
         made = {name: node for node in model.graph.node for name in node.output}
         head = made[made["score"].input[0]] if made["score"].op_type == "Squeeze" else made["score"]
         if head.op_type == "Gemm":
             break
-    node = made[head.input[0]]
-    while node.op_type in ("Div", "Gather", "ReduceSum"):
-        node = made[node.input[0]]
-    if node.op_type not in ("Mul", "MatMul"):  # The product of vectors and mask.
-        raise BundleError(f"{bundle.path} takes no mean over tokens; use another --teacher")
-    name = node.input[node.op_type == "MatMul"]
+    name = head.input[0]
+    if of_tokens:
+        while (node := made[name]).op_type in ("Div", "Gather", "ReduceSum"):
+            name = node.input[0]
+        if node.op_type not in ("Mul", "MatMul"):  # The product of vectors and mask.
+            raise BundleError(
+                f"{bundle.path} takes no mean over tokens; use another --teacher or "
+                "--loss.token-weight 0"
+            )
+        name = node.input[node.op_type == "MatMul"]
     model.graph.output.append(onnx.ValueInfoProto(name=name))
-    session = InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return lambda ids, mask: session.run([name], {"input_ids": ids, "attention_mask": mask})[0]
+    session = InferenceSession(model.SerializeToString(), session_options())
+
+    def encode(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
+        (found,) = session.run([name], {"input_ids": ids, "attention_mask": mask})
+        rows: NDArray[np.float32] = found[mask.astype(bool)] if of_tokens else found
+        return rows.reshape(len(rows), -1)
+
+    return encode
 
 
 def _token_states(bundle: ModelBundle, prompts: Sequence[str]) -> list[NDArray[np.float16]]:
     """Return the principal components of the vector of each token, of variance 1, (L, M)."""
     reader = PromptTokenizer(bundle.tokenizer_path, bundle.manifest.max_prompt_tokens)
     ids = [prompt.ids for prompt in reader.tokenize(prompts)]
-    encode, states = _encoder(bundle), [np.empty(0, np.float16)] * len(ids)
+    encode, states = _encoder(bundle, of_tokens=True), [np.empty(0, np.float16)] * len(ids)
     # Prompts stand in the order of their hashes, so the first ones are a sample.
-    first = np.concatenate([encode(*pad([each], 0))[0] for each in ids[:SAMPLE]])
-    components = PCA(min(COMPONENTS, first.shape[1]), whiten=True, random_state=0).fit(first)
-    for members in bucket(ids, 16):
-        for n, found_LH in zip(members, encode(*pad([ids[n] for n in members], 0)), strict=True):
-            states[n] = components.transform(found_LH[: len(ids[n])]).astype(np.float16)
+    first = np.concatenate([encode(*pad([each], 0)) for each in ids[:SAMPLE]])
+    components = PCA(min(COMPONENTS, *first.shape), whiten=True, random_state=0).fit(first)
+
+    def keep(members: NDArray[np.int64]) -> None:
+        found = components.transform(encode(*pad([ids[n] for n in members], 0)))
+        ends = np.cumsum([len(ids[n]) for n in members])
+        parts = np.split(found.astype(np.float16), ends[:-1])
+        for n, part in zip(members, parts, strict=True):
+            states[n] = part
+
+    on_all_cores(keep, bucket(ids, 16), "batches of prompts read token by token")
     return states
 
 
 def _token_vectors(bundle: ModelBundle, tokenizer: Tokenizer) -> NDArray[np.float32]:
     """Return the vector that the bundle's model makes of each token alone, (V, H)."""
-    encode = _encoder(bundle)
+    encode = _encoder(bundle, of_tokens=False)
     around, tokens = tokenizer.encode("").ids, range(tokenizer.get_vocab_size())
     # Beside a token stands what the tokenizer puts around a text, or the token once more.
     rows = np.array([[*around[:1], each, *(around[1:] or [each])] for each in tokens])
     parts = np.array_split(rows, len(rows) // 64 + 1)
-    return np.concatenate([encode(part, np.ones_like(part)).mean(axis=1) for part in parts])
+    return np.concatenate([encode(part, np.ones_like(part)) for part in parts])

@@ -222,11 +222,13 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             lengths = teacher.scores_NK[:, 0].tolist()
         plain, prompts = prompts, framed(prompts, lengths, config.data.framed, config.seed)
         self.train = tokenize(tokenizer, prompts)
+        # In a frame, or cut at another limit than the teacher's, a prompt has other tokens.
+        rows = zip(teacher.states if teacher else (), plain, prompts, self.train.ids, strict=False)
         self.states = [
-            torch.from_numpy(each if text == prompt else np.full_like(each[:1], np.nan))
-            for each, text, prompt in zip(
-                teacher.states if teacher else (), plain, prompts, strict=False
+            torch.from_numpy(
+                each if text == prompt and len(each) == len(ids) else np.full_like(each[:1], np.nan)
             )
+            for each, text, prompt, ids in rows
         ]
         self.val = tokenize(tokenizer, texts(self.val_items))
 
