@@ -46,7 +46,7 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
         TrainConfig(
             data=DataConfig(framed=_FRAMED, unlabelled=("alpaca-davinci003", "gpteacher-gpt4")),
             encoder=EncoderConfig(backbone="convolution"),
-            loss=LossConfig(teacher_weight=4.0, token_weight=12.0),
+            loss=LossConfig(teacher_weight=4.0, token_weight=24.0),
             optim=OptimConfig(weight_decay=0.0, ema_decay=0.995),
             epochs=12,
             batch_size=128,
