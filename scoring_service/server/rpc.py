@@ -70,9 +70,7 @@ def _batch_response(answer: CallAnswer) -> Message:
 
 
 def _score_response(answer: CallAnswer) -> Message:
-    (item,) = answer.items
-    if isinstance(item, ScoringError):
-        raise item
+    (item,) = answer.scored()
     return pb.ScoreResponse(
         scored=_scored(item), revision=answer.revision, timings=_timings(answer)
     )
