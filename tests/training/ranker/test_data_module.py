@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, strategies as st
 from training.config import DataConfig, LossConfig, TrainConfig
 from training.data.labels import LabelledPrompt
 from training.data.splits import Splits
-from training.ranker.data_module import Batch, LengthData, PromptBatches, Teacher, tokenize
+from training.ranker.data_module import Batch, LengthData, PromptBatches, tokenize
 from training.ranker.encoder import build_scorer
 
 CONFIG = TrainConfig(batch_size=8, micro_batch_size=3, validations_per_epoch=1)
@@ -121,16 +123,9 @@ def test_states_follow_their_prompts_and_are_unknown_in_a_frame_or_of_another_cu
     _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=64)
     prompts = [LabelledPrompt(prompt=f"bees {n}", model="m", lengths=(n + 1,)) for n in range(16)]
     ids = tokenize(tokenizer, [item.prompt for item in prompts]).ids
-    states = [np.full((len(each), 2), n, np.float16) for n, each in enumerate(ids)]
+    states = [np.full((len(each), 2), n, np.float16) for n, each in enumerate(ids, 1)]
     states[3] = states[3][:-1]
-    teacher = Teacher(
-        revision="r",
-        tokenizer=tokenizer,
-        embeddings_VH=np.empty((0, 2)),
-        unlabelled=[],
-        scores_NK=np.arange(16.0)[:, None],
-        states=states,
-    )
+    teacher: Any = SimpleNamespace(scores_NK=LENGTHS[:16], unlabelled=[], states=states)
     config = replace(CONFIG, data=DataConfig(framed=0.3))
     made = LengthData([Splits(train=prompts, val=prompts, test=[])], tokenizer, config, teacher)
     known = [made.train.ids[n] == ids[n] and n != 3 for n in range(16)]
@@ -139,7 +134,7 @@ def test_states_follow_their_prompts_and_are_unknown_in_a_frame_or_of_another_cu
         rows = [row for micro in batch.states for row in micro]
         for row, (number,) in zip(rows, batch.teacher_BK.int().tolist(), strict=True):
             found = row[~row.isnan().any(1)]
-            assert found.tolist() == [[number] * 2] * (len(ids[number]) * known[number])
+            assert found.tolist() == [[number] * 2] * (len(ids[number - 1]) * known[number - 1])
 
 
 def test_padding_to_the_limit_stops_at_the_encoders_last_position(tiny_bert: Path) -> None:

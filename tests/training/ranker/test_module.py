@@ -94,12 +94,10 @@ def test_drawn_pairs_are_compared_as_they_were_drawn():
 def test_states_add_each_prompts_mean_squared_error_over_its_known_tokens():
     loss = LossConfig(objective="l1", log_length_weight=0, token_weight=2.0)
     module = module_of(TrainConfig(loss=loss))
-    with torch.no_grad():
-        module.token_head.weight.zero_()
-        module.token_head.bias.zero_()
+    nn.init.zeros_(module.token_head.weight)
+    nn.init.zeros_(module.token_head.bias)
     batch = batch_of([1, 2, 3], LENGTHS[:, :1])
-    nan = torch.nan
-    taught = torch.tensor([[[1.0, 3.0]], [[nan, nan]], [[0.0, 2.0]]])
+    taught = torch.tensor([[[1.0, 3.0]], [[torch.nan] * 2], [[0.0, 2.0]]])
     more = module.training_step(batch._replace(states=[taught]), 0) - module.training_step(batch, 0)
     # A framed prompt counts as one without an error.
     assert more.item() == pytest.approx(2.0 * (1 + 9 + 0 + 4) / 6, rel=1e-4)
