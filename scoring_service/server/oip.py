@@ -14,7 +14,7 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
-from lengthwise.errors import InvalidPrompt
+from lengthwise.errors import InvalidPrompt, ScoringError
 from scoring_service.server.call_lifecycle import Method, PromptRequest
 from scoring_service.service.scoring import CallAnswer, ScoringService
 
@@ -77,7 +77,11 @@ class OpenInference:
         return PromptRequest(_prompts(request), "", partial(self._response, request.id, shape))
 
     def _response(self, request_id: str, shape: Sequence[int], answer: CallAnswer) -> Message:
-        scores = [item.score for item in answer.scored()]
+        scores = []
+        for item in answer.items:
+            if isinstance(item, ScoringError):
+                raise item
+            scores.append(item.score)
         return MESSAGES["ModelInferResponse"](
             model_name=self._service.model.manifest.name,
             model_version=answer.revision,

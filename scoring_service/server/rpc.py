@@ -70,7 +70,9 @@ def _batch_response(answer: CallAnswer) -> Message:
 
 
 def _score_response(answer: CallAnswer) -> Message:
-    (item,) = answer.scored()
+    (item,) = answer.items
+    if isinstance(item, ScoringError):
+        raise item
     return pb.ScoreResponse(
         scored=_scored(item), revision=answer.revision, timings=_timings(answer)
     )

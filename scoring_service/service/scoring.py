@@ -12,7 +12,7 @@ from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from lengthwise.tables.prompt_text import CutText
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, MicroBatcher
-from scoring_service.service.call_results import CallResults, Key, Result, ScoreCache, Scored
+from scoring_service.service.call_results import CallResults, Key, Result, ScoreCache
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.reports import Observation, ReportBook, ReportLog
 from scoring_service.shares import Entry, FairQueue
@@ -40,13 +40,6 @@ class CallAnswer:
     revision: str
     items: list[Result]
     timings: Timings
-
-    def scored(self) -> list[Scored]:
-        """Return the results; raises the first error among them."""
-        for item in self.items:
-            if isinstance(item, ScoringError):
-                raise item
-        return [item for item in self.items if isinstance(item, Scored)]
 
 
 class ScoringService:
