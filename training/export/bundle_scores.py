@@ -52,7 +52,7 @@ def onnx_scores(scorer: OnnxScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.
 def on_all_cores(
     run: Callable[[NDArray[np.int64]], None], batches: Sequence[NDArray[np.int64]], done: str
 ) -> None:
-    """Call `run` with every batch, from a thread per core; the progress line says what is done."""
+    """Call `run` with every batch, from a thread per core; `done` ends the progress line."""
     with (
         ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
         Progress(len(batches), log=logger.info) as progress,
