@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -142,15 +142,12 @@ def tags_of_run() -> dict[str, str]:
     """
     here = Path(__file__)
     words = ["git", "-C", str(here.parent), "rev-parse", "HEAD", f"HEAD:./{here.name}"]
-    try:
-        found = subprocess.run(words, capture_output=True, text=True, check=False, timeout=10)
-        commit = found.stdout.split()[0] if found.returncode == 0 else ""
-    except (OSError, subprocess.TimeoutExpired):
-        commit = ""
-    try:
+    commit = version = ""
+    with suppress(OSError, subprocess.SubprocessError):
+        found = subprocess.run(words, capture_output=True, text=True, check=True, timeout=10)
+        commit = found.stdout.split()[0]
+    with suppress(importlib.metadata.PackageNotFoundError):
         version = importlib.metadata.version("lengthwise")
-    except importlib.metadata.PackageNotFoundError:
-        version = ""
     tags = {
         "mlflow.source.type": "LOCAL",
         "mlflow.source.name": sys.argv[0],

@@ -74,10 +74,7 @@ def write_report(
 
 
 def write_page(path: Path, page: str) -> Path:
-    """Write a page whole or not at all; returns the path.
-
-    Raises DataError if the place cannot be written.
-    """
+    """Write a page whole or not at all; returns the path. Raises DataError if it cannot."""
     return write_whole(path, lambda part: part.write_text(page, encoding="utf-8"), make_folder=True)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 T = TypeVar("T")
 _MOST_DEPTH: Final = 100
@@ -17,8 +17,7 @@ def finite_or_null(value: T) -> T:
         found = [finite_or_null(part) for part in value]
     elif isinstance(value, float) and not math.isfinite(value):
         found = None
-    result: T = found
-    return result
+    return cast(T, found)
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:

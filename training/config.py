@@ -154,10 +154,14 @@ class LossConfig:
     teacher_weight: float = 0.0
     """Weight of the squared difference to a teacher's score (`--teacher`) beside the loss of the
     lengths; 0 is off."""
+    token_weight: float = 0.0
+    """Weight of the squared difference to the first teacher's vector of each token, in its
+    principal components; 0 is off."""
 
     def __post_init__(self) -> None:
         _check("loss.", self, delta=_PART, margin=_POSITIVE, pairs_per_prompt=_POSITIVE)
         _check("loss.", self, log_length_weight=_NOT_NEGATIVE, teacher_weight=_NOT_NEGATIVE)
+        _check("loss.", self, token_weight=_NOT_NEGATIVE)
 
     @property
     def draws_pairs(self) -> bool:

@@ -46,11 +46,12 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
         TrainConfig(
             data=DataConfig(framed=_FRAMED, unlabelled=("alpaca-davinci003", "gpteacher-gpt4")),
             encoder=EncoderConfig(backbone="convolution"),
-            loss=LossConfig(teacher_weight=4.0),
-            optim=OptimConfig(weight_decay=0.0),
+            loss=LossConfig(teacher_weight=4.0, token_weight=24.0),
+            optim=OptimConfig(weight_decay=0.0, ema_decay=0.995),
             epochs=12,
-            batch_size=256,
-            micro_batch_size=64,
+            batch_size=128,
+            micro_batch_size=32,
+            precision="fp32",  # Its products are too small for bf16 to pay.
         ),
     ),
     "encoder": (

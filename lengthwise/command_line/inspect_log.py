@@ -73,20 +73,18 @@ def as_json(log: Log, rows: int) -> dict[str, Any]:
 
 def text_of(log: Log, sample: list[dict[str, Any]]) -> str:
     """Return the log in lines for a terminal."""
-    lines = [f"format      {log.format}, {len(log.files)} files"]
-    lines += [f"rows        {len(log.frame):,} of {log.num_rows:,}"]
-    lines += [f"left out    {count:,} {reason}" for reason, count in log.left_out.items()]
-    lines += [f"warning     {text}" for text in log.warnings]
-    lines += [f"{name:17} from {source}" for name, source in log.sources.items()]
     missing = [name for name in ORIGINS if name not in log.sources]
     if any("--time-unit" in text for text in log.warnings):
         missing.remove("arrival_s")
-    lines += [
-        f"{name:17} not found; if a column holds it, {OPTIONS[name]} COLUMN" for name in missing
-    ]
-    lines += [f"not read    {', '.join(log.unread)}"] * bool(log.unread)
-    lines += [
-        f"{name:17} {quantiles(log.frame[name])}" for name in _SAMPLE[1:4] if name in log.frame
+    lines = [
+        f"format      {log.format}, {len(log.files)} files",
+        f"rows        {len(log.frame):,} of {log.num_rows:,}",
+        *(f"left out    {count:,} {reason}" for reason, count in log.left_out.items()),
+        *(f"warning     {text}" for text in log.warnings),
+        *(f"{name:17} from {source}" for name, source in log.sources.items()),
+        *(f"{n:17} not found; if a column holds it, {OPTIONS[n]} COLUMN" for n in missing),
+        *[f"not read    {', '.join(log.unread)}"] * bool(log.unread),
+        *(f"{n:17} {quantiles(log.frame[n])}" for n in _SAMPLE[1:4] if n in log.frame),
     ]
     if "arrival_s" in log.frame:
         gaps_s = np.diff(log.frame.arrival_s)

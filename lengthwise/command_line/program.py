@@ -39,13 +39,8 @@ ENTRY_POINTS: Final = "lengthwise.commands"
 """Group of entry points, module -> its Program."""
 _PACKAGES: Final = ("training", "scoring_service", "scheduler_adapters")
 _DISK_ERRORS: Final = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EEXIST,  # a file in the place of a folder
-    errno.ENOTDIR,
-    errno.EISDIR,
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES),
+    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR),  # EEXIST: a file in the place of a folder
 }
 
 

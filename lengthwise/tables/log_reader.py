@@ -17,19 +17,8 @@ from numpy.typing import ArrayLike
 
 from lengthwise.errors import DataError
 from lengthwise.tables.files import BadRow, Row
-from lengthwise.tables.formats import CENSORED as CENSORED_ENDS, REDACTED, TABLE, LogFormat
-from lengthwise.tables.options import (
-    ARRIVAL,
-    CENSORED,
-    FILE_TIMES,
-    LENGTH,
-    MODEL,
-    PROMPT,
-    PROMPT_TOKENS,
-    SKIP,
-    ReadingOptions,
-    RecordOptions,
-)
+from lengthwise.tables.formats import CENSORED, REDACTED, TABLE, LogFormat
+from lengthwise.tables.options import SKIP, ReadingOptions, RecordOptions
 from lengthwise.tables.prompt_text import prompt_of
 from lengthwise.tables.times import Times
 from lengthwise.tables.token_counts import CACHED_BESIDE, TokenCounts, settle, token_counter
@@ -41,11 +30,11 @@ if TYPE_CHECKING:
 NO_ROWS: Final = "the table has no rows; give some"
 NO_ANSWER: Final = "an output of 0 tokens"
 OPTIONS: Final = {
-    "prompt": PROMPT,
-    "output_tokens": LENGTH,
-    "prompt_tokens": PROMPT_TOKENS,
-    "arrival_s": ARRIVAL,
-    "model": MODEL,
+    "prompt": "--prompt-column",
+    "output_tokens": "--length-column",
+    "prompt_tokens": "--prompt-tokens-column",
+    "arrival_s": "--arrival-column",
+    "model": "--model-column",
 }
 _GIVEN: Final = {
     **{name: f"{name}_column" for name in ("prompt", "model", "prompt_tokens")},
@@ -164,10 +153,7 @@ class LogReader:
         self.given = {name: path for name, path in given.items() if path}
 
     def start(self, path: Path, known: LogFormat, sample: Sequence[Row | BadRow]) -> None:
-        """Begin a file of a format; `sample` holds its first rows.
-
-        Raises DataError for a needed column that no row has.
-        """
+        """Begin a file with its first rows. Raises DataError for a needed column that none has."""
         self.path, self.known, self.row = path, known, 0
         self.paths.append(path)
         if known.name not in self.formats:
@@ -194,7 +180,7 @@ class LogReader:
             if rows and not any(first_at(row, paths[name]) is not None for row in rows)
         }
         if missing:
-            given = [f"{OPTIONS.get(name, LENGTH)} COLUMN" for name in missing.values()]
+            given = [f"{OPTIONS.get(name, '--length-column')} COLUMN" for name in missing.values()]
             more = "".join(_MORE.get(name, "") for name in missing.values())
             advice = f"; give {' '.join(dict.fromkeys(given))}{more}"
             raise DataError(no_column(list(missing), _leaves(rows[0]), advice), path=path)
@@ -419,8 +405,6 @@ class LogReader:
         """Return the columns. Raises DataError if no row is left, or the times are in no unit."""
         import pandas as pd
 
-        if not self.numbers:
-            raise self._nothing(files)
         self.sources = self._sources()
         arrival_s, is_bad = self._arrivals()
         places = np.flatnonzero(~is_bad)
@@ -487,7 +471,7 @@ class LogReader:
             return DataError(NO_ROWS, path=files[0])
         most = ", ".join(f"{n} {why}" for why, n in self.left_out.most_common(5))
         is_cut = any(why.startswith("censored") for why in self.left_out)
-        option = f"; keep censored rows with {CENSORED} keep" * is_cut
+        option = "; keep censored rows with --censored keep" * is_cut
         name = ", ".join(self.formats)
         missing = [field for field in ORIGINS[:3] if self.left_out[f"it has no {field}"]]
         hints = dict.fromkeys(map(self.known.advice, missing))
@@ -542,11 +526,11 @@ class LogReader:
                 piece += np.nanmax(before)
         elif spans[0][0] == spans[1][0] < spans[-1][1]:
             raise DataError(
-                f"several files start at {spans[0][0]:g} s; give {FILE_TIMES} together for pieces "
-                "of one log, or in-turn for logs that follow each other"
+                f"several files start at {spans[0][0]:g} s; give --file-times together for "
+                "pieces of one log, or in-turn for logs that follow each other"
             )
         elif any(after[0] < before[1] for before, after in pairwise(spans)):
-            text = f"files overlap in time and are read as pieces of one log; or give {FILE_TIMES}"
+            text = "files overlap in time and are read as pieces of one log; or give --file-times"
             self.warned[f"{text} in-turn"] = 0
         return seconds
 
@@ -601,8 +585,8 @@ def _cut(values: Mapping[str, Any], prompt: str | None, output: int | None) -> s
         return str(values["censored"])
     reason = values.get("finish_reason")
     if isinstance(reason, list):
-        reason = next((end for end in reason if end in CENSORED_ENDS), None)
-    if isinstance(reason, str) and reason in CENSORED_ENDS:
+        reason = next((end for end in reason if end in CENSORED), None)
+    if isinstance(reason, str) and reason in CENSORED:
         return f"finish_reason is {reason}"
     if values.get("broken"):
         return "its stream broke off"

@@ -5,9 +5,6 @@ from typing import Final, Literal
 
 from lengthwise.tables.times import TimeUnit
 
-PROMPT, LENGTH, MODEL = "--prompt-column", "--length-column", "--model-column"
-PROMPT_TOKENS, ARRIVAL, CENSORED = "--prompt-tokens-column", "--arrival-column", "--censored"
-FILE_TIMES: Final = "--file-times"
 SKIP: Final = (
     "mend the row, or leave out every bad row with --on-bad-rows skip (of fit: --data.on-bad-rows)"
 )

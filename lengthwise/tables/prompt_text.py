@@ -74,7 +74,7 @@ def prompt_of(value: Any) -> str | None:
             inner = next((text for text in found if text), None)
     if isinstance(inner, Sequence) and not isinstance(inner, str):
         only_text = inner[0] if len(inner) == 1 and isinstance(inner[0], str) else None
-        inner = of_messages(inner) or only_text
+        inner = (_newest(inner)[1] or "")[:MAX_CHARACTERS] or only_text
     # Text that holds some other JSON is a prompt itself, unless that JSON is empty.
     for text in (inner, None if whole in ({}, []) else value):
         if isinstance(text, str) and text.strip():
@@ -154,18 +154,12 @@ def _ends(text: str, size: int) -> str:
     return text if len(text) <= size + 1 else f"{text[:half]} {text[len(text) - half :]}"
 
 
-def of_messages(messages: Sequence[Any]) -> str | None:
-    """Return the start of the user's newest message; None without one.
+def _newest(messages: Sequence[Any]) -> tuple[Mapping[str, Any] | None, str | None]:
+    """Return the user's newest message and its text.
 
     Results of tools do not count, which Anthropic, Bedrock and Gemini write as messages of the
     user. The text of a message is its content, or its parts (Gemini, OpenTelemetry).
     """
-    text = _newest(messages)[1]
-    return text[:MAX_CHARACTERS] if text else None
-
-
-def _newest(messages: Sequence[Any]) -> tuple[Mapping[str, Any] | None, str | None]:
-    """Return the user's newest message and its text."""
     for message in reversed(messages):
         if isinstance(message, Mapping) and message.get("role") == "user":
             content = message.get("content", message.get("parts"))

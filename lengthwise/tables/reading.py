@@ -112,9 +112,9 @@ def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.Dat
             frame = table.to_pandas(ignore_metadata=True)
         else:
             frame = pd.DataFrame(_good(path, rows_of(path, "json")))
+    except DataError:
+        raise
     except (OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
         reason = str(error).splitlines()[0]
         text = f"cannot be read as {kind} ({reason}); give a whole file of that format"
         raise DataError(text, path=path) from error

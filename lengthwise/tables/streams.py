@@ -1,6 +1,6 @@
 """Streamed answers in a log, as lists of chunks or as raw server-sent events."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from lengthwise.strict_json import parsed
@@ -14,6 +14,7 @@ _KEPT: Final = (
     *("id", "model", "modelVersion", "created", "error", "incomplete_details", "stop_reason"),
     "usageMetadata",
 )
+_ENDS: Final = ("response.completed", "response.incomplete", "message_stop")
 
 
 def merged_stream(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -34,18 +35,18 @@ def merged_stream(row: Mapping[str, Any]) -> Mapping[str, Any]:
 def _events(value: Any) -> list[Any] | None:
     """Return the events of a stream; None for another value."""
     if isinstance(value, str) and value.lstrip()[:1] == "[":
-        try:
-            value = parsed(value)
-        except ValueError:
-            return None
+        value = unpacked(value)
     if isinstance(value, str) and value.lstrip()[:5] in ("data:", "event"):
         value = [line[5:].strip() for line in value.splitlines() if line.startswith("data:")]
     if not isinstance(value, list) or not value:
         return None
     events = [_parsed(item) for item in value]
     marks = {"object", "type", "usageMetadata"}
-    is_stream = any(isinstance(event, Mapping) and marks & event.keys() for event in events)
-    return events if is_stream else None
+    return events if any(marks & event.keys() for event in _objects(events)) else None
+
+
+def _objects(values: Iterable[Any]) -> list[Mapping[str, Any]]:
+    return [value for value in values if isinstance(value, Mapping)]
 
 
 def _parsed(item: Any) -> Any:
@@ -61,15 +62,10 @@ def _merged(events: list[Any]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     usage: dict[str, Any] = {}
     finished: dict[int, Any] = {}
-    is_whole = False
-    for event in events:
-        if not isinstance(event, Mapping):
-            is_whole |= event == "[DONE]"
-            continue
+    is_whole = "[DONE]" in events
+    for event in _objects(events):
         whole = event.get("response", event.get("message"))  # of the APIs with typed events
-        for part in (event, whole):
-            if not isinstance(part, Mapping):
-                continue
+        for part in _objects((event, whole)):
             told = part.get("usage")
             told = told if isinstance(told, Mapping) else {}
             usage |= {name: count for name, count in told.items() if count is not None}
@@ -77,15 +73,9 @@ def _merged(events: list[Any]) -> dict[str, Any]:
         delta = event.get("delta")
         if isinstance(delta, Mapping) and delta.get("stop_reason"):
             merged["stop_reason"] = delta["stop_reason"]
-        is_whole |= event.get("type") in (
-            "response.completed",
-            "response.incomplete",
-            "message_stop",
-        )
+        is_whole |= event.get("type") in _ENDS
         told = event.get("choices") or event.get("candidates")
-        for choice in told if isinstance(told, list) else ():
-            if not isinstance(choice, Mapping):
-                continue
+        for choice in _objects(told) if isinstance(told, list) else ():
             number, why = count_of(choice.get("index")) or 0, choice.get("finish_reason")
             finished[number] = why or choice.get("finishReason") or finished.get(number)
         # Only the last chunk has usage and no choice; some servers repeat it in every chunk.

@@ -98,8 +98,4 @@ def token_counter(name: str) -> Callable[[str], int]:
         raise ConfigError(f"tokenizer {name!r} cannot be loaded ({reason})") from error
     made.no_truncation()
     made.no_padding()
-
-    def count(text: str) -> int:
-        return len(made.encode(text, add_special_tokens=False))
-
-    return count
+    return lambda text: len(made.encode(text, add_special_tokens=False))

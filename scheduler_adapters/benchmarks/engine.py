@@ -106,9 +106,9 @@ def bench(config: BenchConfig) -> None:
             result |= measure_throughput(engine, config)
     if config.json:
         print(json.dumps(result))
-        return
-    for name, value in result.items():
-        print(f"{name:24} {value if isinstance(value, str | int) else format(value, '.4g')}")
+    else:
+        for name, value in result.items():
+            print(f"{name:24} {value if isinstance(value, str | int) else format(value, '.4g')}")
 
 
 def measure_steps(engine: Any, config: BenchConfig) -> dict[str, float]:
@@ -147,7 +147,6 @@ class _Side:
         """Part of a step, or arrival -> nanoseconds of each occurrence."""
         self.added_ns: dict[str, list[int]] = defaultdict(list)
         """Part of a step -> nanoseconds outside the engine's own code, of each occurrence."""
-        self.fill()
         for _ in range(_WARM_UP_STEPS):
             self.step()
         self.spent_ns.clear()
@@ -161,17 +160,14 @@ class _Side:
         us: Floats = np.array([self.added_ns[stage] for stage in _STEP]).sum(axis=0) / 1e3
         return us
 
-    def fill(self) -> None:
+    def step(self) -> None:
+        from vllm.v1.outputs import ModelRunnerOutput
+
         for _ in range(self.in_system - len(self.scheduler.requests)):
             request = self._request()
             began_ns = _now_ns()
             self.scheduler.add_request(request)
             self.spent_ns["arrival"].append(_now_ns() - began_ns)
-
-    def step(self) -> None:
-        from vllm.v1.outputs import ModelRunnerOutput
-
-        self.fill()
         scheduled = self._timed("schedule", self.scheduler.schedule)
         requests = self.scheduler.requests
         names = list(scheduled.num_scheduled_tokens)
@@ -257,12 +253,11 @@ def settings_of(scheduler: Any) -> dict[str, Any]:
     return {name: getattr(scheduler, name) for name in names}
 
 
-def _stock_class(scheduler: Any) -> type:
+def _stock_class(scheduler: Any) -> Any:
     from scheduler_adapters.engines.vllm_v1.versions import AsyncScheduler, Scheduler
 
-    asynchronous = scheduler.vllm_config.scheduler_config.async_scheduling
-    made: type = AsyncScheduler if asynchronous else Scheduler
-    return made
+    is_async = scheduler.vllm_config.scheduler_config.async_scheduling
+    return AsyncScheduler if is_async else Scheduler
 
 
 def measure_throughput(engine: Any, config: BenchConfig) -> dict[str, Any]:

@@ -18,19 +18,9 @@ from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
 from scheduler_adapters.commands.experiment_settings import check_names, check_one_of, load_named
 from scheduler_adapters.planner.score_order import ScoreOrder, past_lower_score_fraction
+from scheduler_adapters.reporting import latency_tables as tables
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
-from scheduler_adapters.reporting.latency_tables import (
-    INTERVALS,
-    Outcome,
-    capacity_table,
-    columns_of,
-    effect_text,
-    latency_table,
-    load_table,
-    rate_table,
-    system_name,
-    text_of,
-)
+from scheduler_adapters.reporting.latency_tables import Outcome, text_of
 from scheduler_adapters.simulator.observers import LoadRecorder, ProgressLine
 from scheduler_adapters.timeline.first_answer_tail import reading_figures
 from scheduler_adapters.timeline.latency_metrics import summarize
@@ -133,7 +123,7 @@ def run(config: CompareConfig) -> None:
                 write_timeline(outcome.timeline, path, token_times=False)
         for placement, own in config.by_placement().items() if config.slo else ():
             for policy, value in capacities(own, requests):
-                found.setdefault(system_name(policy, placement), []).append(value)
+                found.setdefault(tables.system_name(policy, placement), []).append(value)
     except (KeyboardInterrupt, SchedulingError) as error:
         if not outcomes:
             raise
@@ -148,7 +138,7 @@ def run(config: CompareConfig) -> None:
     _show(config, outcomes, found, lead)
     if stopped is not None:
         plan = config.plan[len(outcomes) :]
-        left_out = [system_name(policy, on) + _rate_text(rate) for policy, on, rate in plan]
+        left_out = [tables.system_name(policy, on) + _rate_text(rate) for policy, on, rate in plan]
         left_out += ["the search for the capacity"] * bool(config.slo)
         print(f"left out {', '.join(left_out)}", file=sys.stderr)
         raise stopped
@@ -169,7 +159,7 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
         config.out.mkdir(parents=True, exist_ok=True)
     with Progress(len(config.plan)) as progress:
         for policy, placement, rate_per_s in config.plan:
-            name = system_name(policy, placement) + _rate_text(rate_per_s)
+            name = tables.system_name(policy, placement) + _rate_text(rate_per_s)
             progress.begin(name)
             scored = config.scored_for(policy, arriving[rate_per_s])
             loads = [LoadRecorder() for _ in range(config.instances)]
@@ -205,26 +195,26 @@ def _show(
         print(to_json(result))
     else:
         print(text_of(_table(outcomes).dropna(axis="columns", how="all")))
-        print(effect_text(outcomes))
+        print(tables.effect_text(outcomes))
         if found:
-            print(f"\ncapacity, {config.found_unit}\n{text_of(capacity_table(found))}")
+            print(f"\ncapacity, {config.found_unit}\n{text_of(tables.capacity_table(found))}")
         print(lead)
 
 
 def _table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     rows = pd.DataFrame([outcome.row() for outcome in outcomes])
-    columns = columns_of(rows)
+    columns = tables.columns_of(rows)
     return rows[list(columns)].rename(columns=columns)
 
 
 def _sections(config: CompareConfig, outcomes: Sequence[Outcome]) -> Iterator[ReportSection]:
     """Yield all runs, latency against several rates, then latencies and load at the highest one."""
-    effect = effect_text(outcomes).replace("\n", "\n\n")  # paragraphs
+    effect = tables.effect_text(outcomes).replace("\n", "\n\n")  # paragraphs
     yield ReportSection(heading="All runs", text=effect, table=_table(outcomes))
     count = len(outcomes[0].timeline.requests)
     rates = {outcome.rate_per_s for outcome in outcomes}
     if len(rates) > 1:
-        by_rate = rate_table(outcomes)
+        by_rate = tables.rate_table(outcomes)
         yield ReportSection(
             heading="Latency against the arrival rate",
             figure=rate_figure(by_rate),
@@ -237,7 +227,7 @@ def _sections(config: CompareConfig, outcomes: Sequence[Outcome]) -> Iterator[Re
     shown = [outcome for outcome in outcomes if outcome.rate_per_s == rate_per_s]
     arrivals = config.arrivals_text(rate_per_s, outcomes[0].timeline.requests)
     said = config.conditions(arrivals, count) + "."
-    latencies = latency_table(shown)
+    latencies = tables.latency_table(shown)
     yield ReportSection(
         heading="Latencies" + _rate_text(rate_per_s),
         figure=ecdf_figure(latencies, "seconds", log_x=True),
@@ -245,10 +235,10 @@ def _sections(config: CompareConfig, outcomes: Sequence[Outcome]) -> Iterator[Re
         f"latency. {said}",
         drawn=("latencies", latencies),
     )
-    load = load_table(shown, config.instance().kv_blocks)
+    load = tables.load_table(shown, config.instance().kv_blocks)
     yield ReportSection(
         heading="KV memory and queue over time" + _rate_text(rate_per_s),
         figure=load_figure(load),
-        caption=f"Means over {INTERVALS} intervals of virtual time. {said}",
+        caption=f"Means over {tables.INTERVALS} intervals of virtual time. {said}",
         drawn=("load", load),
     )

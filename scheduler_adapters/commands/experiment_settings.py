@@ -85,7 +85,6 @@ class Setup(InstanceConfig, WorkloadConfig):
         """
         if not files or self.mlruns_dir is None or find_spec("mlflow") is None:
             return
-        settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}
         tags = {NOTE: self.banner} if self.banner else {}
         store = find_store(self.mlruns_dir)
         client = store.open(create=True)
@@ -98,7 +97,7 @@ class Setup(InstanceConfig, WorkloadConfig):
             try:
                 client.log_batch(
                     run_id,
-                    params=[Param(key, str(value)) for key, value in settings.items()],
+                    params=[Param(one.name, str(getattr(self, one.name))) for one in fields(self)],
                     metrics=[Metric(k, v, now_ms, 0) for k, v in metrics.items() if isfinite(v)],
                 )
                 for path in files:

@@ -29,11 +29,11 @@ def run(config: ModelsConfig) -> None:
     rows = [list_preset(entry) for entry in presets().values()]
     if config.json:
         print(to_json({"models": rows}))
-        return
-    print("compiled: FCFS, PARS, SLAI, round-robin and PASCAL run in compiled loops")
-    for provenance, table in pd.DataFrame(rows).groupby("provenance", sort=False):
-        shown = table[["name", "kv_blocks", "is_compiled", "note"]].astype({"kv_blocks": "Int64"})
-        print(f"\n{provenance}\n{text_of(shown)}")
+    else:
+        print("compiled: FCFS, PARS, SLAI, round-robin and PASCAL run in compiled loops")
+        for provenance, table in pd.DataFrame(rows).groupby("provenance", sort=False):
+            shown = table[["name", "kv_blocks", "is_compiled", "note"]]
+            print(f"\n{provenance}\n{text_of(shown.astype({'kv_blocks': 'Int64'}))}")
 
 
 def list_preset(entry: Preset) -> dict[str, Any]:
@@ -43,5 +43,4 @@ def list_preset(entry: Preset) -> dict[str, Any]:
         latency, kv_blocks = entry.make()
     except (ConfigError, DataError) as error:
         return row | {"kv_blocks": None, "is_compiled": False, "note": str(error)}
-    is_compiled = latency.compiled() is not None
-    return row | {"kv_blocks": kv_blocks, "is_compiled": is_compiled, "note": ""}
+    return row | {"kv_blocks": kv_blocks, "is_compiled": latency.compiled() is not None, "note": ""}

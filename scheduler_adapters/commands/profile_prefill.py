@@ -80,11 +80,11 @@ def profile(config: ProfileConfig) -> None:
     about |= {"out": str(config.out), "num_samples": len(table)}
     if config.json:
         print(json.dumps(about))
-        return
-    timed = [name for name in ("latency_s", "eager_s") if name in table]
-    print(text_of(table.groupby("prompt_tokens")[timed].median().reset_index()))
-    print(f"{about['peak_flop_per_s']:.3g} FLOP/s; samples in {config.out}; fit them by")
-    print(f"python -m training calibrate --samples {config.out}")
+    else:
+        timed = [name for name in ("latency_s", "eager_s") if name in table]
+        print(text_of(table.groupby("prompt_tokens")[timed].median().reset_index()))
+        print(f"{about['peak_flop_per_s']:.3g} FLOP/s; samples in {config.out}; fit them by")
+        print(f"python -m training calibrate --samples {config.out}")
 
 
 def measure(config: ProfileConfig) -> pd.DataFrame:
@@ -131,7 +131,6 @@ def _attend_without_mask(model: Any) -> None:
 def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[str, Any]]:
     import torch
 
-    is_gpu = device.startswith("cuda")
     generator = torch.Generator(device=device).manual_seed(config.seed)
     with Progress(len(config.prompt_tokens)) as progress, torch.inference_mode():
         for length in config.prompt_tokens:
@@ -141,7 +140,7 @@ def _samples(model: Any, device: str, config: ProfileConfig) -> Iterator[dict[st
             prefill = partial(model, prompts_BL, logits_to_keep=1, use_cache=False)
             try:
                 taken = {"latency_s": _timed(prefill, device, config.repeats)}
-                if is_gpu:
+                if device.startswith("cuda"):
                     # As in engines: a short prompt's kernels take longer to launch than to run.
                     replay = _captured(prefill, device)
                     replayed_s = _timed(replay, device, config.repeats)

@@ -21,11 +21,10 @@ def in_words(paper: Paper, rows: Sequence[PaperFigure]) -> str:
 
 def write_page(config: ReproduceConfig, paper: Paper, rows: Sequence[PaperFigure]) -> Path:
     """Write the rows as a page that stands alone; returns its path."""
-    folder = config.out or Path("mlruns") / "reproduce" / config.paper
     names = {"criterion": "direction if", "band": "figure if also", "kind": "row"}
     table = pd.DataFrame(map(asdict, rows)).rename(columns=names)
     return write_report(
-        folder,
+        config.out or Path("mlruns") / "reproduce" / config.paper,
         title=f"{config.paper.upper()} reproduced in virtual time",
         lead=in_words(paper, rows),
         sections=[ReportSection(heading="Figures", text=paper.conditions, table=table)],

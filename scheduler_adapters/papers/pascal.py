@@ -1,18 +1,12 @@
 """PASCAL: tail TTFT by reasoning length, SLO violations and migration (`pascal.toml`)."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from scheduler_adapters.papers.runs import (
-    FIRST_SEED,
-    Experiment,
-    ReproduceConfig,
-    SeedValues,
-    kept,
-    seed_values,
-)
+from scheduler_adapters.papers.runs import FIRST_SEED, Experiment, ReproduceConfig, SeedValues, kept
 from scheduler_adapters.placement import load_placement
 from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
@@ -42,6 +36,7 @@ PHASE_LENGTHS: Final = tuple(range(128, 2049, 128))
 PHASE_RATE: Final = 4.0
 """Requests per second of the figures; the paper does not give its own."""
 
+_PICKS: Final[Mapping[str, Callable[..., Any]]] = {"min": min, "max": max}
 FCFS, RR, PASCAL, STAYS = "fcfs", "round-robin", "pascal", "pascal, NoMigration"
 
 
@@ -68,11 +63,12 @@ class PascalExperiment(Experiment):
             observers=lambda number: recorders[number : number + 1],
         )
         timeline = run.timeline
-        moving_s = np.array([one.downtime_s for one in run.migrations])
         tail = first_answer_tail(timeline)
         return summarize(timeline).flat() | {
             "reasoning_p50_s": statistic(timeline.reasoned_s() - timeline.requests.arrival_s).p50,
-            "migration_p99_s": statistic(moving_s).p99,
+            "migration_p99_s": statistic(
+                np.array([move.downtime_s for move in run.migrations])
+            ).p99,
             "blocked": blocked_fraction(recorders, arrival_s[-1]),
             "tail_s": {one["reasoning_tokens"]: one["first_answer_s"] for one in tail},
         }
@@ -143,17 +139,16 @@ class PascalExperiment(Experiment):
                 pairs.setdefault(tokens, []).append((ours[tokens], theirs[tokens]))
         figures = {tokens: np.array(pairs[tokens]).T for tokens in sorted(pairs)}
         return {
-            tokens: (seed_values(ours / theirs - 1), float((ours - theirs).mean()))
+            tokens: (SeedValues.of(ours / theirs - 1), float((ours - theirs).mean()))
             for tokens, (ours, theirs) in figures.items()
             if 2 * len(ours) >= len(self.seeds)
         }
 
     def best_bin(self, mix: str, base: str, pick: str = "min") -> dict[str, Any]:
         """Return PASCAL's best (or by `max` the worst) change of the tail at high load."""
-        changes = self.changes(mix, base)
-        choose = {"min": min, "max": max}[pick]
-        tokens = choose(changes, key=lambda tokens: changes[tokens][0].average)
-        change, seconds = changes[tokens]
+        tokens, (change, seconds) = _PICKS[pick](
+            self.changes(mix, base).items(), key=lambda own: own[1][0].average
+        )
         words = f"{change:+.0%} ({seconds:+.1f} s) from {tokens} reasoning tokens"
         return {"value": change, "tokens": tokens, "words": words}
 
@@ -161,9 +156,7 @@ class PascalExperiment(Experiment):
         """Return the best or the worst change of the tail at high load over the chat mixes."""
         found = {mix: self.best_bin(mix, base, pick) for mix in CHATS}
         words = "; ".join(f"{mix}: {one['words']}" for mix, one in found.items())
-        chosen = {"min": min, "max": max}[pick](
-            found.values(), key=lambda own: own["value"].average
-        )
+        chosen = _PICKS[pick](found.values(), key=lambda own: own["value"].average)
         return {"value": chosen["value"], "words": words}
 
     def violations(self, mix: str) -> dict[str, Any]:
@@ -242,10 +235,10 @@ class OnePhase(Experiment):
             )
             masks = [timelines[""].requests.reasoning_tokens == length for length in PHASE_LENGTHS]
             ratios.append([first_s[rows].mean() / ideal_s[rows].mean() for rows in masks])
-        return dict(zip(PHASE_LENGTHS, seed_values(np.array(ratios).T), strict=True))
+        return dict(zip(PHASE_LENGTHS, SeedValues.of(np.array(ratios).T), strict=True))
 
     def attainment(self, policy: str, rate: float = PHASE_RATE) -> SeedValues:
         """Return the share of answers that meet the SLO, counted from .25 s after arrival."""
         runs = [self.run(ANSWERING, rate=rate, seed=seed)[policy] for seed in self.seeds]
         shares = [1 - violation_fraction(qoe(timeline, ttfat_target_s=0.25)) for timeline in runs]
-        return seed_values(shares)
+        return SeedValues.of(shares)

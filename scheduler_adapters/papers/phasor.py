@@ -7,13 +7,7 @@ import numpy as np
 import pandas as pd
 
 from scheduler_adapters.papers import phasor_cluster as bed
-from scheduler_adapters.papers.runs import (
-    Experiment,
-    ReproduceConfig,
-    SeedValues,
-    kept,
-    seed_values,
-)
+from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, SeedValues, kept
 from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.load_search import highest_load
 
@@ -61,7 +55,7 @@ class PhasorExperiment(Experiment):
         """Return a figure of every seed; a capacity is searched."""
         if figure == "capacity":
             load = setting["load"]
-            return seed_values([self.capacity(system, load, seed) for seed in self.seeds])
+            return SeedValues.of([self.capacity(system, load, seed) for seed in self.seeds])
         return super().values(figure, system, **setting)
 
     @kept
@@ -101,7 +95,7 @@ class PhasorExperiment(Experiment):
 
     def fragments(self, system: str) -> dict[str, Any]:
         """Return peak and mean of the fragmentation by seed."""
-        peaks, means = seed_values([self.fragmented(system, seed) for seed in self.seeds]).T
+        peaks, means = SeedValues.of([self.fragmented(system, seed) for seed in self.seeds]).T
         return {"peak": peaks, "mean": means}
 
     def capacity_gains(self, base: str) -> dict[str, Any]:
@@ -155,6 +149,6 @@ class PhasorExperiment(Experiment):
         """Return starvation in the shock, as `starvation` measures it, and its growth."""
         each = np.array([self.starvation(system, seed) for seed in self.seeds]).T
         with np.errstate(divide="ignore", invalid="ignore"):
-            growth, batch = seed_values(each[1] / each[0]), seed_values(each[3] / each[2])
+            growth, batch = SeedValues.of(each[1] / each[0]), SeedValues.of(each[3] / each[2])
         own = each.mean(axis=1)
-        return {"own": own, "growth": growth, "batch": batch, "skew": seed_values(each[4])}
+        return {"own": own, "growth": growth, "batch": batch, "skew": SeedValues.of(each[4])}

@@ -230,15 +230,14 @@ class Sampled(Placement):
         self.placement = placement
         for trait in get_type_hints(Placement):
             setattr(self, trait, getattr(placement, trait))
-        self.rows: list[tuple[Any, ...]] = []
+        self.rows: list[dict[str, Any]] = []
         self.next_s = 0.0
         self.head_tokens = 0
         """Context of the first request without a decode instance; 0 if there is none."""
 
     def samples(self) -> pd.DataFrame:
         """Return one row per sample and instance; `queued` requests have no first token."""
-        columns = ["at_s", "instance", "role", "free", "decoding", "queued", "head"]
-        return pd.DataFrame(self.rows, columns=columns)
+        return pd.DataFrame(self.rows)
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
         return self.placement.place(request, instances)
@@ -253,11 +252,18 @@ class Sampled(Placement):
     def tick(self, now_s: float, instances: Sequence[InstanceView]) -> Sequence[Move | SetRole]:
         if now_s >= self.next_s:
             self.next_s += 0.5
-            for view in instances:
-                counts = view.num_answering, view.num_waiting + view.num_prefilling
-                place = now_s, view.instance_id, view.role
-                head = view.blocks_of(self.head_tokens)
-                self.rows.append((*place, view.unclaimed_blocks, *counts, head))
+            self.rows += [
+                {
+                    "at_s": now_s,
+                    "instance": view.instance_id,
+                    "role": view.role,
+                    "free": view.unclaimed_blocks,
+                    "decoding": view.num_answering,
+                    "queued": view.num_waiting + view.num_prefilling,
+                    "head": view.blocks_of(self.head_tokens),
+                }
+                for view in instances
+            ]
         return self.placement.tick(now_s, instances)
 
 

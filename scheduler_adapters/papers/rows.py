@@ -133,11 +133,12 @@ class Row:
     def _is_near(self, found: Mapping[str, Any]) -> bool:
         """Return whether our interval holds the paper's number, or our mean is in its band."""
         values = found[self.matched or self.judged]
-        near = []
         each = values if len(self.numbers) > 1 else [values]
-        for paper, own in zip(self.numbers, each, strict=True):
-            low, high = interval(np.atleast_1d(own).tolist())
-            near.append(low <= paper <= high or abs(np.mean(own) - paper) <= self.band * abs(paper))
+        near = [
+            low <= paper <= high or abs(np.mean(own) - paper) <= self.band * abs(paper)
+            for paper, own in zip(self.numbers, each, strict=True)
+            for low, high in [interval(np.atleast_1d(own).tolist())]
+        ]
         return all(near)
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +24,7 @@ from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.workload.data_folder import data_file
 
 log = logging.getLogger(__name__)
+_warn_once: Final = cache(log.warning)
 T = TypeVar("T")
 
 PAPERS: Final = ("pars", "slai", "rad", "pascal", "phasor")
@@ -80,6 +81,11 @@ class ReproduceConfig:
 class SeedValues(np.ndarray[Any, np.dtype[np.float64]]):
     """A figure of every seed, (S,). As text: its mean with the 95% interval, `mean [low, high]`."""
 
+    @classmethod
+    def of(cls, values: ArrayLike) -> Self:
+        """Return values whose last axis is that of the seeds."""
+        return np.asarray(values, dtype=float).view(cls)
+
     @property
     def average(self) -> float:
         """Mean over the seeds."""
@@ -95,11 +101,6 @@ class SeedValues(np.ndarray[Any, np.dtype[np.float64]]):
         number, unit = re.fullmatch(r"(\+?\.\d[f%])(.*)", spec).groups()  # type: ignore[union-attr]
         values = (100 if unit == "%" else 1) * np.asarray(self)
         return with_interval(values.tolist(), f"{{:{number}}}{unit}", f"{{:{number}}}")
-
-
-def seed_values(values: ArrayLike) -> SeedValues:
-    """Return values whose last axis is that of the seeds."""
-    return np.asarray(values, dtype=float).view(SeedValues)
 
 
 def kept(method: Callable[..., T]) -> Callable[..., T]:
@@ -158,7 +159,7 @@ class Experiment(ABC):
         """
         each = self.seeds[:most_seeds] if seeds is None else range(*seeds)
         setting = dict(sorted(setting.items()))
-        return seed_values([self.run(system, **setting, seed=seed)[figure] for seed in each])
+        return SeedValues.of([self.run(system, **setting, seed=seed)[figure] for seed in each])
 
     def mean(self, figure: str, system: str, **setting: Any) -> float:
         """Return the mean of a figure over the seeds."""
@@ -182,7 +183,7 @@ class Experiment(ABC):
     ) -> SeedValues:
         """Return a figure by rate and seed, (R, S); (1, S) without rates."""
         each: list[dict[str, Any]] = [{"rate": rate} for rate in rates] or [{}]
-        return seed_values([self.values(figure, system, **setting, **one) for one in each])
+        return SeedValues.of([self.values(figure, system, **setting, **one) for one in each])
 
     def level(self, figure: str, system: str, **setting: Any) -> dict[str, Any]:
         """Return a figure of one system by seed: `value`."""
@@ -254,8 +255,3 @@ def recorded(file: str, read: Callable[[Path], T]) -> T | None:
     except (ConfigError, DataError) as error:
         _warn_once(f"lengths are drawn, not the recorded ones: {error}")
         return None
-
-
-@cache
-def _warn_once(text: str) -> None:
-    log.warning(text)

@@ -7,14 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from scheduler_adapters.papers.runs import (
-    Experiment,
-    ReproduceConfig,
-    SeedValues,
-    kept,
-    recorded,
-    seed_values,
-)
+from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, SeedValues, kept, recorded
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.presets import SLAI as TESTBED
 from scheduler_adapters.simulator.load_search import highest_load
@@ -75,7 +68,7 @@ class SlaiExperiment(Experiment):
         The setting `sarathi_s` stands for the rate at which Sarathi has this median TTFT.
         """
         if figure == "capacity":
-            return seed_values([self.capacity(system, **setting)])
+            return SeedValues.of([self.capacity(system, **setting)])
         if sarathi_s := setting.pop("sarathi_s", None):
             setting.setdefault("rate", self.high_rate(sarathi_s))
         return super().values(figure, system, **setting)
@@ -113,8 +106,7 @@ class SlaiExperiment(Experiment):
             self.sweep(name, system, rates=RATES[:-1], paying=0.05).mean(axis=1).max()
             for name in ("tbt_p99_paying_s", "tbt_p99_free_s")
         )
-        holds = paying_s <= 0.1 and free_s <= 0.5
-        return {"holds": holds, "paying_s": paying_s, "free_s": free_s}
+        return {"holds": paying_s <= 0.1 and free_s <= 0.5, "paying_s": paying_s, "free_s": free_s}
 
     def gap_curves(self, **setting: Any) -> dict[str, Any]:
         """Return the time between tokens of free users, by rate."""

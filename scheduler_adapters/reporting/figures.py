@@ -61,12 +61,10 @@ def _each(
     colours, order = colours_of(names), list(map(str, names.unique()))
     for name, rows in table.groupby("policy", sort=False):
         number = order.index(str(name))
-        look: dict[str, Any] = {"color": colours[str(name)], "label": str(name)}
-        if marked:
-            look |= {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 4}
-        else:
-            look["dashes"] = _DASHES[number % len(_DASHES)]
-        yield rows, look
+        dashes = {"dashes": _DASHES[number % len(_DASHES)]}
+        markers = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 4}
+        look = markers if marked else dashes
+        yield rows, {"color": colours[str(name)], "label": str(name), **look}
 
 
 def _panels(
@@ -136,12 +134,10 @@ def waiting_figure(table: pd.DataFrame) -> list[Figure]:
             axis.hlines(some.index, some["scheduled_s"], some["finished_s"], **line)
         axis.invert_yaxis()
 
-    axes: dict[str, Any] = {
-        "xlabel": "seconds",
-        "yticks": [],
-        "xlim": (0, float(table["finished_s"].max())),
-    }
-    return _panels(table, draw, by="policy", legend="upper right", **axes)
+    span_s = (0, float(table["finished_s"].max()))
+    return _panels(
+        table, draw, by="policy", legend="upper right", xlabel="seconds", yticks=[], xlim=span_s
+    )
 
 
 def rate_figure(table: pd.DataFrame) -> list[Figure]:
@@ -182,21 +178,16 @@ def load_figure(table: pd.DataFrame) -> list[Figure]:
             axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
     long = table.rename(columns=columns).melt(["policy", "at_s"], [*columns.values()], "panel")
-    axes: dict[str, Any] = {
-        "xlabel": "virtual time (s)",
-        "xlim": (0, table["at_s"].max()),
-        "ylim": (0, None),
-    }
-    return _panels(long, draw, legend="upper right", **axes)
+    limits: dict[str, Any] = {"xlim": (0, table["at_s"].max()), "ylim": (0, None)}
+    return _panels(long, draw, legend="upper right", xlabel="virtual time (s)", **limits)
 
 
 def capacity_figure(table: pd.DataFrame, xlabel: str) -> Figure:
     """Bars with their 95% intervals: columns policy, mean, low, high."""
-    colours = colours_of(table["policy"])
+    colours = table["policy"].map(colours_of(table["policy"])).tolist()
     with _canvas(5.6, 0.8 + 0.42 * len(table)) as (figure, axis):
         spread = np.abs(table[["low", "high"]].to_numpy() - table[["mean"]].to_numpy()).T.tolist()
-        colour = [colours[name] for name in table["policy"]]
-        bars = axis.barh(table["policy"], table["mean"], xerr=spread, color=colour, height=0.6)
+        bars = axis.barh(table["policy"], table["mean"], xerr=spread, color=colours, height=0.6)
         axis.bar_label(bars, fmt="%.3g", padding=6)
         axis.margins(x=0.12)
         axis.set(xlabel=xlabel)

@@ -59,15 +59,17 @@ class Outcome:
         """The run as one flat record."""
         placement = {} if self.placement is None else {"placement": self.placement}
         row: dict[str, Any] = {"policy": self.policy, **placement, "rate_per_s": self.rate_per_s}
-        row |= {name: getattr(self.summary, name) for name in _COUNTS}
+        figures = self.summary.flat()
+        row |= {name: figures[name] for name in _COUNTS}
         reasons = self.timeline.requests.reasoning_tokens.any()
-        for metric in _METRICS + (_READING_METRICS if reasons else ()):
-            for name in ("mean", "p50", "p90", "p99"):
-                key = f"{metric.removesuffix('_s')}_{name}_s"
-                row[key] = getattr(getattr(self.summary, metric), name)
+        row |= {
+            f"{metric.removesuffix('_s')}_{name}_s": figures[f"{metric}.{name}"]
+            for metric in _METRICS + (_READING_METRICS if reasons else ())
+            for name in ("mean", "p50", "p90", "p99")
+        }
         if reasons:
-            row |= {f"qoe_{name}": getattr(self.summary.qoe, name) for name in ("mean", "p50")}
-            row["qoe_violations"] = self.summary.qoe_violations
+            row |= {"qoe_mean": figures["qoe.mean"], "qoe_p50": figures["qoe.p50"]}
+            row["qoe_violations"] = figures["qoe_violations"]
         wait_s = self.timeline.scheduled_s - self.timeline.requests.arrival_s
         row["longest_wait_s"] = float(np.nanmax(wait_s, initial=0.0))
         row["past_lower_score_fraction"] = self.past_lower_score_fraction
@@ -179,11 +181,12 @@ def _ecdf(values: ArrayLike, counts: ArrayLike) -> pd.DataFrame:
 def rate_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """Columns metric, policy, rate_per_s, p50, p99 (seconds)."""
     metrics = {"TTFT": "ttft_s", "TBT": "tbt_s", "E2E / output tokens": "normalized_latency_s"}
-    rows = []
-    for label, name in metrics.items():
-        for outcome in outcomes:
-            values = getattr(outcome.summary, name)
-            rows.append((label, outcome.system, outcome.rate_per_s, values.p50, values.p99))
+    rows = [
+        (label, one.system, one.rate_per_s, values.p50, values.p99)
+        for label, name in metrics.items()
+        for one in outcomes
+        for values in [getattr(one.summary, name)]
+    ]
     return pd.DataFrame(rows, columns=["metric", "policy", "rate_per_s", "p50", "p99"])
 
 

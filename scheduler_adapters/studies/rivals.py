@@ -107,9 +107,9 @@ def run(config: RivalsConfig) -> None:
     runs.to_csv(config.out / "runs.csv", index=False)
     if config.json:
         print(to_json({"verdicts": verdicts, "runs": runs.to_dict("records")}))
-        return
-    for name in found:
-        print(name, text_of(tables[name]), *texts[name], sep="\n", end="\n\n")
+    else:
+        for name in found:
+            print(name, text_of(tables[name]), *texts[name], sep="\n", end="\n\n")
 
 
 def runs_of(workload: str, config: RivalsConfig) -> Iterator[dict[str, Any]]:

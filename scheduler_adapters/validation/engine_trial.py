@@ -25,7 +25,7 @@ from scheduler_adapters.validation.errors import against_repeats
 from scheduler_adapters.validation.step_fit import fit_steps
 from scheduler_adapters.workload.requests import Floats, Requests
 
-METRICS: Final = ("e2e", "tpot", "ttft")
+METRICS: Final = {"e2e": Timeline.e2e_s, "tpot": tpot_s, "ttft": Timeline.ttft_s}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,5 +135,4 @@ def order_in_pairs(num_pieces: int, dice: np.random.Generator) -> list[int]:
 
 def _latencies(timelines: Sequence[Timeline]) -> dict[str, Floats]:
     """Return each of METRICS per request, seconds; NaN where it is undefined."""
-    measures = {"e2e": Timeline.e2e_s, "tpot": tpot_s, "ttft": Timeline.ttft_s}
-    return {name: np.concatenate([*map(measures[name], timelines)]) for name in METRICS}
+    return {name: np.concatenate([*map(of, timelines)]) for name, of in METRICS.items()}

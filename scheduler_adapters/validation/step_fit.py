@@ -47,10 +47,9 @@ class EngineLatency(LatencyModel):
         tokens, pairs = chunk_sizes(prefills)
         known, seconds = self.decodes, self.decodes_s
         rise_s = max(0.0, seconds[-1] - seconds[0]) / max(1, known[-1] - known[0])
-        beyond_s = max(0, num_decodes - known[-1]) * rise_s
         return (
             float(np.interp(num_decodes, known, seconds))
-            + beyond_s
+            + max(0, num_decodes - known[-1]) * rise_s
             + decode_context * self.per_context_token_s
             + len(prefills) * self.per_prefill_s
             + tokens * self.per_prefill_token_s

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import grpc
 
 from lengthwise.addresses import is_loopback
-from lengthwise.errors import ConfigError, ScoringError, ServiceUnavailable, require
+from lengthwise.errors import ConfigError, ServiceUnavailable, require
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
 from scoring_service.proto.status import from_rpc_error
 
@@ -53,9 +53,7 @@ class ClientSecurity:
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Metadata of every call. Raises ConfigError if the token's file holds none."""
-        token = self.token
-        if self.token_file is not None:
-            token = read_secrets(self.token_file)[0]
+        token = self.token if self.token_file is None else read_secrets(self.token_file)[0]
         return () if token is None else (("authorization", f"Bearer {token}"),)
 
     def open(self, target: str) -> grpc.Channel:
@@ -104,8 +102,6 @@ class Connection:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except ScoringError:
-            raise
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target) from error
         except (grpc.FutureCancelledError, ValueError) as error:

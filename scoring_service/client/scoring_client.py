@@ -54,10 +54,8 @@ class ScoringClient(Connection):
             limits = self._limits or self.info(timeout_s=timeout_s)
         except ScoringError as error:
             return [error] * len(prompts)
-        scores: list[Score | ScoringError] = []
-        for chunk in codec.chunks(prompts, limits):
-            scores += self._score_chunk(chunk, timeout_s)
-        return scores
+        chunks = codec.chunks(prompts, limits)
+        return [score for chunk in chunks for score in self._score_chunk(chunk, timeout_s)]
 
     def report(self, observed: Sequence[Observed], *, timeout_s: float | None = None) -> int:
         """Report at most `max_batch_prompts` lengths; return the number of the served revision."""

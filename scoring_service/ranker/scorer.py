@@ -33,7 +33,7 @@ class OnnxScorer:
         self._pad_id = pad_id
         try:
             self._session = ort.InferenceSession(
-                path, _session_options(), providers=_providers(device)
+                path, session_options(), providers=_providers(device)
             )
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise BundleError(
@@ -84,7 +84,8 @@ def _providers(device: Device) -> list[Any]:
     return [(_CUDA, {"use_tf32": "0"}), "CPUExecutionProvider"]
 
 
-def _session_options() -> ort.SessionOptions:
+def session_options() -> ort.SessionOptions:
+    """Return the options of a session whose runs take one core each."""
     # On a CPU many one-thread runs side by side give about twice the throughput of one run on many
     # threads. Idle threads that spin for work would take the cores of an engine on this machine.
     options = ort.SessionOptions()

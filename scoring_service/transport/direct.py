@@ -23,11 +23,8 @@ from scoring_service.transport.limits import BlockedCalls
 
 _NEEDED: Final = (
     (
-        "ReceiveCloseOnServerOperation",
-        "ReceiveMessageOperation",
-        "SendInitialMetadataOperation",
-        "SendMessageOperation",
-        "SendStatusFromServerOperation",
+        *("ReceiveCloseOnServerOperation", "ReceiveMessageOperation", "SendMessageOperation"),
+        *("SendInitialMetadataOperation", "SendStatusFromServerOperation"),
     ),
     ("register_method", "request_registered_call"),
     ("completion_queue", "lock", "rpc_states", "stage"),
@@ -149,10 +146,10 @@ class ClientBlocked(NamedTuple):
 
 
 def _fail_unsent(call: DirectCall) -> None:
-    text = (
-        "the message of the call did not arrive in time, or too many calls wait for theirs; retry"
+    call.fail(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "the message of the call did not arrive in time, or too many calls wait for theirs; retry",
     )
-    call.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
 
 @dataclass(eq=False)

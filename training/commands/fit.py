@@ -214,7 +214,8 @@ def _find_teacher(
         data = replace(config.data, unlabelled=())
         fit(replace(recipe("best"), data=data, split=config.split, seed=config.seed), theirs)
     found = [find_teachers(find_bundle(each, options.mlruns_dir), config) for each in places]
-    return teach(found, texts(splits.train), unlabelled, options.out / "teacher.parquet")
+    kept, with_states = options.out / "teacher.parquet", config.loss.token_weight > 0
+    return teach(found, texts(splits.train), unlabelled, kept, with_states=with_states)
 
 
 def _num_processes() -> int:

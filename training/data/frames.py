@@ -35,13 +35,7 @@ _AFTER: Final = (
     *("That is all for now.", "I look forward to it.", "Have a nice day.", "Cheers, Alex"),
 )
 _LEADS: Final = (
-    "Answer",
-    "Respond",
-    "Write",
-    "Please reply",
-    "Say it",
-    "Give the result",
-    "Keep it",
+    *("Answer", "Respond", "Write", "Please reply", "Say it", "Give the result", "Keep it"),
 )
 _LIMITS: Final = (
     *("in a single word", "in no more than five words", "with just a number", "in one short line"),

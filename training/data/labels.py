@@ -121,10 +121,7 @@ def side_by_side(
     labels: Sequence[Sequence[LabelledPrompt]],
     length: Callable[[LabelledPrompt], float] = lambda item: item.observed,
 ) -> NDArray[np.float64]:
-    """Return the lengths of prompts by every label, shape (N, K).
-
-    A prompt without such a length has NaN.
-    """
+    """Return the lengths of prompts by every label, (N, K); NaN where a prompt has no such one."""
     known = [{(item.source, item.key): length(item) for item in items} for items in labels]
     keys = [(item.source, item.key) for item in rows]
     return np.array([[lengths.get(key, np.nan) for lengths in known] for key in keys])
@@ -142,10 +139,9 @@ def consensus_of(prompts: Sequence[LabelledPrompt]) -> list[LabelledPrompt]:
     offsets = {model: sum(values) / len(values) for model, values in logs.items()}
     centre = sum(offsets.values()) / len(offsets)
     deviations: dict[str, list[float]] = {}
-    first: dict[str, LabelledPrompt] = {}
     for item in prompts:
-        first.setdefault(item.key, item)
         deviations.setdefault(item.key, []).append(math.log(item.observed) - offsets[item.model])
+    first = {item.key: item for item in reversed(prompts)}
     return [
         replace(
             first[key],

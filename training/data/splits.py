@@ -39,10 +39,9 @@ class Splits:
 def split_prompts(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> Splits:
     """Split the prompts by the seeded hash of their normalised text."""
     parts = parts_of(prompts, config)
-    limits = {name: getattr(config, f"{name}_prompts") for name in parts}
     unused = parts["train"][config.train_prompts :] if config.train_prompts else []
     splits = Splits(
-        **{name: part[: limits[name]] for name, part in parts.items()},
+        **{name: part[: getattr(config, f"{name}_prompts")] for name, part in parts.items()},
         calibration=[*parts["val"], *unused][:MAX_CALIBRATION],
     )
     for name in parts:

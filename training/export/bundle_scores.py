@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -45,11 +45,17 @@ def onnx_scores(scorer: OnnxScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.
     def score(members: NDArray[np.int64]) -> None:
         scores[members] = scorer.score([ids[n] for n in members])
 
-    batches, num_threads = bucket(ids, size), len(os.sched_getaffinity(0))
+    on_all_cores(score, bucket(ids, size), "batches of prompts scored")
+    return scores
+
+
+def on_all_cores(
+    run: Callable[[NDArray[np.int64]], None], batches: Sequence[NDArray[np.int64]], done: str
+) -> None:
+    """Call `run` with every batch, from a thread per core; `done` ends the progress line."""
     with (
-        ThreadPoolExecutor(num_threads) as pool,
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
         Progress(len(batches), log=logger.info) as progress,
     ):
-        for _ in pool.map(score, batches):  # raises the error of a batch
-            progress.step("batches of prompts scored")
-    return scores
+        for _ in pool.map(run, batches):  # raises the error of a batch
+            progress.step(done)

@@ -19,6 +19,8 @@ CONVOLUTION: Final = "convolution"
 """Its name as a backbone."""
 _WINDOW: Final = 3
 """Neighbouring tokens that a position of a layer sees, itself among them."""
+_PLACES: Final = 8
+"""Weighted means over all tokens, each with weights of its own."""
 _FAR: Final = 1e4
 """Below every value of a token."""
 
@@ -36,7 +38,7 @@ class ConvolutionConfig(PretrainedConfig):  # type: ignore[misc]
 class ConvolutionModel(PreTrainedModel):  # type: ignore[misc]
     """Embeddings and layers; a layer adds what it finds in each window of tokens.
 
-    At the end every vector has a part from the mean and the maxima over all tokens.
+    At the end every vector has a part from weighted means and the maxima over all tokens.
     """
 
     config_class = ConvolutionConfig
@@ -48,7 +50,8 @@ class ConvolutionModel(PreTrainedModel):  # type: ignore[misc]
         self.layers = nn.ModuleList(
             nn.Linear(_WINDOW * width, width) for _ in range(config.num_hidden_layers)
         )
-        self.whole = nn.Linear(2 * width, width)
+        self.places = nn.Linear(width, _PLACES)
+        self.whole = nn.Linear((_PLACES + 1) * width, width)
         self.dropout = nn.Dropout(config.dropout)
         self.post_init()
 
@@ -72,9 +75,11 @@ class ConvolutionModel(PreTrainedModel):  # type: ignore[misc]
             # A product of matrices: ONNX Runtime's convolution takes a quarter longer.
             windows = torch.cat([padded[:, n : n + size] for n in range(_WINDOW)], dim=2)
             x_BLH = (x_BLH + self.dropout(functional.relu(layer(windows)))) * mask_BL1
-        mean_BH = x_BLH.sum(1) / mask_BL1.sum(1)
-        max_BH = (x_BLH - (1 - mask_BL1) * _FAR).amax(1)
-        whole_BH = functional.relu(self.whole(torch.cat([mean_BH, max_BH], dim=1)))
+        far_BL1 = (1 - mask_BL1) * _FAR
+        weights_BPL = (self.places(x_BLH) - far_BL1).softmax(1).transpose(1, 2)
+        means_BN = (weights_BPL @ x_BLH).flatten(1)
+        max_BH = (x_BLH - far_BL1).amax(1)
+        whole_BH = functional.relu(self.whole(torch.cat([means_BN, max_BH], dim=1)))
         return BaseModelOutput(last_hidden_state=(x_BLH + whole_BH.unsqueeze(1)) * mask_BL1)
 
 

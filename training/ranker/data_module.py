@@ -6,7 +6,7 @@ micro-batch has G prompts and L tokens in the longest.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import lightning as L
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from scoring_service.tokenizing import middle_cut
 from training.config import TrainConfig, times_of
@@ -22,6 +23,9 @@ from training.data.frames import framed
 from training.data.labels import side_by_side, texts, union_of
 from training.data.pairs import sample_pairs
 from training.data.splits import Splits
+
+COMPONENTS: Final = 32
+"""Principal components of a token's vector that a student learns at most."""
 
 
 class Batch(NamedTuple):
@@ -38,6 +42,9 @@ class Batch(NamedTuple):
     """Positions of the longer and the shorter prompt; empty unless pairs are trained on."""
     teacher_BK: Tensor = torch.empty(0)
     """A teacher's scores, float32; empty without a teacher."""
+    states: Sequence[Tensor] = ()
+    """Of each micro-batch the teacher's vectors of its tokens, (G, L, M), L of the longest of its
+    prompts; NaN if unknown."""
 
 
 class TokenizedPrompts(NamedTuple):
@@ -67,6 +74,8 @@ class Teacher:
     """Prompts without a length."""
     scores_NK: NDArray[np.float64]
     """Of the training prompts and then the unlabelled ones, by each length; mean 0, deviation 1."""
+    states: Sequence[NDArray[np.float16]] = ()
+    """Of each prompt the vectors of its tokens in principal components, (L, M); empty: unused."""
 
 
 @dataclass(eq=False)
@@ -89,6 +98,8 @@ class PromptBatches:
     """Least length of a padded micro-batch."""
     sources: Sequence[str] = ()
     teacher_NK: NDArray[np.float64] | None = None
+    states: Sequence[Tensor] = ()
+    """Of each prompt the teacher's vectors of its tokens, (L, M)."""
     rank: int = 0
     world_size: int = 1
 
@@ -158,12 +169,14 @@ class PromptBatches:
         order = np.concatenate(buckets)
         pairs = np.argsort(order).reshape(-1, 2) if is_pairs else np.empty((0, 2), np.int64)
         taught = self.teacher_NK
+        at = [chosen[part] for part in buckets if self.states]
         padded = (pad([ids[n] for n in part], self.pad_id, self.min_tokens) for part in buckets)
         return Batch(
             [(torch.from_numpy(input_ids), torch.from_numpy(mask)) for input_ids, mask in padded],
             torch.from_numpy(self.lengths_NK[chosen[order]].astype(np.float32)),
             torch.from_numpy(pairs),
             torch.empty(0) if taught is None else torch.from_numpy(taught[chosen[order]]).float(),
+            [pad_sequence([self.states[n] for n in rows], True, np.nan) for rows in at],
         )
 
 
@@ -207,8 +220,16 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             self.train_lengths_NK = np.concatenate([self.train_lengths_NK, missing])
             prompts += teacher.unlabelled
             lengths = teacher.scores_NK[:, 0].tolist()
-        prompts = framed(prompts, lengths, config.data.framed, config.seed)
+        plain, prompts = prompts, framed(prompts, lengths, config.data.framed, config.seed)
         self.train = tokenize(tokenizer, prompts)
+        # In a frame, or cut at another limit than the teacher's, a prompt has other tokens.
+        rows = zip(teacher.states if teacher else (), plain, prompts, self.train.ids, strict=False)
+        self.states = [
+            torch.from_numpy(
+                each if text == prompt and len(each) == len(ids) else np.full_like(each[:1], np.nan)
+            )
+            for each, text, prompt, ids in rows
+        ]
         self.val = tokenize(tokenizer, texts(self.val_items))
 
     def train_dataloader(self) -> PromptBatches:
@@ -223,6 +244,7 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             min_tokens=self.min_train_tokens,
             sources=self.sources,
             teacher_NK=None if self.teacher is None else self.teacher.scores_NK,
+            states=self.states,
             rank=trainer.global_rank if trainer else 0,
             world_size=trainer.world_size if trainer else 1,
         )

@@ -113,8 +113,13 @@ class PromptScorer(nn.Module):
         output = self.backbone(input_ids=input_ids, attention_mask=attention_mask)
         return self._pooled(output, attention_mask)
 
-    def pool_batch(self, micro_batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return `pool` of every (input_ids, attention_mask), concatenated, (B, H)."""
+    def pool_batch(
+        self, micro_batches: Sequence[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return `pool` of every (input_ids, attention_mask), concatenated, (B, H).
+
+        Beside it the tokens' vectors of each, (G, L, H).
+        """
         # One lookup of each distinct token for all micro-batches: the gradient of a lookup is as
         # large as the vocabulary, and one per micro-batch took an eighth of the training time.
         backbone = cast(Any, self.backbone)
@@ -122,11 +127,13 @@ class PromptScorer(nn.Module):
         tokens, places = torch.unique(ids, return_inverse=True)
         vectors = backbone.get_input_embeddings()(tokens)
         masks = [mask for _, mask in micro_batches]
-        pooled = []
+        pooled, states = [], []
         for part, mask in zip(places.split([m.numel() for m in masks]), masks, strict=True):
             embeds = nn.functional.embedding(part.view_as(mask), vectors)
-            pooled.append(self._pooled(backbone(inputs_embeds=embeds, attention_mask=mask), mask))
-        return torch.cat(pooled)
+            output = backbone(inputs_embeds=embeds, attention_mask=mask)
+            pooled.append(self._pooled(output, mask))
+            states.append(output.last_hidden_state)
+        return torch.cat(pooled), states
 
     def _pooled(self, output: Any, attention_mask: Tensor) -> Tensor:
         hidden_BLH = output.last_hidden_state

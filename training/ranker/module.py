@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from lengthwise.agreement import tau_b
 from training.config import TrainConfig, config_from
 from training.ranker import losses
-from training.ranker.data_module import Batch, tokenize
+from training.ranker.data_module import COMPONENTS, Batch, tokenize
 from training.ranker.encoder import PromptScorer, describe_encoder, empty_encoder, in_buckets
 
 
@@ -34,6 +34,13 @@ def length_scale(lengths_NK: NDArray[np.float64]) -> dict[str, list[float]]:
         "log_mean": np.nanmean(logs_NK, axis=0).tolist(),
         "log_sd": np.maximum(np.nanstd(logs_NK, axis=0), 1e-6).tolist(),
     }
+
+
+def _token_errors(found_GLM: Tensor, taught_GLM: Tensor) -> Tensor:
+    """Return each prompt's mean squared error over its tokens, (G, M); NaN is not compared."""
+    known_GLM, (_, length, size) = ~taught_GLM.isnan(), taught_GLM.shape
+    errors_GLM = (found_GLM[:, :length, :size].float() - taught_GLM.nan_to_num()) * known_GLM
+    return (errors_GLM**2).sum(1) / known_GLM.sum(1).clamp(min=1)
 
 
 class LengthRanker(L.LightningModule):  # type: ignore[misc]
@@ -74,6 +81,8 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         start = {"l1": scale["mean"], "log-l1": scale["log_mean"]}.get(config.loss.objective)
         with torch.no_grad():
             scorer.head.bias.copy_(torch.tensor(start or [0.0] * scorer.head.out_features))
+        self.token_head = nn.Linear(scorer.head.in_features, COMPONENTS)
+        """Vectors of tokens -> a teacher's; used in training only."""
         self.labels = config.data.orders
         self.num_encoded = 0
         """Prompts encoded in training, over all processes."""
@@ -93,7 +102,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         )
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        pooled = self.scorer.pool_batch(batch.micro_batches)
+        pooled, states = self.scorer.pool_batch(batch.micro_batches)
         scores_BK, lengths_BK = self.scorer.head(pooled).float(), batch.lengths_BK
         loss = self._ranking_loss(scores_BK, lengths_BK, batch.pairs_P2)
         if weight := self.config.loss.log_length_weight:
@@ -106,6 +115,10 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         if batch.teacher_BK.numel():
             difference = functional.mse_loss(scores_BK, batch.teacher_BK)
             loss = loss + self.config.loss.teacher_weight * difference
+        if batch.states:
+            pairs = zip(map(self.token_head, states), batch.states, strict=True)
+            errors_BM = torch.cat([_token_errors(found, taught) for found, taught in pairs])
+            loss = loss + self.config.loss.token_weight * errors_BM.mean()
         self.num_encoded += len(scores_BK) * self.trainer.world_size
         self._losses.append(float(loss.detach()))
         return loss
@@ -133,7 +146,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Keep the scores until the end of the epoch: tau_b needs all of them."""
-        pooled = self.scorer.pool_batch(batch.micro_batches)
+        pooled, _ = self.scorer.pool_batch(batch.micro_batches)
         self._seen.append((self.scorer.head(pooled).float().cpu(), batch.lengths_BK.cpu()))
 
     def _tau_b(self) -> dict[str, float]:
@@ -191,7 +204,8 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
 
     def configure_optimizers(self) -> dict[str, Any]:
         optim = self.config.optim
-        heads = [*self.scorer.head.parameters(), *self.scorer.length_head.parameters()]
+        modules = (self.scorer.head, self.scorer.length_head, self.token_head)
+        heads = [weight for module in modules for weight in module.parameters()]
         optimizer = torch.optim.AdamW(
             [
                 {"params": self.scorer.backbone.parameters(), "lr": self.encoder_lr},

@@ -191,10 +191,7 @@ def write_report(
 def log_results(
     tracker: Tracker, bundle: ModelBundle, trained: Trained, report: Path, splits: Splits
 ) -> None:
-    """Log a bundle, a checkpoint, the report and the metrics.
-
-    Names of a further label begin with the label.
-    """
+    """Log bundle, checkpoint, report and metrics; names of a further label begin with the label."""
     metrics, is_first = bundle.manifest.metrics, bundle.path.name == BUNDLE
     prefix = "" if is_first else f"{bundle.path.name.removeprefix(f'{BUNDLE}-')}/"
     if is_first:

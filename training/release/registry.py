@@ -63,11 +63,10 @@ def list_store(store: Store) -> dict[str, list[dict[str, Any]]]:
 def tags_of(manifest: Manifest) -> dict[str, str]:
     """Return the figures of a bundle as tags of its run and of its registered version."""
     figures = figures_of(manifest)
-    low, high = figures["tau_b_ci"] or (None, None)
-    undefined = ", ".join(key for key, value in manifest.metrics.items() if value is None)
-    values = figures | {"tau_b_low": low, "tau_b_high": high, "warning": manifest.banner}
-    values |= {"undefined": undefined or None}
-    del values["tau_b_ci"], values["banner"]
+    banner, (low, high) = figures.pop("banner"), figures.pop("tau_b_ci") or (None, None)
+    undefined = ", ".join(key for key, value in manifest.metrics.items() if value is None) or None
+    values = figures | {"tau_b_low": low, "tau_b_high": high}
+    values |= {"warning": banner, "undefined": undefined}
     return {key: str(value) for key, value in values.items() if value is not None}
 
 

@@ -36,22 +36,20 @@ def check_out(source: str, commit: str, pattern: str, folder: Path, host: str) -
     # A promisor remote lets git keep a tree without the content of its files.
     _git(folder, "config", "remote.origin.promisor", "true")
     _git(folder, *_FETCH, "--depth=1", "origin", commit)
-    hashes = {}
-    for entry in _git(folder, "ls-tree", "-r", "-z", commit).split("\0")[:-1]:
-        about, _, path = entry.partition("\t")
-        if re.fullmatch(pattern, path):
-            hashes[path] = about.split()[2]
+    listed = _git(folder, "ls-tree", "-r", "-z", commit).split("\0")[:-1]
+    entries = sorted(entry.partition("\t")[::-1] for entry in listed)
+    hashes = {path: about.split()[2] for path, _, about in entries if re.fullmatch(pattern, path)}
     if not hashes:
         raise DataError(f"{address} has no file {pattern!r} at {commit}; the source has changed")
     logger.info("%s at %s: %d files", source, commit[:12], len(hashes))
-    paths = sorted(hashes)
+    paths = list(hashes)
     batches = [paths[start : start + _AT_ONCE] for start in range(0, len(paths), _AT_ONCE)]
     with Progress(len(batches), log=logger.info) as progress:
         for batch in batches:
             _git(folder, *_FETCH, "origin", *(hashes[path] for path in batch))
             _git(folder, "--literal-pathspecs", "checkout", "--quiet", commit, "--", *batch)
             progress.step(batch[-1])
-    return {path: hashes[path] for path in paths}
+    return hashes
 
 
 def _git(folder: Path, *words: str) -> str:

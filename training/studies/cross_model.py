@@ -79,10 +79,8 @@ def read_lengths(dataset: str, data_dir: str | None) -> pd.DataFrame:
             f"{dataset} holds {len(models)} models; a matrix needs {MIN_MODELS} or more"
         )
     rows = {item.key: item.prompt for item in prompts}
-    lengths: dict[str, dict[str, int]] = {model: {} for model in models}
-    for item in prompts:
-        lengths[item.model][item.key] = item.observed
-    return pd.DataFrame(lengths, list(rows), dtype=float).set_axis(list(rows.values()))
+    lengths = pd.Series({(item.key, item.model): float(item.observed) for item in prompts})
+    return lengths.unstack().loc[list(rows)].set_axis(list(rows.values()))
 
 
 def spread(lengths: pd.DataFrame, count: int) -> pd.DataFrame:

@@ -97,10 +97,9 @@ class AdviseConfig(TraceOptions):
     """Seed of the draws."""
 
     def __post_init__(self) -> None:
-        at_least("num_requests", self.num_requests, scored_log.LEAST_REQUESTS)
-        at_least("draws", self.draws, 10)
-        at_least("seed", self.seed, 0)
-        at_least("instances", self.instances, 1)
+        limits = {"num_requests": scored_log.LEAST_REQUESTS, "draws": 10, "seed": 0, "instances": 1}
+        for name, least in limits.items():
+            at_least(name, getattr(self, name), least)
         tau_b, rate = self.tau_b, self.rate_per_s
         require("tau_b", tau_b, tau_b is None or -1 <= tau_b <= 1, "a number in [-1, 1]")
         is_rate = rate is None or 0 < rate < math.inf
@@ -144,8 +143,7 @@ def run(config: AdviseConfig) -> None:
     print_banner(advice.banner)
     print(text_of(page.latency_table(advice)))
     print(advice.capacity, advice.quality, *advice.notes, "", sep="\n")
-    print(advice.headline, advice.cheapest, sep="\n")
-    print(f"report: {config.out / 'report.html'}")
+    print(advice.headline, advice.cheapest, f"report: {config.out / 'report.html'}", sep="\n")
     print_next(*advice.commands)
 
 

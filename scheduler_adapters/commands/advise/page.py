@@ -8,15 +8,8 @@ from typing import Final
 import pandas as pd
 
 from lengthwise.report_page import ReportSection, save_table, write_report
-from scheduler_adapters.commands.advise.replay import (
-    LEARNED,
-    STATISTICS,
-    WITHIN,
-    Figures,
-    Spread,
-    cheapest,
-    spread_of,
-)
+from scheduler_adapters.commands.advise import replay
+from scheduler_adapters.commands.advise.replay import LEARNED, Spread
 from scheduler_adapters.commands.advise.verdict import WORTHWHILE, Answer
 from scheduler_adapters.reporting.figures import band_figure
 
@@ -30,7 +23,7 @@ class Advice:
 
     answer: Answer
     reason: str
-    figures: Figures
+    figures: replay.Figures
     gains: Mapping[str, Spread]
     slower: tuple[float, float]
     """Under PARS: share of requests that end later than under FCFS, and p99 of the delay in s."""
@@ -70,13 +63,13 @@ class Advice:
     @property
     def cheapest(self) -> str:
         """The cheapest policy within 2% of the best, in a sentence."""
-        name, best = cheapest(self.figures)
-        mean_s = {one: spread_of(self.figures, one, "e2e_s.mean") for one in (name, best)}
+        name, best = replay.cheapest(self.figures)
+        mean_s = {one: replay.spread_of(self.figures, one, "e2e_s.mean") for one in (name, best)}
         needs = {"fcfs": "no change", **dict.fromkeys(LEARNED, "scores")}.get(name, "no scores")
         others = f", where {best} has {mean_s[best]} s" if best != name else "; it is the best"
         return (
-            f"Cheapest policy within {WITHIN:.0%} of the best: {name}, which needs {needs}, with a "
-            f"mean E2E of {mean_s[name]} s{others}."
+            f"Cheapest policy within {replay.WITHIN:.0%} of the best: {name}, which needs {needs}, "
+            f"with a mean E2E of {mean_s[name]} s{others}."
         )
 
     @property
@@ -103,9 +96,9 @@ def latency_table(advice: Advice) -> pd.DataFrame:
     rows = [
         {"policy": policy}
         | {
-            f"{label} {name} s": str(spread_of(advice.figures, policy, f"{metric}.{name}"))
+            f"{label} {name} s": str(replay.spread_of(advice.figures, policy, f"{metric}.{name}"))
             for metric, label in (("ttft_s", "TTFT"), ("e2e_s", "E2E"))
-            for name in STATISTICS
+            for name in replay.STATISTICS
         }
         for policy in _policies(advice)
     ]
@@ -116,9 +109,9 @@ def group_rows(advice: Advice) -> list[list[str]]:
     """Return a row per group and policy but FCFS: mean E2E under both, and the change."""
     rows = []
     for group in advice.figures["fcfs", 1.0][0]:
-        base = spread_of(advice.figures, "fcfs", group)
+        base = replay.spread_of(advice.figures, "fcfs", group)
         for policy in _policies(advice)[1:] if group.startswith("group.") else ():
-            own = spread_of(advice.figures, policy, group)
+            own = replay.spread_of(advice.figures, policy, group)
             change = f"{own.value / base.value - 1:+.0%}"
             rows.append([group.removeprefix("group."), policy, str(base), str(own), change])
     return rows
@@ -127,7 +120,7 @@ def group_rows(advice: Advice) -> list[list[str]]:
 def spread_rows(advice: Advice) -> pd.DataFrame:
     """Return columns policy, load, metric, value, low, high."""
     rows = [
-        (policy, load, metric, *spread_of(advice.figures, policy, metric, load))
+        (policy, load, metric, *replay.spread_of(advice.figures, policy, metric, load))
         for (policy, load), found in advice.figures.items()
         for metric in found[0]
     ]

@@ -243,20 +243,12 @@ def carried_load(
     def meets(policy: str, draw: int = 0, load: float = 1.0, instances: int = 0) -> bool:
         return is_met(slo, replay.run(policy, draw, load, instances))
 
+    search = partial(highest_load, low=0.05, high=1.0, tolerance=0.02, grows=True, most=_MOST_LOAD)
     found = {}
     with Progress(len(policies), is_partial_shown=False) as progress:
         for policy in policies:
-            loads = [
-                highest_load(
-                    partial(meets, policy, draw),
-                    low=0.05,
-                    high=1.0,
-                    tolerance=0.02,
-                    grows=True,
-                    most=_MOST_LOAD,
-                )
-                for draw in range(replay.num_draws(policy, _SEARCHES))
-            ]
+            draws = range(replay.num_draws(policy, _SEARCHES))
+            loads = [search(partial(meets, policy, draw)) for draw in draws]
             own = partial(meets, policy, 0, 1.0)
             found[policy] = spread(loads), _fewest(own, replay.instances) if meets(policy) else None
             progress.step(f"{policy}: the load that meets the targets")

@@ -83,8 +83,7 @@ def train(
     command = [sys.executable, "-P", "-m", "training", "fit", recipe]
     command += [word for name, value in given.items() for word in (f"--{name}", str(value))]
     log.info("training a ranker: %s", " ".join(command[2:]))
-    code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
-    if code != 0:
+    if code := subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
         raise ConfigError(
             f"training ended with exit code {code}, its error is above; see to --training, or give "
             "--bundle or --tau-b in its place"

@@ -23,25 +23,21 @@ def decide(
         f"{gain.value:+.1%} of the mean E2E latency saved, 95% interval {gain.low:+.1%} to "
         f"{gain.high:+.1%}"
     )
-    answer: Answer = "no"
     if queueing_fraction < WORTHWHILE and best < WORTHWHILE:
-        reason = (
+        return "no", (
             f"nothing would change: requests wait for {queueing_fraction:.1%} of their time, so "
             f"there is no queue to reorder ({change})"
         )
-    elif not tau_b.low > 0:  # NaN: all lengths, or all scores, are the same
-        reason = f"the prompts do not predict the lengths: tau_b is {tau_b}, where 0 is chance"
-    elif 0 < num_prompts < LEAST_PROMPTS:
-        answer = "unclear"
-        reason = (
+    if not tau_b.low > 0:  # NaN: all lengths, or all scores, are the same
+        return "no", f"the prompts do not predict the lengths: tau_b is {tau_b}, where 0 is chance"
+    if 0 < num_prompts < LEAST_PROMPTS:
+        return "unclear", (
             f"{num_prompts} prompts are too few to judge a ranker by, {LEAST_PROMPTS} are needed; "
             f"give a longer log ({change})"
         )
-    elif gain.high < WORTHWHILE:
-        reason = f"it would save too little: {change}; true lengths would save {best:+.1%}"
-    elif gain.low < WORTHWHILE:
-        answer = "unclear"
-        reason = f"the ranker's errors decide: {change}; give a longer log, or a better ranker"
-    else:
-        answer, reason = "yes", f"{change}; true lengths would save {best:+.1%}"
-    return answer, reason
+    if gain.high < WORTHWHILE:
+        return "no", f"it would save too little: {change}; true lengths would save {best:+.1%}"
+    if gain.low < WORTHWHILE:
+        text = f"the ranker's errors decide: {change}; give a longer log, or a better ranker"
+        return "unclear", text
+    return "yes", f"{change}; true lengths would save {best:+.1%}"

@@ -77,17 +77,17 @@ def build(settings: dict[str, Any]) -> Any:
     options = engine_options(config)
     # The engine's workers, not the replica, hold the device.
     options |= {"num_replicas": config.replicas, "ray_actor_options": {"num_cpus": 0}}
-    on_cpu: dict[str, Any] = {}
-    if config.is_on_cpu:
-        on_cpu["placement_group_config"] = {"bundles": [{"CPU": 1}]}
-        on_cpu["runtime_env"] = {"env_vars": _ON_CPU}
+    on_cpu: dict[str, Any] = {
+        "placement_group_config": {"bundles": [{"CPU": 1}]},
+        "runtime_env": {"env_vars": _ON_CPU},
+    }
     model = LLMConfig(
         model_loading_config={"model_id": config.model},
         engine_kwargs={**config.engine, **config.own_engine_arguments},
         deployment_config=options,
         server_cls=VllmReplica,
         experimental_configs={"NIXL_SIDE_CHANNEL_PORT_BASE": config.kv_port},
-        **on_cpu,
+        **(on_cpu if config.is_on_cpu else {}),
     )
     placement = config.made_placement
     counting = {"watch": placement.watch, "lists_decodes": overrides(placement, "tick")}

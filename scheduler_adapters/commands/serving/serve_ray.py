@@ -15,18 +15,13 @@ from lengthwise.bundle import ModelBundle
 from lengthwise.command_line.options import POSITIONAL, common_options
 from lengthwise.errors import ConfigError, SchedulingError, UnsupportedByEngine, require
 from scheduler_adapters.commands.serve_vllm import require_free_port
-from scheduler_adapters.commands.serving.ray_application import (
-    NAME,
-    RayServeConfig,
-    build,
-    serve_file,
-)
+from scheduler_adapters.commands.serving import ray_application
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeRayConfig(RayServeConfig):
+class ServeRayConfig(ray_application.RayServeConfig):
     """The application, and where it runs."""
 
     model: str = field(metadata=POSITIONAL)
@@ -69,7 +64,7 @@ def run(config: ServeRayConfig) -> None:
     if config.bundle is not None:
         scorer = f"bundle:{ModelBundle.load(config.bundle).path.resolve()}"
         config = replace(config, bundle=None, scorer=scorer)
-    content = serve_file(config, config.host, config.port)
+    content = ray_application.serve_file(config, config.host, config.port)
     if config.write_config is not None:
         config.write_config.write_text(yaml.safe_dump(content, sort_keys=False))
         print(f"wrote {config.write_config}; start it with: serve run {config.write_config}")
@@ -98,7 +93,7 @@ def _serve(config: ServeRayConfig, settings: dict[str, Any]) -> None:
     try:
         serve.start(http_options=HTTPOptions(host=config.host, port=config.port))
         log.info("starting %d replicas; vLLM needs about a minute", config.replicas)
-        serve.run(build(settings), name=NAME, route_prefix="/")
+        serve.run(ray_application.build(settings), name=ray_application.NAME, route_prefix="/")
         print(f"serving {config.model} on http://{config.host}:{config.port}/v1", flush=True)
         ended = Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -111,5 +106,5 @@ def _serve(config: ServeRayConfig, settings: dict[str, Any]) -> None:
         if config.address is None:
             serve.shutdown()
         else:
-            serve.delete(NAME)
+            serve.delete(ray_application.NAME)
         ray.shutdown()

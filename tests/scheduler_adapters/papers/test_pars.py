@@ -16,8 +16,7 @@ def test_recorded_lengths_are_drawn_and_without_them_a_curve(tmp_path, monkeypat
     monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
     random = np.random.default_rng(0)
     lengths = ParsExperiment(SMALL).lengths["short outputs"]
-    drawn = lengths.draw(5000, random)
-    assert np.median(drawn) == pytest.approx(160, rel=0.1)
+    assert np.median(lengths.draw(5000, random)) == pytest.approx(160, rel=0.1)
     folder = tmp_path / "alpaca-vicuna7b"
     folder.mkdir()
     table = pd.DataFrame({"vicuna_tokens_t0_7": [0, 7, 99_999]})
@@ -56,8 +55,7 @@ def test_a_trace_scored_by_a_trained_ranker_gets_rows_of_its_own(tmp_path, rows_
     order = experiment.order(TRAINED)
     assert order["holds"]
     assert 0 < order["value"] < 200
-    burst = rows_of(experiment, "burst")[-1]
-    assert burst.workload.endswith("300 prompts")
+    assert rows_of(experiment, "burst")[-1].workload.endswith("300 prompts")
 
     table.assign(score=np.nan).to_parquet(path)
     with pytest.raises(DataError, match="bundle:PATH"):

@@ -8,7 +8,7 @@ import pytest
 
 from lengthwise.errors import DataError
 from scheduler_adapters.papers.rows import Row, counts, last_commit, read_paper
-from scheduler_adapters.papers.runs import seed_values
+from scheduler_adapters.papers.runs import SeedValues
 
 
 class Doubled:
@@ -97,7 +97,7 @@ def test_a_bound_holds_up_to_its_edge(bounds, met):
 def test_a_figure_is_near_and_a_direction_holds_for_the_whole_interval(values, changes, verdict):
     texts = dict.fromkeys(("metric", "workload", "baseline", "paper", "ours"), "")
     row = Row(measure="twice", **texts, **{"numbers": (2,), "band": 0.1} | changes)
-    value = seed_values(values)
+    value = SeedValues.of(values)
     assert row.verdict({"value": value, "both": [value, value + 1]}) == verdict
 
 

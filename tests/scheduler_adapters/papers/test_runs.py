@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lengthwise.errors import DataError
-from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, kept, recorded, seed_values
+from scheduler_adapters.papers.runs import Experiment, ReproduceConfig, SeedValues, kept, recorded
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
 
 
@@ -68,10 +68,10 @@ def test_a_comparison_with_0_has_no_ratio_and_systems_are_in_order_where_each_me
 
 
 def test_values_of_seeds_print_their_mean_with_its_interval():
-    values = seed_values([0.1, 0.2, 0.3])
+    values = SeedValues.of([0.1, 0.2, 0.3])
     assert f"{values:+.0%}" == "+20% [-5%, +45%]"
     assert f"{values:.2f s}" == "0.20 s [-0.05, 0.45]"
-    assert f"{seed_values([0.25]):.1f%}" == "25.0% [25.0, 25.0]"
+    assert f"{SeedValues.of([0.25]):.1f%}" == "25.0% [25.0, 25.0]"
     assert f"{values.mean():.1f}" == "0.2"
 
 

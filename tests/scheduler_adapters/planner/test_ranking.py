@@ -146,8 +146,7 @@ def test_a_starving_request_outranks_a_shorter_one():
 
 
 def test_the_age_of_a_request_counts_from_its_arrival_at_the_front_end():
-    ranker = Ranker(pars(starve_after_s=120.0), Clock())
-    late = track(ranker, 900.0, age_s=121.0)
+    late = track(Ranker(pars(starve_after_s=120.0), Clock()), 900.0, age_s=121.0)
     assert late.view.arrival_s == 1000.0 - 121.0
     assert late.rank.key == ()
 
@@ -178,8 +177,7 @@ def test_the_engines_priority_goes_before_lane_and_key_and_arrival_ends_ties():
 
 
 def test_where_the_engine_does_not_sort_by_priority_it_changes_nothing():
-    ranker = Ranker(pars(), Clock())
-    tracked = track(ranker, priority=7)
+    tracked = track(Ranker(pars(), Clock()), priority=7)
     assert tracked.priority is None
     assert tracked.rank is tracked.view.previous
 
@@ -281,8 +279,7 @@ def test_an_idle_engine_waits_for_the_scores_of_a_burst_and_starts_the_best_of_t
     ranker.begin_step(queue, num_free=2, is_idle=True)
     assert numbers(queue) == [1, 2, 3, 0]  # 2 at the median of the two scores before it
     assert (scoring.waits_s, queue.held) == ([5.0], {})
-    counts = ranker.annotation_counts
-    assert counts == AnnotationCounts(unscored=4, late=3, undecodable=1)
+    assert ranker.annotation_counts == AnnotationCounts(unscored=4, late=3, undecodable=1)
 
 
 def test_while_others_run_a_request_is_held_until_its_score_or_a_short_deadline():

@@ -147,8 +147,7 @@ def test_a_refusal_says_when_there_will_be_room(timeout_s):
     held = Held(SECOND)
     held.ask(1, timeout_s=9.0)
     urgent = held.ask(2, timeout_s=timeout_s).result
-    room_s = max(0.8 * timeout_s - 1.0, 0.0)
-    assert urgent.retry_after_s == pytest.approx(1.0 - room_s)
+    assert urgent.retry_after_s == pytest.approx(1.0 - max(0.8 * timeout_s - 1.0, 0.0))
     assert "1000 ms" in str(urgent)
     assert held.ask(3, timeout_s=2.4).result.retry_after_s == pytest.approx(1.0 - 0.92)
     held.end()

@@ -308,7 +308,7 @@ def test_a_student_without_a_teacher_trains_one_first(taught, capsys, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_teacher_that_does_not_fit_is_one_line(fit, taught, capsys):
+def test_a_teacher_that_does_not_fit_is_one_line(fit, taught, capsys, tiny_bert):
     root, small = taught
     teacher = str(root / "teacher" / "bundle")
     for settings, message in {
@@ -318,6 +318,7 @@ def test_a_teacher_that_does_not_fit_is_one_line(fit, taught, capsys):
         ("--teacher", teacher, "--loss.teacher-weight", "0"): "--teacher has no effect",
         ("--loss.teacher-weight", "0"): "the vocabulary of a teacher",
         ("--teacher", teacher, "--encoder.layers", "0"): "1 or more",
+        ("--teacher", teacher, "--encoder.backbone", str(tiny_bert)): "use 0 for a student",
         ("--teacher", teacher, "--data.unlabelled", "/no/such.jsonl"): "/no/such.jsonl",
     }.items():
         assert main([*small, "--out", str(root / "none"), *settings]) == 2

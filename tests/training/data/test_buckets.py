@@ -29,8 +29,7 @@ def test_micro_batches_hold_the_same_order_and_no_cut_is_cheaper(ids, size):
     assert max(map(len, found)) <= size
     for first in range(1, size + 1):
         rest = range(first, len(ids), size)
-        others = np.split(order, [n for n in rest if n < len(ids)])
-        assert cost(found) <= cost(others)
+        assert cost(found) <= cost(np.split(order, [n for n in rest if n < len(ids)]))
 
 
 @given(IDS)

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,6 +117,24 @@ def test_a_prompt_of_several_data_sets_is_encoded_once_with_a_length_of_each(tin
     np.testing.assert_allclose(made.train_lengths_NK, rows)
     (batch,) = made.val_dataloader()
     np.testing.assert_allclose(np.nansum(batch.lengths_BK, axis=0), [6, 207])
+
+
+def test_states_follow_their_prompts_and_are_unknown_in_a_frame_or_of_another_cut(tiny_bert):
+    _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=64)
+    prompts = [LabelledPrompt(prompt=f"bees {n}", model="m", lengths=(n + 1,)) for n in range(16)]
+    ids = tokenize(tokenizer, [item.prompt for item in prompts]).ids
+    states = [np.full((len(each), 2), n, np.float16) for n, each in enumerate(ids, 1)]
+    states[3] = states[3][:-1]
+    teacher: Any = SimpleNamespace(scores_NK=LENGTHS[:16], unlabelled=[], states=states)
+    config = replace(CONFIG, data=DataConfig(framed=0.3))
+    made = LengthData([Splits(train=prompts, val=prompts, test=[])], tokenizer, config, teacher)
+    known = [made.train.ids[n] == ids[n] and n != 3 for n in range(16)]
+    assert 0 < sum(known) < 15
+    for batch in made.train_dataloader():
+        rows = [row for micro in batch.states for row in micro]
+        for row, (number,) in zip(rows, batch.teacher_BK.int().tolist(), strict=True):
+            found = row[~row.isnan().any(1)]
+            assert found.tolist() == [[number] * 2] * (len(ids[number - 1]) * known[number - 1])
 
 
 def test_padding_to_the_limit_stops_at_the_encoders_last_position(tiny_bert: Path) -> None:

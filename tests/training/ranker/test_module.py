@@ -91,6 +91,18 @@ def test_drawn_pairs_are_compared_as_they_were_drawn():
     assert loss.item() == pytest.approx(expected.item())
 
 
+def test_states_add_each_prompts_mean_squared_error_over_its_known_tokens():
+    loss = LossConfig(objective="l1", log_length_weight=0, token_weight=2.0)
+    module = module_of(TrainConfig(loss=loss))
+    nn.init.zeros_(module.token_head.weight)
+    nn.init.zeros_(module.token_head.bias)
+    batch = batch_of([1, 2, 3], LENGTHS[:, :1])
+    taught = torch.tensor([[[1.0, 3.0]], [[torch.nan] * 2], [[0.0, 2.0]]])
+    more = module.training_step(batch._replace(states=[taught]), 0) - module.training_step(batch, 0)
+    # A framed prompt counts as one without an error.
+    assert more.item() == pytest.approx(2.0 * (1 + 9 + 0 + 4) / 6, rel=1e-4)
+
+
 def test_a_new_loss_is_one_entry_of_the_table(monkeypatch):
     monkeypatch.setitem(LOSSES, "squared", lambda s, n, loss: ((s - n) ** 2).mean())
     module = module_of(TrainConfig(loss=LossConfig(objective="squared", log_length_weight=0)))

@@ -68,8 +68,7 @@ def test_without_a_queue_it_says_that_nothing_would_change(tmp_path, capsys):
 
 def test_a_given_ranker_scores_the_prompts(tmp_path, tiny_bundle, capsys):
     log = write_log(tmp_path / "log.parquet")
-    bundle = Path(tiny_bundle.path)
-    assert advise(log, tmp_path / "all", "--bundle", str(bundle)) == 0
+    assert advise(log, tmp_path / "all", "--bundle", str(tiny_bundle.path)) == 0
     assert f"on {COUNT} prompts" in capsys.readouterr().out
 
 

@@ -170,8 +170,7 @@ def test_pars_starts_the_shortest_first(settings):
 def test_policies_that_plan_steps_lose_no_token_and_leave_no_state(settings, make):
     scheduler, _, tokens = served_by(settings, make())
     assert tokens == expected()
-    planner = scheduler._lengthwise_planner
-    assert not planner.residents
+    assert not scheduler._lengthwise_planner.residents
     assert not scheduler.waiting
     assert not scheduler.running
 

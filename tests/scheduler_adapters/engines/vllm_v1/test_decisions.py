@@ -257,8 +257,7 @@ def test_where_kv_runs_out_the_lowest_priority_makes_room_and_comes_back(engine,
         with pytest.MonkeyPatch.context() as monkeypatch:
             steps, outputs = steps_of_engine(engine, make(), requests, monkeypatch, priorities)
         computed = [sum(step.get(row, 0) for step in steps) for row in range(3)]
-        lowest = priorities.index(5)
-        assert [row for row in range(3) if computed[row] > 479] == [lowest]
+        assert [row for row in range(3) if computed[row] > 479] == [priorities.index(5)]
         assert [len(tokens) for tokens in outputs] == [280] * 3
 
 

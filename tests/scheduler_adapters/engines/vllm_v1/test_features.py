@@ -404,8 +404,7 @@ def test_no_more_requests_run_than_the_operator_wants(made, policy):
     name = "max_num_active_seqs"
     if not hasattr(made(policy).scheduler_config, name):
         name = "max_num_seqs"  # the only limit of older versions
-    steps = Served(made(policy, **{name: 3}), *requests).finish()
-    assert max(map(len, steps)) == 3
+    assert max(map(len, Served(made(policy, **{name: 3}), *requests).finish())) == 3
 
 
 @marked

@@ -29,8 +29,7 @@ def test_there_are_always_as_many_requests_as_clients_and_no_gap_between_two(cli
     sent_s, finished_s = timeline.requests.arrival_s, timeline.finished_s
     for now_s in timeline.tick_s:
         in_flight = (sent_s <= now_s).sum() - (finished_s <= now_s).sum()
-        unsent = (sent_s > now_s).sum()
-        assert in_flight == clients or (unsent == 0 and in_flight < clients)
+        assert in_flight == clients or ((sent_s > now_s).sum() == 0 and in_flight < clients)
     if clients == 1:
         np.testing.assert_array_equal(sent_s[1:], finished_s[:-1])
         np.testing.assert_array_equal(timeline.scheduled_s, sent_s)
