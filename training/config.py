@@ -235,6 +235,9 @@ class TrainConfig:
             raise ConfigError(text)
         if self.data.head_per_dataset and (self.data.heads or self.loss.teacher_weight):
             raise ConfigError("data.head_per_dataset is set; give no data.heads and no teacher")
+        weight, backbone = self.loss.token_weight, self.encoder.backbone
+        is_right = weight == 0 or backbone == "convolution"
+        require("loss.token_weight", weight, is_right, "0 unless encoder.backbone is convolution")
 
 
 def config_from(values: Mapping[str, Any]) -> TrainConfig:

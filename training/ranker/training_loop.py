@@ -67,8 +67,6 @@ def load_encoder(
         torch.set_num_threads(config.threads)
     encoder, limit = config.encoder, config.data.max_prompt_tokens
     if encoder.backbone != CONVOLUTION:
-        weight = config.loss.token_weight
-        require("loss.token_weight", weight, weight == 0, "0 for a student that is an encoder")
         return build_scorer(
             find_backbone(encoder.backbone).source,
             encoder.pooling,

@@ -318,7 +318,7 @@ def test_a_teacher_that_does_not_fit_is_one_line(fit, taught, capsys, tiny_bert)
         ("--teacher", teacher, "--loss.teacher-weight", "0"): "--teacher has no effect",
         ("--loss.teacher-weight", "0"): "the vocabulary of a teacher",
         ("--teacher", teacher, "--encoder.layers", "0"): "1 or more",
-        ("--teacher", teacher, "--encoder.backbone", str(tiny_bert)): "use 0 for a student",
+        ("--teacher", teacher, "--encoder.backbone", str(tiny_bert)): "0 unless encoder",
         ("--teacher", teacher, "--data.unlabelled", "/no/such.jsonl"): "/no/such.jsonl",
     }.items():
         assert main([*small, "--out", str(root / "none"), *settings]) == 2
