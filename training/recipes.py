@@ -135,8 +135,9 @@ def student_of(config: TrainConfig) -> TrainConfig:
     Prompts of the data set beyond `split.train_prompts` are learnt without their lengths.
     """
     data = replace(config.data, unlabelled=(config.data.dataset,))
-    small = replace(recipe("small"), data=data, split=config.split, epochs=4)
-    return replace(small, threads=config.threads, seed=config.seed)
+    small = replace(recipe("small"), data=data, split=config.split, epochs=6)
+    optim = replace(small.optim, ema_decay=None)  # An average lags behind in so few steps.
+    return replace(small, optim=optim, threads=config.threads, seed=config.seed)
 
 
 def recipe(name: str) -> TrainConfig:
