@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer, models
 from torch import Tensor, nn
 
-from training.config import DataConfig, LossConfig, OptimConfig, TrainConfig
+from training.config import DataConfig, EncoderConfig, LossConfig, OptimConfig, TrainConfig
 from training.ranker.data_module import Batch
 from training.ranker.encoder import PromptScorer
 from training.ranker.losses import LOSSES, l1_loss, margin_ranking_loss
@@ -93,7 +93,7 @@ def test_drawn_pairs_are_compared_as_they_were_drawn():
 
 def test_states_add_each_prompts_mean_squared_error_over_its_known_tokens():
     loss = LossConfig(objective="l1", log_length_weight=0, token_weight=2.0)
-    module = module_of(TrainConfig(loss=loss))
+    module = module_of(TrainConfig(loss=loss, encoder=EncoderConfig(backbone="convolution")))
     nn.init.zeros_(module.token_head.weight)
     nn.init.zeros_(module.token_head.bias)
     batch = batch_of([1, 2, 3], LENGTHS[:, :1])
