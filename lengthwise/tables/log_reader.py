@@ -180,7 +180,8 @@ class LogReader:
             if rows and not any(first_at(row, paths[name]) is not None for row in rows)
         }
         if missing:
-            given = [f"{OPTIONS.get(name, '--length-column')} COLUMN" for name in missing.values()]
+            length = OPTIONS["output_tokens"]
+            given = [f"{OPTIONS.get(name, length)} COLUMN" for name in missing.values()]
             more = "".join(_MORE.get(name, "") for name in missing.values())
             advice = f"; give {' '.join(dict.fromkeys(given))}{more}"
             raise DataError(no_column(list(missing), _leaves(rows[0]), advice), path=path)

@@ -91,16 +91,16 @@ class ScrapeEndpoint:
         first, *headers = request.decode("latin-1").split("\r\n")
         method, _, target = first.partition(" ")
         path = target.partition(" ")[0].partition("?")[0]
+        if not target.rpartition(" ")[2].startswith("HTTP/1."):
+            return _response(400)
+        if method != "GET":
+            return _response(405)
+        if path not in ("/", "/metrics"):
+            return _response(404)
         fields = [line.partition(":") for line in headers]
         sent = {name.lower(): value.strip() for name, _, value in reversed(fields)}
-        for status, is_wrong in (
-            (400, not target.rpartition(" ")[2].startswith("HTTP/1.")),
-            (405, method != "GET"),
-            (404, path not in ("/", "/metrics")),
-            (401, not self._may_read(sent.get("authorization", ""))),
-        ):
-            if is_wrong:
-                return _response(status)
+        if not self._may_read(sent.get("authorization", "")):
+            return _response(401)
         body, kind = self._page(sent.get("accept", ""))
         return _response(200, body, kind)
 
