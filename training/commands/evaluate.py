@@ -25,6 +25,7 @@ from training.evaluation.ranking_metrics import (
     grouped_tau_b,
     tau_b_ci,
     tau_b_difference_ci,
+    tau_b_ties_by_chance,
 )
 from training.export.bundle_scores import score_prompts
 from training.release.registry import find_bundle
@@ -167,7 +168,7 @@ def _baselines(
         found[predict.__name__] = None
         if own is not None:
             predicted = predict(own.splits.train, own.config.data.repeats, items)
-            found[predict.__name__] = tau_b(predicted, lengths)
+            found[predict.__name__] = tau_b_ties_by_chance(predicted, lengths)
     return finite_or_null(found)
 
 

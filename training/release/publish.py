@@ -24,7 +24,12 @@ from training.data.labels import LabelledPrompt, observed, side_by_side, targets
 from training.data.splits import Splits
 from training.evaluation.baselines import group_means, tfidf_ridge
 from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
-from training.evaluation.ranking_metrics import ceiling, grouped_tau_b, tau_b_ci
+from training.evaluation.ranking_metrics import (
+    ceiling,
+    grouped_tau_b,
+    tau_b_ci,
+    tau_b_ties_by_chance,
+)
 from training.evaluation.report import ranker_page
 from training.export.bundle_scores import onnx_scores
 from training.export.onnx_models import write_models
@@ -126,7 +131,7 @@ def assess(
     groups = [item.group for item in splits.test]
     if len(set(groups)) > 1:
         metrics["tau_b_within_groups"] = grouped_tau_b(served, lengths, groups)
-        metrics["tau_b_group_means"] = tau_b(group_means(*fitting), lengths)
+        metrics["tau_b_group_means"] = tau_b_ties_by_chance(group_means(*fitting), lengths)
         metrics["tau_b_tfidf_ridge_within_groups"] = grouped_tau_b(ridge, lengths, groups)
     if all(len(item.lengths) > 1 for item in splits.test):
         means = [item.target("geometric_mean") for item in splits.test]
@@ -172,7 +177,7 @@ def write_report(
     others = {
         "TF-IDF + ridge, same training prompts": "tau_b_tfidf_ridge",
         "number of prompt tokens": "tau_b_prompt_tokens",
-        "mean length of the prompt's group": "tau_b_group_means",
+        "mean length of the prompt's group, ties by chance": "tau_b_group_means",
         "the model's own second answer": "second_answer",
         "the mean of the model's further answers": "ceiling",
     }

@@ -1,12 +1,18 @@
 """Ranking metrics against values worked out by hand."""
 
 import math
+from itertools import permutations
 
 import numpy as np
 import pytest
 
 from lengthwise.agreement import tau_b
-from training.evaluation.ranking_metrics import ceiling, tau_b_ci, tau_b_difference_ci
+from training.evaluation.ranking_metrics import (
+    ceiling,
+    tau_b_ci,
+    tau_b_difference_ci,
+    tau_b_ties_by_chance,
+)
 
 
 def test_the_interval_holds_the_estimate_and_shrinks_with_more_prompts() -> None:
@@ -29,3 +35,9 @@ def test_the_ceiling_is_by_the_mean_of_further_answers_and_the_second_answer_by_
     assert ceiling(samples) == pytest.approx(1.0)
     assert ceiling(samples, most=1) == pytest.approx(-1 / 3)
     assert math.isnan(ceiling(samples[3:]))
+
+
+def test_ties_by_chance_are_the_mean_over_their_orders() -> None:
+    values, lengths = np.array([1, 1, 2, 2]), [1, 3, 2, 4]
+    orders = [tau_b(values + np.array(order) / 8, lengths) for order in permutations(range(4))]
+    assert tau_b_ties_by_chance(values, lengths) == pytest.approx(np.mean(orders))
