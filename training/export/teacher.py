@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +25,10 @@ from training.export.bundle_scores import on_all_cores, score_prompts
 from training.ranker.data_module import COMPONENTS, Teacher
 
 logger = logging.getLogger(__name__)
-SAMPLE: Final = 1000
-"""Prompts whose tokens give the principal components."""
+_SAMPLE: Final = 1000
+"""Most prompts whose tokens give the principal components."""
+_SAMPLE_TOKENS: Final = 65_536
+"""Most tokens of them: a thousand long prompts would take minutes."""
 
 
 def find_teachers(bundle: ModelBundle, config: TrainConfig) -> list[ModelBundle]:
@@ -123,7 +126,8 @@ def _token_states(bundle: ModelBundle, prompts: Sequence[str]) -> list[NDArray[n
     ids = [prompt.ids for prompt in reader.tokenize(prompts)]
     encode, states = _encoder(bundle, of_tokens=True), [np.empty(0, np.float16)] * len(ids)
     # Prompts stand in the order of their hashes, so the first ones are a sample.
-    first = np.concatenate([encode(*pad([each], 0)) for each in ids[:SAMPLE]])
+    within = np.cumsum([len(each) for each in ids[:_SAMPLE]]) <= _SAMPLE_TOKENS
+    first = np.concatenate([encode(*pad([each], 0)) for each in compress(ids, within)])
     components = PCA(min(COMPONENTS, *first.shape), whiten=True, random_state=0).fit(first)
 
     def keep(members: NDArray[np.int64]) -> None:
