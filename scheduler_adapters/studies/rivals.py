@@ -31,7 +31,7 @@ WORKLOADS: Final = {
         "alpaca-vicuna7b/alpaca_vicuna7b_lengths.parquet", "prompt", "vicuna_tokens_t0_7", 0.631
     ),
     "reasoning": (
-        "reasoning/PlanBench_lengths.parquet", "prompt", "api_completion_tokens", 0.578
+        "reasoning/PlanBench_lengths.parquet", "prompt", "api_completion_tokens", 0.556
     ),
     "chats": (
         "azure-llm-2023/AzureLLMInferenceTrace_conv_first_half.csv",
