@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ from training.export.bundle_scores import score_prompts
 from training.release.registry import find_bundle
 
 logger = logging.getLogger(__name__)
+_TIES: Final = 0.005
+"""A gain in tau_b by equal scores that is reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +138,7 @@ def measure(
     """Return the figures of the scores; None for an undefined or unknown figure."""
     lengths = observed(kept)
     curve = None if target_model is None else manifest.calibration[target_model]
-    result = {
+    result: dict[str, Any] = {
         "tau_b": tau_b(scores, lengths),
         "tau_b_ci": tau_b_ci(scores, lengths),
         "n": len(kept),
@@ -151,6 +153,9 @@ def measure(
         logger.warning("tau_b is undefined: all %d lengths are %g", len(kept), lengths[0])
     elif np.ptp(scores) == 0:
         logger.warning("tau_b is undefined: all %d scores are %g", len(kept), scores[0])
+    elif (chance := tau_b_ties_by_chance(scores, lengths)) < result["tau_b"] - _TIES:
+        text = "tau_b leaves pairs of equal scores out; with ties by chance tau_b is %.3f"
+        logger.warning(text, chance)
     if len(kept) < MIN_ROWS:
         text = "%d prompts tell little, and the interval is too narrow; give %d or more"
         logger.warning(text, len(kept), MIN_ROWS)

@@ -16,6 +16,8 @@ from training.commands.evaluate import judge
 from training.data.records import PromptResponse
 
 COLUMNS = ["--prompt-column", "text", "--length-column", "tokens"]
+CUT_ALIKE = [f"{'poem ' * 99}{n}{' poem' * 99},{n}" for n in (7, 8, 9)]
+"""Prompts and lengths that differ in the middle only, which the model cuts."""
 
 
 def write_table(path: Path, count: int) -> Path:
@@ -63,10 +65,7 @@ def test_without_json_the_figures_are_a_table(evaluate, tiny_bundle, tmp_path, c
     [
         (["--length-column", "length"], "no column 'length'"),
         (["--length-column", "tokens", "--target-model", "gpt"], "no calibration for 'gpt'"),
-        (
-            ["--length-column", "tokens", "--model-column", "llm", "--model", "x"],
-            "a model other than x",
-        ),
+        (["--length-column", "tokens", "--model-column", "llm", "--model", "x"], "other than x"),
     ],
 )
 def test_evaluate_refuses_what_it_cannot_measure(evaluate, capsys, options, message):
@@ -76,16 +75,17 @@ def test_evaluate_refuses_what_it_cannot_measure(evaluate, capsys, options, mess
 
 @pytest.mark.parametrize(
     ("rows", "why"),
-    [
-        (["a,7", "b,7", "c,7"], "all 3 lengths are 7"),
-        # Alike but in the middle, which the model cuts.
-        ([f"{'poem ' * 99}{n}{' poem' * 99},{n}" for n in (7, 8, 9)], "all 3 scores are 0.9"),
-    ],
+    [(["a,7", "b,7", "c,7"], "all 3 lengths are 7"), (CUT_ALIKE, "all 3 scores are 0.9")],
 )
 def test_equal_lengths_or_scores_are_told_and_not_ranked(rows, why, evaluate, capsys, caplog):
     assert evaluate(rows, "--json") == 0
     assert json.loads(capsys.readouterr().out)["tau_b"] is None
     assert f"tau_b is undefined: {why}" in caplog.text
+
+
+def test_ties_of_scores_are_told_where_they_raise_the_figure(evaluate, caplog):
+    assert evaluate([*CUT_ALIKE, "yes,3"]) == 0
+    assert "with ties by chance tau_b is 0.5" in caplog.text
 
 
 @pytest.mark.parametrize(("count", "warned"), [(5, True), (19, True), (20, False)])
