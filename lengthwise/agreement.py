@@ -6,11 +6,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 
-def tau_b(x: ArrayLike, y: ArrayLike) -> float:
+def tau_b(x: ArrayLike, y: ArrayLike, *, ties_by_chance: bool = False) -> float:
     """Return Kendall's tau-b of two lists, in [-1, 1]; 1 is the same order.
 
     NaN where tau-b is undefined: fewer than two items, a NaN item, or one constant list. Takes
     O(n log n) time and O(n) memory. Equal to `scipy.stats.kendalltau` in every bit.
+
+    tau-b leaves pairs tied in x out of its denominator, which flatters an x of few values. A
+    scheduler has to order them: with `ties_by_chance` it is the mean over random orders of equal x.
     """
     columns = [np.asarray(values).ravel() for values in (x, y)]
     if any(column.dtype.kind == "f" and np.isnan(column).any() for column in columns):
@@ -28,7 +31,8 @@ def tau_b(x: ArrayLike, y: ArrayLike) -> float:
     # Pairs tied on both sides are among those of either side.
     tied = tied_x + tied_y - _tied_pairs(np.cumsum(is_new))
     balance = pairs - tied - 2 * _inversions(both % levels_y)
-    return min(1.0, max(-1.0, balance / math.sqrt(pairs - tied_x) / math.sqrt(pairs - tied_y)))
+    ordered_x = pairs if ties_by_chance else pairs - tied_x
+    return min(1.0, max(-1.0, balance / math.sqrt(ordered_x) / math.sqrt(pairs - tied_y)))
 
 
 def figure_text(value: float | None, form: str = ".3f") -> str:

@@ -11,8 +11,6 @@ from lengthwise.agreement import tau_b
 
 few_values = st.integers(-4, 4)
 many_values = st.floats(-1e6, 1e6)
-
-
 columns = [st.tuples(x, y) for x in (few_values, many_values) for y in (few_values, many_values)]
 
 
@@ -37,3 +35,9 @@ def test_long_lists_agree_as_scipy_says(ties):
 def test_it_is_nan_where_it_is_undefined(x, y):
     assert math.isnan(tau_b(x, y))
     assert math.isnan(tau_b(y, x))
+
+
+def test_ties_by_chance_are_the_mean_over_their_orders():
+    y, orders = [1, 3, 2, 4], [(1, 2, 3, 4), (2, 1, 3, 4), (1, 2, 4, 3), (2, 1, 4, 3)]
+    mean = sum(tau_b(order, y) for order in orders) / len(orders)
+    assert tau_b([1, 1, 2, 2], y, ties_by_chance=True) == pytest.approx(mean)

@@ -25,7 +25,6 @@ from training.evaluation.ranking_metrics import (
     grouped_tau_b,
     tau_b_ci,
     tau_b_difference_ci,
-    tau_b_ties_by_chance,
 )
 from training.export.bundle_scores import score_prompts
 from training.release.registry import find_bundle
@@ -153,7 +152,7 @@ def measure(
         logger.warning("tau_b is undefined: all %d lengths are %g", len(kept), lengths[0])
     elif np.ptp(scores) == 0:
         logger.warning("tau_b is undefined: all %d scores are %g", len(kept), scores[0])
-    elif (chance := tau_b_ties_by_chance(scores, lengths)) < result["tau_b"] - _TIES:
+    elif (chance := tau_b(scores, lengths, ties_by_chance=True)) < result["tau_b"] - _TIES:
         text = "tau_b leaves pairs of equal scores out; with ties by chance tau_b is %.3f"
         logger.warning(text, chance)
     if len(kept) < MIN_ROWS:
@@ -173,7 +172,7 @@ def _baselines(
         found[predict.__name__] = None
         if own is not None:
             predicted = predict(own.splits.train, own.config.data.repeats, items)
-            found[predict.__name__] = tau_b_ties_by_chance(predicted, lengths)
+            found[predict.__name__] = tau_b(predicted, lengths, ties_by_chance=True)
     return finite_or_null(found)
 
 

@@ -27,17 +27,6 @@ def tau_b_difference_ci(
     return _interval(lambda i: tau_b(x[i], y[i]) - tau_b(z[i], y[i]), len(x))
 
 
-def tau_b_ties_by_chance(values: ArrayLike, lengths: ArrayLike) -> float:
-    """Return the mean of tau_b over random orders of equal values.
-
-    tau_b itself leaves tied pairs out, which flatters a predictor of few values. A scheduler has
-    to order them.
-    """
-    counts = np.unique(np.asarray(values), return_counts=True)[1]
-    pairs = int(counts.sum() * (counts.sum() - 1))
-    return tau_b(values, lengths) * math.sqrt(1 - counts @ (counts - 1) / max(pairs, 1))
-
-
 def ceiling(samples: Sequence[Sequence[int]], most: int | None = None) -> float:
     """Return tau_b between the first answer's length and the geometric mean of further answers'.
 

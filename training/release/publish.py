@@ -24,12 +24,7 @@ from training.data.labels import LabelledPrompt, observed, side_by_side, targets
 from training.data.splits import Splits
 from training.evaluation.baselines import group_means, tfidf_ridge
 from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
-from training.evaluation.ranking_metrics import (
-    ceiling,
-    grouped_tau_b,
-    tau_b_ci,
-    tau_b_ties_by_chance,
-)
+from training.evaluation.ranking_metrics import ceiling, grouped_tau_b, tau_b_ci
 from training.evaluation.report import ranker_page
 from training.export.bundle_scores import onnx_scores
 from training.export.onnx_models import write_models
@@ -131,7 +126,8 @@ def assess(
     groups = [item.group for item in splits.test]
     if len(set(groups)) > 1:
         metrics["tau_b_within_groups"] = grouped_tau_b(served, lengths, groups)
-        metrics["tau_b_group_means"] = tau_b_ties_by_chance(group_means(*fitting), lengths)
+        by_group = group_means(*fitting)
+        metrics["tau_b_group_means"] = tau_b(by_group, lengths, ties_by_chance=True)
         metrics["tau_b_tfidf_ridge_within_groups"] = grouped_tau_b(ridge, lengths, groups)
     if all(len(item.lengths) > 1 for item in splits.test):
         means = [item.target("geometric_mean") for item in splits.test]

@@ -17,7 +17,7 @@ from training.data.records import PromptResponse
 
 COLUMNS = ["--prompt-column", "text", "--length-column", "tokens"]
 CUT_ALIKE = [f"{'poem ' * 99}{n}{' poem' * 99},{n}" for n in (7, 8, 9)]
-"""Prompts and lengths that differ in the middle only, which the model cuts."""
+"""Prompts that differ in the middle only, which the model cuts, and their lengths."""
 
 
 def write_table(path: Path, count: int) -> Path:
@@ -65,7 +65,10 @@ def test_without_json_the_figures_are_a_table(evaluate, tiny_bundle, tmp_path, c
     [
         (["--length-column", "length"], "no column 'length'"),
         (["--length-column", "tokens", "--target-model", "gpt"], "no calibration for 'gpt'"),
-        (["--length-column", "tokens", "--model-column", "llm", "--model", "x"], "other than x"),
+        (
+            ["--length-column", "tokens", "--model-column", "llm", "--model", "x"],
+            "a model other than x",
+        ),
     ],
 )
 def test_evaluate_refuses_what_it_cannot_measure(evaluate, capsys, options, message):
