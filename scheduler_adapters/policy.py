@@ -191,7 +191,7 @@ POLICIES: dict[str, str] = {
     "uniboost": "scheduler_adapters.policies.rivals.uniboost:UniBoost",
     "uniboost-learned": "scheduler_adapters.policies.rivals.uniboost:LearnedUniBoost",
     "srpt": "scheduler_adapters.policies.rivals.srpt:SRPT",
-    "virtual-token-counter": "scheduler_adapters.policies.rivals.token_counter:token_counter",
+    "virtual-token-counter": "scheduler_adapters.policies.fair_shares:token_counter",
 }
 """Name -> import path. PARS, its baselines and the oracle differ in scores only."""
 

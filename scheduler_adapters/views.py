@@ -10,11 +10,21 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from itertools import pairwise
 from math import inf
 from numbers import Integral
 from typing import Literal, NamedTuple
 
 from lengthwise.errors import require
+
+Quantiles = tuple[tuple[float, float], ...]
+
+
+def are_quantiles(pairs: Quantiles) -> bool:
+    """Return whether fractions rise inside (0, 1), and tokens do not fall, from 0 on."""
+    shares, tokens = [0.0, *(share for share, _ in pairs), 1.0], [0.0, *(n for _, n in pairs)]
+    rises = all(low < high for low, high in pairwise(shares))
+    return rises and all(low <= high < inf for low, high in pairwise(tokens))
 
 
 class Phase(IntEnum):
@@ -52,8 +62,12 @@ class RequestView:
     """Target time between tokens; None without a target."""
     client: str = ""
     """Name of the sender, for shares between clients."""
-    quantiles: tuple[tuple[float, float], ...] = ()
+    quantiles: Quantiles = ()
     """Predicted length as (fraction, tokens), both ascending; empty without a prediction."""
+    limits: tuple[float, float] = (0, inf)
+    """Least and most tokens of output that the request itself allows; its score keeps to them."""
+    cached_tokens: int = 0
+    """Prompt tokens in the prefix cache at its arrival, in an engine with PREFIX_HITS."""
     phase: Phase = Phase.WAITING
     generated_tokens: int = 0
     thinking_tokens: int = 0
@@ -71,10 +85,6 @@ class RequestView:
     """For a request without a score: median of the scores before it, fixed at its arrival."""
     recent_scores: Sequence[float] = field(default=(), repr=False)
     """Scores shortly before its own score, ascending."""
-    limits: tuple[float, float] = (0, inf)
-    """Least and most tokens of output that the request itself allows; its score keeps to them."""
-    cached_tokens: int = 0
-    """Prompt tokens in the prefix cache at its arrival, in an engine with PREFIX_HITS."""
 
     @property
     def context_tokens(self) -> int:

@@ -24,9 +24,10 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from math import isfinite, isnan
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
+
+from scheduler_adapters.views import Quantiles, are_quantiles
 
 if TYPE_CHECKING:
     from scheduler_adapters.workload.requests import Requests
@@ -49,18 +50,15 @@ logger = logging.getLogger(__name__)
 def annotations_of(requests: Requests, row: int) -> dict[str, Any]:
     """Return the annotations of one request of a workload.
 
-    A missing score or target is left out. A score that arrives later is replaced by its key.
+    What the request does not give is left out. A score that arrives later is replaced by its key.
     """
-    limits = requests.min_tokens.item(row), requests.max_tokens.item(row)
-    found: dict[str, Any] = {USER_CLASS: str(requests.user_class[row]), LIMITS: limits}
-    for name, value in ((SCORE, requests.score[row]), (TBT_S, requests.tbt_s[row])):
-        if not isnan(value):
-            found[name] = float(value)
-    if pairs := requests.quantiles[row]:
-        found[QUANTILES] = [number for pair in pairs for number in pair]
-    if client := str(requests.client[row]):
-        found[CLIENT] = client
-    if requests.score_delay_s[row] > 0 and found.pop(SCORE, None) is not None:
+    one = requests.row(row)
+    found = {
+        key: one[name] for key, (name, _) in _FIELDS.items() if one[name] not in ("", None, ())
+    }
+    if QUANTILES in found:
+        found[QUANTILES] = [number for pair in found[QUANTILES] for number in pair]
+    if one["score_delay_s"] > 0 and found.pop(SCORE, None) is not None:
         found[REQUEST_KEY] = f"{row:032x}"
     return found
 
@@ -128,16 +126,14 @@ def score_annotations(score: float, quantiles: Mapping[float, float]) -> dict[st
     return {SCORE: score} | ({QUANTILES: flat} if flat else {})
 
 
-def _quantiles(value: object) -> tuple[tuple[float, float], ...] | None:
+def _quantiles(value: object) -> Quantiles | None:
     if not isinstance(value, list | tuple) or len(value) > 2 * _MAX_LENGTH:
         return None
     known = [number for item in value if (number := _finite(item)) is not None]
     if len(known) < max(2, len(value)) or len(known) % 2:
         return None
-    fractions, tokens = known[::2], known[1::2]
-    rises = all(a < b for a, b in pairwise([0.0, *fractions, 1.0]))
-    falls = any(a > b for a, b in pairwise([0.0, *tokens]))
-    return tuple(zip(fractions, tokens, strict=True)) if rises and not falls else None
+    pairs = tuple(zip(known[::2], known[1::2], strict=True))
+    return pairs if are_quantiles(pairs) else None
 
 
 def _limits(value: object) -> tuple[float, float] | None:

@@ -51,6 +51,17 @@ class FairShares(PolicyWrapper):
         return self.policy.rank(request, load)
 
 
+def token_counter(*, inside: str = "fcfs", **settings: Any) -> FairShares:
+    """Return the virtual token counter: equal shares around the policy `inside`, FCFS in the paper.
+
+    `settings` are those of `FairShares` (weights) and of that policy. With pars or srpt the order
+    inside a client is a learned one.
+    """
+    shares = FairShares(inside, **settings)
+    shares.name = "virtual-token-counter" + ("" if inside == "fcfs" else f"+{inside}")
+    return shares
+
+
 class ClassPriority(PolicyWrapper):
     """Policy with user classes in the order of `classes`; other classes are last.
 

@@ -115,8 +115,3 @@ def _joined(runs: Ints) -> Ints:
     starts[1:] = (row[1:] != row[:-1]) | (first[1:] != last[:-1] + 1)
     ends = np.append(starts[1:], True)[: len(runs)]
     return np.column_stack([row[starts], first[starts], last[ends]])
-
-
-def none_for_nan(column: Floats) -> list[float | None]:
-    """Return the values with None for NaN, as in views."""
-    return [None if value != value else value for value in column.tolist()]

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from lengthwise.errors import DataError
 from lengthwise.tables.files import write_whole
 from lengthwise.tables.reading import read_table
-from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_requests
+from scheduler_adapters.workload.requests import COLUMNS, Floats, Ints, Requests, make_requests
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -203,14 +203,7 @@ def write_timeline(
 def as_table(timeline: Timeline, *, token_times: bool = False) -> pd.DataFrame:
     """Return one row per request: its fields, its times and, if `token_times`, `token_s`."""
     requests = timeline.requests
-    columns = {field.name: getattr(requests, field.name) for field in fields(requests)}
-    if (delay_s := columns.pop("score_delay_s")).any():
-        columns["score_s"] = requests.arrival_s + delay_s
-    del columns["quantiles"]
-    if not requests.cached_tokens.any():
-        del columns["cached_tokens"]
-    if not requests.has_limits:
-        del columns["min_tokens"], columns["max_tokens"]
+    columns = {name: getattr(requests, name) for name in COLUMNS if requests.gives(name)}
     columns |= {name: getattr(timeline, name) for name in _PER_REQUEST}
     if token_times:
         columns["token_s"] = [timeline.token_s(row) for row in range(len(requests))]
@@ -233,25 +226,19 @@ def read_timeline(path: str | PathLike[str]) -> Timeline:
         raise DataError("no column 'token_s'; write it with token times", path=path)
     # Engines write requests as they finish; `make_requests` would sort these columns alone.
     table = table.sort_values("arrival_s", kind="stable")
-    columns = {name: table[name].to_numpy() for name in _WRITTEN}
-    columns |= {name: table[name].to_numpy() for name in _NEWER if name in table}
-    given = (*_GIVEN, *(name for name in _UNLESS_DEFAULT if name in table))
-    columns |= {name: table[name].to_numpy() for name in given}
-    requests = make_requests(
-        path=path, scores=columns.pop("score"), **{name: columns.pop(name) for name in given}
+    ours, events = (
+        {name: table[name].to_numpy() for name in names if name in table}
+        for names in (COLUMNS, _WITHOUT_EVENTS)
     )
+    requests = make_requests(path=path, **ours)
     try:
-        return timeline_from_token_times(requests, table["token_s"].to_list(), **columns)
+        return timeline_from_token_times(requests, table["token_s"].to_list(), **events)
     except (TypeError, ValueError) as error:
         raise DataError(f"cannot be read: {error}", path=path) from error
 
 
-_GIVEN = (
-    *("request_id", "arrival_s", "prompt_tokens", "output_tokens", "reasoning_tokens"),
-    *("user_class", "tbt_s"),
+_WRITTEN = (
+    *(name for name, column in COLUMNS.items() if not column.is_rare),
+    *("scheduled_s", "preemptions", "rejected", "instance"),
 )
-_UNLESS_DEFAULT = ("min_tokens", "max_tokens", "cached_tokens")
-_WRITTEN = (*_GIVEN, "score", "scheduled_s", "preemptions", "rejected", "instance")
-"""Columns that `read_timeline` needs; others follow from the token times."""
-_NEWER = ("migrations", "answer_scheduled_s")
-"""Columns that older files lack."""
+"""Columns that `read_timeline` needs; other times follow from those of the tokens."""

@@ -15,19 +15,20 @@ from lengthwise.errors import ScoringError
 from lengthwise.tables.files import Paths
 from lengthwise.tables.options import TraceOptions
 from lengthwise.tables.reading import read_log
-from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.requests import COLUMNS, Requests, make_requests
 from scheduler_adapters.workload.score_sources import PromptScorer
 
 log = logging.getLogger(__name__)
 
+_COUNTED = ("prompt_tokens", "output_tokens", "arrival_s", "reasoning_tokens")
+"""Columns of every log."""
 _EXTRAS = {
-    "scores": ("score", "scores"),
-    "request_id": ("request_id",),
+    "score_s": ("score_s",),
     **{
-        name: (name,)
-        for name in ("user_class", "tbt_s", "score_s", "min_tokens", "max_tokens", "client")
+        name: (name, *column.names)
+        for name, column in COLUMNS.items()
+        if name not in (*_COUNTED, "quantiles")
     },
-    "cached_tokens": ("cached_tokens",),
 }
 """Further columns of a plain table."""
 
@@ -64,10 +65,8 @@ def read_trace(
         table = _scored(table, scorer, path)
     if "arrival_s" not in table and has_times:
         log.info("%s has no arrival times: all requests arrive at 0 s without a rate", path)
-    ours = ("prompt_tokens", "output_tokens", "arrival_s", "reasoning_tokens", *_EXTRAS)
-    return make_requests(
-        **{name: table[name].to_numpy() for name in ours if name in table}, path=path
-    )
+    ours = {name: table[name].to_numpy() for name in (*_COUNTED, *_EXTRAS) if name in table}
+    return make_requests(path=path, **ours)
 
 
 def _scored(table: pd.DataFrame, scorer: PromptScorer, path: str) -> pd.DataFrame:
@@ -85,4 +84,4 @@ def _scored(table: pd.DataFrame, scorer: PromptScorer, path: str) -> pd.DataFram
     if known.isna().any():
         log.info("missing prompt tokens are counted by the ranker's tokenizer")
     counted = known.fillna(pd.Series(scored.prompt_tokens, table.index))
-    return table.assign(scores=scored.values, prompt_tokens=counted)
+    return table.assign(score=scored.values, prompt_tokens=counted)

@@ -10,13 +10,12 @@ from scheduler_adapters.views import (
     Capability,
     LoadView,
     Phase,
+    Quantiles,
     Rank,
     RequestView,
     StepRule,
     require_at_least,
 )
-
-Quantiles = tuple[tuple[float, float], ...]
 
 
 class SRPT(Policy):

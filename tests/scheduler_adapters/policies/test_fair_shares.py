@@ -8,18 +8,19 @@ from itertools import count
 import numpy as np
 import pytest
 
+from lengthwise.errors import ConfigError
 from scheduler_adapters.checks import check_policy
 from scheduler_adapters.policies.fair_shares import FairShares, ServiceShares
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import RequestView
-from scheduler_adapters.workload.requests import Requests
+from scheduler_adapters.workload.requests import Floats, Requests, make_requests
 from tests.scheduler_adapters.engines.decisions import (
     LATENCY,
     Dice,
@@ -29,6 +30,7 @@ from tests.scheduler_adapters.engines.decisions import (
 )
 from tests.scheduler_adapters.planner.fake_engine import FakeEngine
 from tests.scheduler_adapters.policies import floods
+from tests.scheduler_adapters.policies.small_runs import INSTANCE
 from tests.scheduler_adapters.simulator.any_policy import assert_equal, serve
 from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
@@ -152,3 +154,24 @@ def test_clients_that_left_are_forgotten_and_save_up_nothing():
     assert own.group is not None
     assert len(own.group.members) <= 512
     assert shares.share_of(wait("visitor 1")).served == own.served
+
+
+def test_a_learned_order_inside_a_client_keeps_the_shares():
+    clients = np.array(["busy"] * 40 + ["other"] * 10)
+    lengths = np.tile([200, 10], 25)
+    requests = make_requests(
+        prompt_tokens=[10] * 50, output_tokens=lengths, score=lengths, client=clients
+    )
+
+    def ended_s(policy: Policy) -> Floats:
+        return simulate(requests, policy, replace(INSTANCE, max_num_seqs=4)).finished_s
+
+    fcfs_s, learned = ended_s(FCFS()), load_policy("virtual-token-counter", inside="pars")
+    fair_s, both_s = ended_s(load_policy("virtual-token-counter")), ended_s(learned)
+    is_other = clients == "other"
+    assert fair_s[is_other].mean() < 0.6 * fcfs_s[is_other].mean()
+    assert both_s[is_other].mean() < 0.7 * fcfs_s[is_other].mean()
+    assert both_s.mean() < 0.9 * fair_s.mean()
+    assert learned.name == "virtual-token-counter+pars"
+    with pytest.raises(ConfigError, match="no policy named 'nobody'"):
+        load_policy("virtual-token-counter", inside="nobody")

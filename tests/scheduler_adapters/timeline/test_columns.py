@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from scheduler_adapters.timeline.columns import TimelineRecord, none_for_nan
+from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.timeline.timeline import timeline_from_token_times
 from scheduler_adapters.workload.requests import make_requests
 
@@ -60,7 +60,3 @@ def test_requests_that_were_not_handed_over_have_no_times():
     assert timeline.finished_s.tolist() == pytest.approx([1.0, np.nan], nan_ok=True)
     assert timeline.preemptions.tolist() == [0, 0]
     assert timeline.rejected.tolist() == [False, True]
-
-
-def test_views_have_none_for_what_columns_have_as_nan():
-    assert none_for_nan(np.array([0.0, np.nan, 2.0])) == [0.0, None, 2.0]

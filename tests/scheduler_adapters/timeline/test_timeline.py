@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from lengthwise.errors import DataError
-from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import (
-    as_table,
     read_timeline,
     timeline_from_token_times,
     write_timeline,
@@ -20,24 +18,8 @@ def timeline():
         arrival_s=[0.0, 0.5, 0.75],
         prompt_tokens=[4, 5, 6],
         output_tokens=[2, 3, 3],
-        scores=[1.0, np.nan, 3.0],
-        user_class=["paying", "free", "free"],
     )
-    return timeline_from_token_times(
-        requests, [[1.0, 2.0], [2.0, 2.5, 3.5], []], scheduled_s=[0.5, 1.0, np.nan]
-    )
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
-def test_a_timeline_survives_the_round_trip_through_a_file(tmp_path, timeline, suffix):
-    path = tmp_path / f"timeline{suffix}"
-    write_timeline(timeline, path)
-    again = read_timeline(path)
-
-    assert as_table(again).equals(as_table(timeline))
-    for row in range(3):
-        np.testing.assert_array_equal(again.token_s(row), timeline.token_s(row))
-    np.testing.assert_equal(summarize(again).to_dict(), summarize(timeline).to_dict())
+    return timeline_from_token_times(requests, [[1.0, 2.0], [2.0, 2.5, 3.5], []])
 
 
 def test_a_file_without_token_times_is_refused_when_read_back(tmp_path, timeline):

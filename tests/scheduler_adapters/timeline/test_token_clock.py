@@ -180,17 +180,6 @@ def test_aborted_requests_leave_nothing():
     assert clock.latencies == []
 
 
-def test_a_step_without_tokens_after_someone_left_changes_nothing():
-    clock = TokenClock()
-    clock.admitted(view("a"), 1.5)
-    step(clock, 2.0, {"a": 1})
-    clock.withdrawn(view("a"), 2.5)
-    step(clock, 3.0, {})
-    clock.take_all()
-    assert clock.tbt_counts.total() == 0
-    assert len(clock.open) == 0
-
-
 def test_a_finished_request_leaves_its_latencies_and_those_without_a_token_do_not():
     clock = TokenClock()
     for name in ("a", "b", "c"):

@@ -1,12 +1,83 @@
 """Requests: which columns are refused, and which are repaired."""
 
 import logging
+from dataclasses import fields
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 from lengthwise.errors import DataError
-from scheduler_adapters.workload.requests import make_requests
+from scheduler_adapters.planner.request_annotations import annotations_of, read_annotations
+from scheduler_adapters.simulator.engine.simulated_request import request_views, simulated_request
+from scheduler_adapters.timeline import timeline as timelines
+from scheduler_adapters.timeline.latency_metrics import summarize
+from scheduler_adapters.views import RequestView
+from scheduler_adapters.workload.requests import COLUMNS, HIDDEN, make_requests
+
+TEXTS = st.text("aé,1.N", max_size=4)
+QUANTILES = st.sampled_from([(), ((0.5, 210.0),), ((0.25, 10.0), (0.75, 10.0), (0.9, 99.5))])
+
+
+@st.composite
+def any_requests(draw):
+    """Return requests with any value of every field, of which some are absent."""
+    count = draw(st.integers(1, 5))
+
+    def column(values):
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    output = np.array(column(st.integers(1, 30)))
+    prompt = np.array(column(st.integers(1, 30)))
+    fields = {
+        "request_id": column(TEXTS),
+        "arrival_s": sorted(column(st.floats(0, 1e6))),
+        "reasoning_tokens": output // 2,
+        "score": column(st.floats(allow_infinity=False)),
+        "user_class": column(TEXTS),
+        "tbt_s": column(st.floats(1e-3, 9) | st.just(np.nan)),
+        "score_delay_s": column(st.floats(0, 9) | st.just(np.inf)),
+        "min_tokens": column(st.integers(0, 40)),
+        "max_tokens": column(st.integers(1, 40) | st.just(np.inf)),
+        "client": column(TEXTS),
+        "cached_tokens": prompt // 3,
+        "quantiles": column(QUANTILES),
+    }
+    assert fields.keys() | {"prompt_tokens", "output_tokens"} == COLUMNS.keys()
+    chosen = {name: fields[name] for name in draw(st.sets(st.sampled_from(sorted(fields))))}
+    return make_requests(prompt_tokens=prompt, output_tokens=output, **chosen)
+
+
+@given(requests=any_requests(), suffix=st.sampled_from([".parquet", ".jsonl"]))
+def test_every_field_survives_a_file(tmp_path_factory, requests, suffix):
+    path = tmp_path_factory.mktemp("timelines") / f"timeline{suffix}"
+    count = len(requests)
+    token_s = [1e6 + np.arange(tokens) / 3 for tokens in requests.output_tokens.tolist()]
+    token_s[-1] = []
+    events = {"instance": np.arange(count), "preemptions": 2, "migrations": 1}
+    events |= {"rejected": np.arange(count) == count - 1, "answer_scheduled_s": 2e6 / 3}
+    timeline = timelines.timeline_from_token_times(requests, token_s, scheduled_s=1e5 / 3, **events)
+    timelines.write_timeline(timeline, path)
+    again = timelines.read_timeline(path)
+    for before, after in ((requests, again.requests), (timeline, again)):
+        for name in (field.name for field in fields(before) if field.name != "requests"):
+            np.testing.assert_array_equal(getattr(after, name), getattr(before, name), name)
+    np.testing.assert_equal(summarize(again).to_dict(), summarize(timeline).to_dict())
+
+
+@given(requests=any_requests())
+def test_views_and_annotations_hold_the_fields(requests):
+    for row, view in enumerate(request_views(requests)):
+        one = simulated_request(requests, row)
+        assert one.view(row) == view
+        assert all(getattr(one, name) == getattr(requests, name)[row] for name in HIDDEN)
+        assert view.limits == (requests.min_tokens[row], requests.max_tokens[row])
+        carried, unusable = read_annotations(annotations_of(requests, row))
+        assert not unusable
+        if one.score_delay_s:
+            carried["score"] = view.score
+        bare = {"cached_tokens": view.cached_tokens, "prompt_tokens": view.prompt_tokens}
+        assert view == RequestView(view.request_id, row, view.arrival_s, **bare, **carried)
 
 
 def test_unsorted_arrivals_are_sorted_and_said(caplog):

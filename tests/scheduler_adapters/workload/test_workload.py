@@ -23,18 +23,6 @@ def test_a_trace_keeps_its_times_unless_a_rate_is_given(trace):
     assert rated.output_tokens.tolist() == list(range(9, 49))
 
 
-def test_every_process_has_the_rate_and_its_own_gaps():
-    arrival_s = {
-        process: WorkloadConfig(arrivals=process, rate_per_s=5.0, num_requests=4000)
-        .load()
-        .arrival_s
-        for process in ("poisson", "gamma")
-    }
-    variation = {name: np.diff(a).std() / np.diff(a).mean() for name, a in arrival_s.items()}
-    assert variation["poisson"] == pytest.approx(1, rel=0.1)
-    assert variation["gamma"] == pytest.approx(3, rel=0.15)
-
-
 def test_classes_have_their_shares_and_targets_and_repeat_with_the_seed():
     classes = {"paying": {"share": 0.25, "tbt_s": 0.1}, "free": {"share": 0.75}}
     config = WorkloadConfig(classes=classes, num_requests=4000)
