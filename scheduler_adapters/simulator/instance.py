@@ -80,6 +80,11 @@ class Instance:
     def watermark_blocks(self) -> int:
         return int(self.watermark_fraction * self.kv_blocks)
 
+    @property
+    def most_blocks(self) -> int:
+        """Blocks that one request can have."""
+        return self.kv_blocks - max(self.watermark_blocks, self.decode_headroom_blocks)
+
     def blocks(self, tokens: Tokens) -> Tokens:
         """Return the KV blocks that hold `tokens`, a number or an array."""
         return -(-tokens // self.block_tokens)
@@ -94,5 +99,4 @@ class Instance:
 
     def cannot_hold(self, prompt_tokens: Tokens, output_tokens: Tokens) -> NDArray[np.bool_]:
         """Return a mask (N,) of the requests that do not fit even alone."""
-        reserve = max(self.watermark_blocks, self.decode_headroom_blocks)
-        return np.asarray(self.blocks(prompt_tokens + output_tokens) + reserve > self.kv_blocks)
+        return np.asarray(self.blocks(prompt_tokens + output_tokens) > self.most_blocks)

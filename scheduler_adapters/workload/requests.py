@@ -117,8 +117,8 @@ class Requests:
         """Return whether a request limits its output."""
         return bool(self.min_tokens.any() or np.isfinite(self.max_tokens).any())
 
-    def take(self, rows: NDArray[Any]) -> Requests:
-        """Return the requests at `rows` (indices or a mask), in that order."""
+    def take(self, rows: NDArray[Any] | slice) -> Requests:
+        """Return the requests at `rows` (indices, a mask or a slice), in that order."""
         return Requests(**{name: getattr(self, name)[rows] for name in COLUMNS})
 
     def with_scores(self, score: ArrayLike) -> Requests:

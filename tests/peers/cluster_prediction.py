@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +28,13 @@ from scheduler_adapters.commands.serving.replay_cluster import ReplayConfig, sim
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.routers.replica_load import ReplicaLoad
 from scheduler_adapters.routers.replica_views import COUNTS
-from scheduler_adapters.simulator.cluster.instance_telemetry import Telemetry
+from scheduler_adapters.simulator.cluster.cluster_instance import ClusterInstance
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.simulated_request import Carried, SimulatedRequest
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import read_timeline
 from scheduler_adapters.validation.cluster_errors import figure_errors
-from scheduler_adapters.views import Phase
+from scheduler_adapters.views import Phase, RequestView
 from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.requests import make_requests
 from scheduler_adapters.workload.traces import read_trace
@@ -83,7 +85,8 @@ def simulated_engine():
             self.events, self.start_s = Tokens(), time.monotonic()
             policy, observers = load_policy(config.policy, **config.settings), [self.events]
             self.engine = Engine(policy, config.instance(), observers=observers)
-            self.telemetry = Telemetry(self.engine, config.loaded_placement().watch)
+            watch = config.loaded_placement().watch
+            self.instance = ClusterInstance(self.engine, watch, watches_prefills=False)
             self.messages, self.clock, self.wake = {}, None, asyncio.Event()
 
         def now_s(self):
@@ -106,13 +109,15 @@ def simulated_engine():
             self.clock = self.clock or asyncio.create_task(self.run())
             _, thinking, total = leg.token_ids[:3]
             engine, done, now_s = self.engine, leg.generated_tokens, self.now_s()
-            sizes = leg.prompt_tokens, total, min(thinking, total - 1), leg.score
+            thought = min(thinking, total - 1)
             arrival_s = max(0.0, leg.arrival_s - self.start_s)
             number = len(engine.requests)
-            carried = Carried(available_s=now_s, token_s=(now_s,) * done) if done else None
-            engine.submit(SimulatedRequest(leg.request_id, arrival_s, *sizes), carried=carried)
-            state, queue = engine.requests[number], asyncio.Queue()
-            self.telemetry.submitted(state)
+            view = RequestView(leg.request_id, number, arrival_s, leg.prompt_tokens, leg.score)
+            carried = RequestState(replace(view), total, thought)
+            carried.joins_s, carried.other_token_s = now_s, (now_s,) * done
+            state = RequestState(view, total, thought)
+            self.instance.submit(number, state, carried if done else None)
+            queue = asyncio.Queue()
             self.messages[number] = queue
             self.wake.set()
             context = list(leg.token_ids)
@@ -132,9 +137,12 @@ def simulated_engine():
                     self.wake.set()
 
         async def record_routing_stats(self):
-            view, base = self.telemetry.view(), self.load.report()
+            self.instance.renew_view()
+            view, base = self.instance.view, self.load.report()
             counts = {name: int(getattr(view, name)) for name in COUNTS}
-            read_s = self.telemetry.paced_until_s(for_later=True) - self.now_s()
+            watched = self.instance.counts
+            read_s = inf if watched is None else watched.paced_until_s(for_later=True)
+            read_s -= self.now_s()
             kept = {name: base[name] for name in ("number", "arrived")}
             return kept | counts | {"paced_for_s": read_s}
 

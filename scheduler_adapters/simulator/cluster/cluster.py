@@ -1,35 +1,52 @@
 """Many simulated instances under one placement: `simulate_cluster`.
 
-`Cluster` turns arrivals, ticks, snapshots and ends of phases into calls of the placement.
+`Cluster` has a handler for each kind of event; `clock.py` has the loop that calls them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
 from lengthwise.errors import ConfigError, InvalidDecision, SchedulingError, at_least, require
 from scheduler_adapters.placement import Move, Placement, SetRole, overrides
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.cluster.clock import ClusterClock
-from scheduler_adapters.simulator.cluster.instance_telemetry import Telemetry
-from scheduler_adapters.simulator.cluster.outages import Outage, Outages
+from scheduler_adapters.simulator.cluster.clock import (
+    ARRIVED,
+    FAILED,
+    LANDED,
+    PHASE_ENDED,
+    RECOVERED,
+    SNAPSHOT,
+    STARTED,
+    TICKED,
+    ClusterClock,
+)
+from scheduler_adapters.simulator.cluster.cluster_instance import ClusterInstance
+from scheduler_adapters.simulator.cluster.outages import Outage, in_order
 from scheduler_adapters.simulator.cluster.placement_calls import PlacementCalls
 from scheduler_adapters.simulator.cluster.placement_views import InstanceViews, TelemetryAge
 from scheduler_adapters.simulator.cluster.request_migrations import RequestMigrations
+from scheduler_adapters.simulator.engine.arrivals import request_state, request_states
 from scheduler_adapters.simulator.engine.engine import Engine, uncollected
 from scheduler_adapters.simulator.engine.request_state import RequestState
-from scheduler_adapters.simulator.engine.simulated_request import simulated_request
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.simulate import EngineKind, Interrupted
 from scheduler_adapters.timeline.migrations import Migration, join_moved
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.views import RequestView, Role
+from scheduler_adapters.views import Phase, RequestView, Role
 from scheduler_adapters.workload.requests import Ints, Requests
+
+_PART = 1024
+"""Requests whose state is made ahead of their arrival."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -51,7 +68,7 @@ class ClusterRun:
 
 
 class Cluster:
-    """Several engines under one clock, and the events between them."""
+    """Instances under one placement: a handler for each kind of event."""
 
     def __init__(
         self,
@@ -64,56 +81,66 @@ class Cluster:
         age: TelemetryAge | None,
         keeps_kv: bool,
     ) -> None:
-        self.keeps_kv, age = keeps_kv, age or TelemetryAge()
+        self.keeps_kv, self.age = keeps_kv, age or TelemetryAge()
         at_least("clients", clients, 1)
         if clients is not None:  # 0 s for requests that are never sent
             requests = replace(requests, arrival_s=np.zeros(len(requests)))
         self.requests, self.placement, self.clients = requests, placement, clients
         thinks = overrides(placement, "at_phase_change") and len(engines) > 1
         hands_over = overrides(placement, "at_prefill_end")
-        self.at_ends: tuple[Callable[[int, RequestState], None] | None, ...] = (
-            self._end_thinking if thinks else None,
-            self._end_prefill if hands_over else None,
-            None if clients is None else lambda *_: self._expect_arrival(),
-        )
-        """Actions at the end of a thinking, of a prefill, and of a request."""
-        heeds_ends = hands_over or clients is not None
-        watches_phases = thinks or heeds_ends
-        telemetry = [
-            Telemetry(engine, placement.watch, watches_prefills=placement.watches_prefills)
+        is_reported = thinks, hands_over, clients is not None
+        self.at_ends = self._end_thinking, self._end_prefill, self._end_request
+        self.instances = [
+            ClusterInstance(engine, placement.watch, watches_prefills=placement.watches_prefills)
             for engine in engines
         ]
+        heeds_ends = hands_over or clients is not None
         self.clock = ClusterClock(
-            requests, telemetry, watches_phases=watches_phases, heeds_ends=heeds_ends
+            self.instances, watches_phases=thinks or heeds_ends, heeds_ends=heeds_ends
         )
-        for instance in range(len(engines)) if watches_phases else ():
-            engines[instance].observe(_PhaseEnds(self, instance))
-        has_ticks = overrides(placement, "tick")
-        has_snapshots = age.period_s > 0
+        for instance in self.instances if any(is_reported) else ():
+            instance.engine.observe(_PhaseEnds(self.clock, instance, is_reported))
+        has_ticks, has_snapshots = overrides(placement, "tick"), self.age.period_s > 0
         self.views = InstanceViews(
             self.clock, placement.watch, has_snapshots=has_snapshots, with_decodes=has_ticks
         )
-        if has_snapshots:
-            self._repeat(ClusterClock.SNAPSHOT, age.period_s, self.views.take_snapshot)
-        self.calls = PlacementCalls(placement, self.views, age.max_age_s)
-        self.migrations = RequestMigrations(self.calls, fabric)
-        self.outages = Outages(self.migrations, outages)
+        self.calls = PlacementCalls(placement, self.views, self.age.max_age_s)
+        self.migrations = RequestMigrations(self.clock, self.calls, fabric, self._submit_moved)
+        self.unplaced: deque[tuple[int, RequestState, bool]] = deque()
+        """Requests placed when an instance recovers: row, state, and whether it has progress."""
+        self.num_replaced = np.zeros(len(requests), dtype=np.int64)
         self.roles: list[tuple[float, SetRole]] = []
-        """Changes of roles, with their times."""
-        self.num_sent = 0
-        """Requests that have arrived, or whose arrival is scheduled."""
+        self.last_instance, self.last_row = (array("q", [-1]) * len(requests) for _ in range(2))
+        """Last instance of each request, and its row there."""
+        self.coming = enumerate(_in_parts(requests))
         for _ in range(clients or 1):
             self._expect_arrival()
+        for one in in_order(outages, len(engines)):
+            self.clock.push(one.at_s, FAILED, one.instance, one.instance)
+            if one.until_s < inf:
+                self.clock.push(one.until_s, RECOVERED, one.instance, one.instance)
+        if has_snapshots:
+            self.clock.push(0.0, SNAPSHOT, 0, 0)
         if has_ticks:
-            self._repeat(ClusterClock.TICKED, placement.tick_s, self._tick)
+            self.clock.push(0.0, TICKED, 0, 0)
 
     def run(self) -> None:
         """Run all events and all steps."""
-        self.clock.run()
-        if unplaced := self.calls.unplaced:
+        handlers: dict[int, Callable[[Any], None]] = {
+            LANDED: self.migrations.land,
+            STARTED: self.migrations.start,
+            RECOVERED: self._recover,
+            FAILED: self._fail,
+            SNAPSHOT: self._take_snapshot,
+            PHASE_ENDED: self._end_phase,
+            ARRIVED: self._arrive,
+            TICKED: self._tick,
+        }
+        self.clock.run(handlers)
+        if unplaced := self.unplaced:
             raise SchedulingError(
                 f"{len(unplaced)} requests are left without an instance, first "
-                f"{unplaced[0][1].request_id!r}: all {len(self.clock.engines)} are dead; "
+                f"{unplaced[0][1].view.request_id!r}: all {len(self.instances)} are dead; "
                 "let an outage end, or add an instance"
             )
         if prefilled := self.migrations.prefilled:
@@ -124,67 +151,125 @@ class Cluster:
 
     def outcome(self) -> ClusterRun:
         """Return the result so far."""
-        clock, migrations = self.clock, self.migrations
+        migrations, rows = self.migrations, [instance.rows for instance in self.instances]
         parts = [
-            engine.timeline(self.requests.take(np.array(rows, dtype=np.int64)))
-            for engine, rows in zip(clock.engines, clock.rows, strict=True)
+            one.engine.timeline(self.requests.take(np.array(one.rows, dtype=np.int64)))
+            for one in self.instances
         ]
+        counts = np.zeros(len(self.requests), dtype=np.int64)
+        counts[list(migrations.counts)] = list(migrations.counts.values())
+        last_at = np.column_stack([self.last_instance, self.last_row])
         return ClusterRun(
-            timeline=join_moved(self.requests, parts, clock.rows, clock.last_at, migrations.counts),
+            timeline=join_moved(self.requests, parts, rows, last_at, counts),
             migrations=tuple(migrations.ended),
             num_aborted=migrations.num_aborted,
-            num_replaced=self.outages.num_replaced,
+            num_replaced=self.num_replaced,
             num_fallbacks=self.calls.num_fallbacks,
             roles=tuple(self.roles),
         )
 
     def _expect_arrival(self) -> None:
         """Schedule the next arrival: at its own time, or now that a client is free."""
-        row = self.num_sent
-        if row < len(self.requests):
-            self.num_sent += 1
-            if self.clients is not None:
-                self.requests.arrival_s[row] = self.clock.now_s
-            at_s = self.requests.arrival_s.item(row)
-            self.clock.push(at_s, ClusterClock.ARRIVED, row, partial(self._arrive, row))
+        row, state = next(self.coming, (-1, None))
+        if state is None:
+            return
+        if self.clients is not None:
+            now_s = self.clock.now_s
+            self.requests.arrival_s[row] = state.view.arrival_s = state.joins_s = now_s
+        self.clock.push(state.view.arrival_s, ARRIVED, row, state)
 
-    def _arrive(self, row: int) -> None:
-        simulated = simulated_request(self.requests, row)
-        request = simulated.view(row)
-        if simulated.score_delay_s:
-            request.score = None  # not known yet
-        is_accepted = self.calls.place(row, request, None)
+    def _arrive(self, state: RequestState) -> None:
+        row = state.row
+        is_accepted = self._place(row, state)
         if self.clients is not None and not is_accepted:
             self.requests.arrival_s[row] = 0.0
         if self.clients is None or not is_accepted:
             self._expect_arrival()
 
-    def _repeat(
-        self, kind: int, period_s: float, action: Callable[[], None], number: int = 0
-    ) -> None:
-        """Run an action at every multiple of a period, as long as it may matter."""
+    def _place(self, row: int, state: RequestState, *, is_lost: bool = False) -> bool:
+        """Place a request, or keep it until an instance recovers; return whether it is accepted.
 
-        def run() -> None:
-            action()
-            self.migrations.hand_over_prefilled()
-            if self._is_pending():
-                self._repeat(kind, period_s, action, number + 1)
+        A lost one was in an instance that failed. A request is rejected if the memory of its
+        instance can never hold it.
+        """
+        view, now_s, score = state.view, self.clock.now_s, state.view.score
+        is_late = view.arrival_s < now_s
+        if not self.views.shown:
+            self.unplaced.append((row, state, is_lost))
+            return True
+        view.phase = Phase.WAITING
+        if is_late:
+            view.last_token_s = now_s  # tells the placement the present time
+        if state.score_delay_s and not is_lost:
+            view.score = None  # not known yet
+        chosen = self.calls.place(view)
+        if is_lost:
+            state.kv_tokens, state.joins_s = 0, max(state.joins_s, now_s)
+            self._submit_moved(row, chosen, state)
+            return True
+        view.score, view.last_token_s = score, None
+        if is_late:
+            state.joins_s = now_s
+        return self._submit(row, chosen, state, None)
 
-        self.clock.push(number * period_s, kind, number, run)
+    def _submit(
+        self, row: int, number: int, state: RequestState, carried: RequestState | None
+    ) -> bool:
+        """Submit a request to an instance; return whether its memory can ever hold the request."""
+        instance = self.instances[number]
+        self.last_instance[row], self.last_row[row] = number, len(instance.rows)
+        is_held = instance.submit(row, state, carried)
+        self.clock.changed(number)
+        return is_held
 
-    def _is_pending(self) -> bool:
-        """Return whether anything is pending for which the next tick or snapshot may matter."""
-        for instance in range(len(self.clock.engines)):
+    def _submit_moved(self, row: int, number: int, carried: RequestState) -> None:
+        """Submit a request with its progress; raise `InvalidDecision` where it can never fit."""
+        if not self._submit(row, number, request_state(self.requests, row), carried):
+            raise InvalidDecision(
+                f"placement {self.placement.name!r} moved request "
+                f"{carried.view.request_id!r} to instance {number}, whose "
+                "memory can never hold it; choose a larger one"
+            )
+
+    def _fail(self, number: int) -> None:
+        self.views.set_living(number, False)
+        lost = self.migrations.lose(number)
+        engine, rows = self.clock.current(number), self.instances[number].rows
+        for state in [state for state in engine.requests if not state.is_gone]:
+            lost.append((rows[state.row], state))
+            engine.withdraw(state)
+        self.clock.changed(number)
+        for row, state in sorted(lost, key=itemgetter(0)):
+            self.num_replaced[row] += 1
+            self._place(row, state, is_lost=True)
+
+    def _recover(self, number: int) -> None:
+        self.views.set_living(number, True)
+        for _ in range(len(self.unplaced)):
+            row, state, is_lost = self.unplaced.popleft()
+            self._place(row, state, is_lost=is_lost)
+        self.migrations.hand_over_prefilled()
+
+    def _take_snapshot(self, number: int) -> None:
+        self.views.take_snapshot()
+        self._repeat(SNAPSHOT, self.age.period_s, number + 1)
+
+    def _repeat(self, kind: int, period_s: float, number: int) -> None:
+        """Schedule the next tick or snapshot, as long as it may matter."""
+        self.migrations.hand_over_prefilled()
+        for instance in range(len(self.instances)):
             self.clock.current(instance)
         # A tick matters to a snapshot, but not the other way round. Failures alone do not matter,
         # and recoveries matter only to requests without a place.
-        idle = {ClusterClock.LANDED, ClusterClock.FAILED, ClusterClock.SNAPSHOT}
-        if not (self.calls.unplaced or self.migrations.prefilled):
-            idle.add(ClusterClock.RECOVERED)
+        idle = {LANDED, FAILED, SNAPSHOT}
+        if not (self.unplaced or self.migrations.prefilled):
+            idle.add(RECOVERED)
         is_expected = any(kind not in idle for _, kind, *_ in self.clock.events)
-        return is_expected or bool(self.migrations.under_way) or min(self.clock.next_s) < inf
+        next_s = min(instance.next_s for instance in self.instances)
+        if is_expected or self.migrations.under_way or next_s < inf:
+            self.clock.push(number * period_s, kind, number, number)
 
-    def _tick(self) -> None:
+    def _tick(self, number: int) -> None:
         for change in self.calls.ask("tick", self.clock.now_s) if self.views.shown else ():
             if isinstance(change, SetRole):
                 self._set_role(change)
@@ -192,6 +277,7 @@ class Cluster:
                 self._move(change)
             else:
                 raise self._invalid_tick(change, "use Move and SetRole")
+        self._repeat(TICKED, self.placement.tick_s, number + 1)
 
     def _invalid_tick(self, change: object, advice: str) -> InvalidDecision:
         name = self.placement.name
@@ -213,12 +299,12 @@ class Cluster:
     def _move(self, move: Move) -> None:
         """Move a request, unless it has finished or is being moved."""
         row = self._row_of.get(move.request_id, -1)
-        if row < 0 or self.clock.last_at[row, 0] < 0:
+        if row < 0 or self.last_instance[row] < 0:
             raise self._invalid_tick(move, "it has not arrived; move a request that was placed")
         if move.how not in ("copy", "live", "recompute"):
             raise self._invalid_tick(move, "use how='copy', 'live' or 'recompute'")
-        instance, own_row = self.clock.last_at[row].tolist()
-        state = self.clock.current(instance).requests[own_row]
+        instance = self.last_instance[row]
+        state = self.clock.current(instance).requests[self.last_row[row]]
         self.calls.check(move.to, state.view)
         under_way = self.migrations.under_way.values()
         if state.is_gone or move.to == instance or any(one.state is state for one in under_way):
@@ -228,6 +314,13 @@ class Cluster:
         else:
             stopped = self.migrations.take_out(instance, state, keeps_kv=move.how == "copy")
             self.migrations.send(stopped, move.to)
+
+    def _end_phase(self, ended: tuple[int, int, RequestState]) -> None:
+        end, number, state = ended
+        self.at_ends[end](number, state)
+
+    def _end_request(self, instance: int, state: RequestState) -> None:
+        self._expect_arrival()
 
     def _end_thinking(self, instance: int, state: RequestState) -> None:
         """Move a request that ended its thinking to where it is to answer."""
@@ -244,7 +337,7 @@ class Cluster:
 
     def _end_prefill(self, instance: int, state: RequestState) -> None:
         """Hand over a request whose prefill ended, if its instance hands requests over."""
-        role = self.clock.engines[instance].own_view.role
+        role = self.instances[instance].view.role
         if not state.is_gone and role == "prefill":
             self.migrations.keep_prefilled(self.migrations.take_out(instance, state))
         elif not state.is_gone and role in self.placement.hands_over_from:
@@ -255,18 +348,23 @@ class Cluster:
 
 
 class _PhaseEnds(EngineObserver):
-    """Stops an engine at the end of a step in which the phase of a request ends."""
+    """Stops an engine at the end of a step in which the phase of a request ends.
 
-    def __init__(self, cluster: Cluster, instance: int) -> None:
-        self.clock, self.instance, self.actions = cluster.clock, instance, cluster.at_ends
+    `is_reported` are the ends that are events: of a thinking, of a prefill, of a request.
+    """
+
+    def __init__(
+        self, clock: ClusterClock, instance: ClusterInstance, is_reported: Sequence[bool]
+    ) -> None:
+        self.clock, self.is_reported = clock, is_reported
+        self.engine, self.number = instance.engine, instance.number
 
     def _stop(self, request: RequestView, now_s: float, end: int) -> None:
-        if (action := self.actions[end]) is not None:
-            engine = self.clock.engines[self.instance]
-            act = partial(action, self.instance, engine.requests[request.number])
-            second = len(self.actions) * request.number + end
-            self.clock.push(now_s, self.clock.PHASE_ENDED, self.instance, act, second=second)
-            engine.stop()
+        if self.is_reported[end]:
+            ended = end, self.number, self.engine.requests[request.number]
+            second = len(self.is_reported) * request.number + end
+            self.clock.push(now_s, PHASE_ENDED, self.number, ended, second=second)
+            self.engine.stop()
 
     def thinking_ended(self, request: RequestView, now_s: float) -> None:
         self._stop(request, now_s, 0)
@@ -277,6 +375,12 @@ class _PhaseEnds(EngineObserver):
     def finished(self, request: RequestView, now_s: float) -> None:
         self._stop(request, now_s, 1)
         self._stop(request, now_s, 2)
+
+
+def _in_parts(requests: Requests) -> Iterator[RequestState]:
+    """Yield the requests; a large run keeps only a part of those that have yet to arrive."""
+    for first in range(0, len(requests), _PART):
+        yield from request_states(requests.take(slice(first, first + _PART)), first)
 
 
 def simulate_cluster(

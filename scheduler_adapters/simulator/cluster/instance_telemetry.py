@@ -1,4 +1,4 @@
-"""A placement's view of one simulated instance: engine state, bookings, watched counts."""
+"""Counts of one simulated instance that a placement may ask for: prefills, answers, readers."""
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
@@ -115,45 +115,24 @@ def to_prefill(state: RequestState, left: int) -> tuple[int, int]:
     return left, state.context**2 - (state.context - left) ** 2
 
 
-class Telemetry(EngineObserver):
-    """View of one engine, its bookings and, with a `watch`, counts of thinking and answering."""
+class WatchedCounts(EngineObserver):
+    """Requests of one engine by the limits of a `Watch`, and the readers of their answers."""
 
-    def __init__(
-        self, engine: Engine, watch: Watch | None, *, watches_prefills: bool = False
-    ) -> None:
-        self.engine, self.requests, self.load = engine, engine.requests, engine.load
-        self.watch, self.is_watching = watch or Watch(), watch is not None
-        self.booked: dict[RequestState, int] = {}
-        """Requests in transfer to the instance, and the blocks of their KV."""
+    def __init__(self, engine: Engine, watch: Watch) -> None:
+        self.engine, self.requests, self.load, self.watch = (
+            engine,
+            engine.requests,
+            engine.load,
+            watch,
+        )
         self.thinking, self.fresh = BelowLimit(engine), BelowLimit(engine)
         self.dry: list[tuple[float, int, int]] = []
         """Heap of (time when all is read, row, tokens) of answers without KV blocks."""
-        self.prefills = PrefillQueue(engine) if watches_prefills else None
-        if self.is_watching:
-            engine.observe(self)
-
-    def view(self, now_s: float = inf) -> InstanceView:
-        """Return the view, brought up to date; by default the step under way counts as done."""
-        view = self.engine.view()
-        view.booked_blocks = 0
-        if self.is_watching:
-            view.num_thinking, view.num_fresh_answering = self.thinking.count(), self.fresh.count()
-            view.paced_until_s = self.paced_until_s()
-        for state, blocks in self.booked.items():
-            count_in_transfer(view, state, blocks, self.watch if self.is_watching else None)
-        if self.prefills is not None:
-            view.prefill_tokens, view.prefill_squares = self.prefills.sums(now_s)
-        return view
-
-    def is_changing(self, now_s: float) -> bool:
-        """Return whether the end of the step under way will change the view."""
-        return self.prefills is not None and bool(self.prefills.chunks(now_s))
+        engine.observe(self)
 
     def submitted(self, state: RequestState) -> None:
         """Count a request that was submitted to the engine."""
-        if self.prefills is not None:
-            self.prefills.submitted(state)
-        if not self.is_watching or state.is_gone:
+        if state.is_gone:
             return
         if answers(state):
             self.thinking_ended(state.view, 0.0)
@@ -195,8 +174,6 @@ class Telemetry(EngineObserver):
         not before now. `for_later` includes them, for a comparison with later times.
         """
         dry, requests, load = self.dry, self.requests, self.load
-        if not self.is_watching:
-            return inf
         while dry:
             _, row, tokens = dry[0]
             if requests[row].generated_tokens == tokens and not requests[row].is_gone:

@@ -8,6 +8,7 @@ from typing import Any
 from lengthwise.errors import require
 from scheduler_adapters.placement import Watch
 from scheduler_adapters.simulator.cluster.clock import ClusterClock
+from scheduler_adapters.simulator.cluster.cluster_instance import ClusterInstance
 from scheduler_adapters.simulator.cluster.instance_telemetry import count_in_transfer
 from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.views import InstanceView, RequestView, Role
@@ -42,9 +43,9 @@ class InstanceViews(Sequence[InstanceView]):
     def __init__(
         self, clock: ClusterClock, watch: Watch | None, *, has_snapshots: bool, with_decodes: bool
     ) -> None:
-        self.clock, self.watch = clock, watch
+        self.clock, self.instances, self.watch = clock, clock.instances, watch
         self.has_snapshots, self.with_decodes = has_snapshots, with_decodes
-        own_views = [engine.own_view for engine in clock.engines]
+        own_views = [instance.view for instance in self.instances]
         self.by_number = [replace(view) for view in own_views] if has_snapshots else own_views
         self.living = set(range(len(own_views)))
         self.shown = list(self.by_number)
@@ -62,13 +63,14 @@ class InstanceViews(Sequence[InstanceView]):
             self._take_snapshot_of(instance)
         self._show_living()
 
-    def _take_snapshot_of(self, instance: int) -> None:
+    def _take_snapshot_of(self, number: int) -> None:
+        instance = self.instances[number]
         self._update(instance)
-        engine = self.clock.engines[instance]
-        decodes = tuple(engine.decodes()) if self.with_decodes else ()
-        self.by_number[instance] = replace(
-            engine.own_view,
-            paced_until_s=self.clock.telemetry[instance].paced_until_s(for_later=True),
+        counts = instance.counts
+        decodes = tuple(instance.engine.decodes()) if self.with_decodes else ()
+        self.by_number[number] = replace(
+            instance.view,
+            paced_until_s=inf if counts is None else counts.paced_until_s(for_later=True),
             decodes=lambda: decodes,
         )
 
@@ -83,7 +85,7 @@ class InstanceViews(Sequence[InstanceView]):
         self.shown = [self.by_number[instance] for instance in sorted(self.living)]
 
     def set_role(self, instance: int, role: Role) -> None:
-        self.clock.engines[instance].own_view.role = self.by_number[instance].role = role
+        self.instances[instance].view.role = self.by_number[instance].role = role
 
     def placed(self, request: RequestView, instance: int) -> None:
         """Add a placed request to the snapshot."""
@@ -108,27 +110,22 @@ class InstanceViews(Sequence[InstanceView]):
         """Return whether a request of that context counts among those that think."""
         return self.watch is not None and context_tokens <= self.watch.demote_above_tokens
 
-    def book(self, instance: int, state: RequestState, blocks: int) -> None:
-        """Book a request in transfer with `blocks` of KV at its destination."""
-        self.clock.telemetry[instance].booked[state] = blocks
-        self.clock.outdated.add(instance)
+    def book(self, number: int, state: RequestState, blocks: int) -> None:
+        """Book a request in transfer with `blocks` of KV at its destination.
+
+        The last snapshot still shows it when the booking was cancelled.
+        """
+        self.instances[number].book(state, blocks)
         if self.has_snapshots:
-            count_in_transfer(self.by_number[instance], state, blocks, self.watch)
+            count_in_transfer(self.by_number[number], state, blocks, self.watch)
 
-    def cancel_booking(self, instance: int, state: RequestState) -> None:
-        """Cancel a booking, which the last snapshot may still show."""
-        del self.clock.telemetry[instance].booked[state]
-        self.clock.outdated.add(instance)
-
-    def _update(self, instance: int) -> None:
+    def _update(self, instance: ClusterInstance) -> None:
         """Bring the engine's own view of an instance up to date."""
-        clock, telemetry = self.clock, self.clock.telemetry[instance]
-        if clock.next_s[instance] < clock.now_s:
-            clock.advance(instance, clock.now_s)
-        if instance in clock.outdated:
-            telemetry.view(clock.now_s)
-            if not telemetry.is_changing(clock.now_s):
-                clock.outdated.discard(instance)
+        now_s = self.clock.now_s
+        if instance.next_s < now_s:
+            self.clock.advance(instance, now_s)
+        if instance.is_outdated:
+            instance.renew_view(now_s)
 
     def __len__(self) -> int:
         return len(self.shown)
@@ -138,13 +135,11 @@ class InstanceViews(Sequence[InstanceView]):
             return list(self)[index]
         view = self.shown[index]
         if not self.has_snapshots:
-            self._update(view.instance_id)
+            self._update(self.instances[view.instance_id])
         return view
 
     def __iter__(self) -> Iterator[InstanceView]:
         if not self.has_snapshots:
-            now_s = self.clock.now_s
-            late = {i for i, start_s in enumerate(self.clock.next_s) if start_s < now_s}
-            for instance in sorted(late | self.clock.outdated):
+            for instance in self.instances:
                 self._update(instance)
         return iter(self.shown)

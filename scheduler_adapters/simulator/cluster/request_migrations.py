@@ -11,26 +11,24 @@ stage with too few blocks, or of a request that has ended or was evicted, aborts
 Source: Phasor, section on defragmentation; numbers of stages and blocks are Llumnix's.
 """
 
-from collections import deque
-from dataclasses import dataclass, replace
-from functools import partial
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 
-import numpy as np
-
 from lengthwise.errors import ConfigError
+from scheduler_adapters.simulator.cluster.clock import LANDED, STARTED, ClusterClock
 from scheduler_adapters.simulator.cluster.placement_calls import PlacementCalls
 from scheduler_adapters.simulator.engine.request_state import RequestState
-from scheduler_adapters.simulator.engine.simulated_request import Carried
 from scheduler_adapters.simulator.links import Fabric, Transfers
 from scheduler_adapters.timeline.migrations import Migration
-from scheduler_adapters.views import RequestView
 
 MAX_STAGES = 3
 """Stages of a live migration at most, with the last one."""
 LAST_BLOCKS = 16
 """KV blocks left to copy from which a stage is the last one."""
-_NOTHING = Carried()
+Submit = Callable[[int, int, RequestState], None]
+"""Submits a request, by row, to an instance with its progress."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,14 +37,12 @@ class OngoingMigration:
 
     row: int
     state: RequestState
-    """State in the source."""
+    """State in the source; of a stopped request with its progress."""
     source: int
     to: int
     start_s: float
     pause_s: float = inf
     """Time of the stop; inf while the request decodes in its source."""
-    carried: Carried = _NOTHING
-    """Progress taken along by a stopped request."""
     blocks: int = 0
     """Blocks of the KV taken along."""
     reserved_blocks: int = 0
@@ -68,8 +64,10 @@ class OngoingMigration:
 class RequestMigrations:
     """Requests between the instances of a cluster, and prefilled requests without a destination."""
 
-    def __init__(self, calls: PlacementCalls, fabric: Fabric | None) -> None:
-        self.calls, self.clock = calls, calls.clock
+    def __init__(
+        self, clock: ClusterClock, calls: PlacementCalls, fabric: Fabric | None, submit: Submit
+    ) -> None:
+        self.clock, self.instances, self.calls, self.submit = clock, clock.instances, calls, submit
         self.has_fabric = fabric is not None
         self.transfers = Transfers(fabric or Fabric(kv_bytes_per_token=1))
         self.under_way: dict[int, OngoingMigration] = {}
@@ -77,20 +75,21 @@ class RequestMigrations:
         self.prefilled: deque[OngoingMigration] = deque()
         """Requests with their first token in prefill instances, until a destination is named."""
         self.ended: list[Migration] = []
-        self.counts = np.zeros(len(self.clock.requests), dtype=np.int64)
+        self.counts: Counter[int] = Counter()
+        """Number of moves by row."""
 
     def take_out(
         self, source: int, state: RequestState, *, keeps_kv: bool = True
     ) -> OngoingMigration:
         """Stop a request; with its KV it holds its blocks until that has been copied."""
-        clock, engine = self.clock, self.clock.current(source)
-        carried = engine.withdraw(state, holds_blocks=keeps_kv)
+        engine = self.clock.current(source)
+        engine.withdraw(state, holds_blocks=keeps_kv)
         if not keeps_kv:
-            carried = replace(carried, kv_tokens=0)
-        clock.changed(source)
-        row, start_s = clock.rows[source][state.row], max(clock.now_s, carried.available_s)
-        blocks = engine.instance.blocks(carried.kv_tokens)
-        return OngoingMigration(row, state, source, source, start_s, start_s, carried, blocks)
+            state.kv_tokens = 0
+        self.clock.changed(source)
+        row, start_s = self.instances[source].rows[state.row], max(self.clock.now_s, state.joins_s)
+        blocks = engine.instance.blocks(state.kv_tokens)
+        return OngoingMigration(row, state, source, source, start_s, start_s, blocks)
 
     def send(self, migration: OngoingMigration, to: int) -> None:
         """Book a request at its destination, and copy its KV once its last step has ended."""
@@ -103,7 +102,7 @@ class RequestMigrations:
         if state.batch is None:
             self.send(self.take_out(source, state), to)
             return
-        row, start_s = self.clock.rows[source][state.row], self._end_of_step_s(source)
+        row, start_s = self.instances[source].rows[state.row], self._end_of_step_s(source)
         migration = OngoingMigration(row, state, source, to, start_s, is_live=True)
         migration.preemptions = state.view.preemptions
         self._count(migration, 1)
@@ -112,7 +111,7 @@ class RequestMigrations:
     def _count(self, migration: OngoingMigration, sign: int) -> None:
         """Count the live migrations at both instances."""
         for instance in (migration.source, migration.to):
-            self.clock.engines[instance].own_view.num_migrating += sign * migration.is_live
+            self.instances[instance].view.num_migrating += sign * migration.is_live
 
     def _begin(self, migration: OngoingMigration) -> None:
         self.num_begun = migration.number = self.num_begun + 1
@@ -124,13 +123,12 @@ class RequestMigrations:
         return max(self.clock.now_s, self.clock.current(instance).load.now_s)
 
     def _expect_start(self, migration: OngoingMigration, start_s: float) -> None:
-        action = partial(self._start, migration)
         if start_s > self.clock.now_s:
-            self.clock.push(start_s, self.clock.STARTED, migration.number, action)
+            self.clock.push(start_s, STARTED, migration.number, migration)
         else:
-            action()
+            self.start(migration)
 
-    def _start(self, migration: OngoingMigration) -> None:
+    def start(self, migration: OngoingMigration) -> None:
         """Begin to copy: a stopped request, or the next stage of a decoding one."""
         if migration.number not in self.under_way:
             return  # one of its instances has failed
@@ -139,7 +137,7 @@ class RequestMigrations:
         elif migration.to == migration.source:
             self._arrive(migration)
         else:
-            block_tokens = self.clock.engines[migration.source].instance.block_tokens
+            block_tokens = self.instances[migration.source].view.block_tokens
             self._copy(migration, migration.blocks * block_tokens)
 
     def _copy(self, migration: OngoingMigration, tokens: int) -> None:
@@ -169,8 +167,7 @@ class RequestMigrations:
         is_short = engine.instance.blocks(left) <= LAST_BLOCKS
         if migration.stages and (is_short or migration.stages + 1 == MAX_STAGES):
             stopped = self.take_out(migration.source, state)
-            migration.carried, migration.blocks = stopped.carried, stopped.blocks
-            migration.pause_s = stopped.pause_s
+            migration.blocks, migration.pause_s = stopped.blocks, stopped.pause_s
             self.calls.views.book(migration.to, state, 0)
         migration.copied_tokens = tokens
         self._copy(migration, left)
@@ -196,10 +193,10 @@ class RequestMigrations:
         """Schedule the next landing; an earlier event for it is void."""
         self.num_events += 1
         if (at_s := self.transfers.next_landing_s) < inf:
-            action = partial(self._land, self.num_events)
-            self.clock.push(at_s, self.clock.LANDED, self.num_events, action)
+            self.clock.push(at_s, LANDED, self.num_events, self.num_events)
 
-    def _land(self, event: int) -> None:
+    def land(self, event: int) -> None:
+        """End the transfers that land now, unless another event replaced this one."""
         if event != self.num_events:
             return
         for number in self.transfers.land(self.clock.now_s):
@@ -214,16 +211,14 @@ class RequestMigrations:
     def _arrive(self, migration: OngoingMigration) -> None:
         """Submit a request to its destination, and free the blocks that it held."""
         self._leave(migration)
-        now_s, reserved_blocks = self.clock.now_s, migration.reserved_blocks
-        carried = replace(
-            migration.carried, available_s=now_s, held_blocks=0, reserved_blocks=reserved_blocks
-        )
-        self.calls.submit_moved(migration.row, migration.to, carried)
+        state, now_s = migration.state, self.clock.now_s
+        state.joins_s, state.reserved_blocks = now_s, migration.reserved_blocks
+        self.submit(migration.row, migration.to, state)
         if migration.to != migration.source:
             self.counts[migration.row] += 1
             self.ended.append(
                 Migration(
-                    request_id=migration.state.view.request_id,
+                    request_id=state.view.request_id,
                     source=migration.source,
                     destination=migration.to,
                     start_s=migration.start_s,
@@ -238,10 +233,10 @@ class RequestMigrations:
         """End a migration: free the blocks held in the source, and cancel the booking."""
         del self.under_way[migration.number]
         self._count(migration, -1)
-        self.clock.release(migration.source, migration.carried.held_blocks)
-        self.calls.views.cancel_booking(migration.to, migration.state)
+        self.clock.release(migration.source, migration.state.held_blocks)
+        self.instances[migration.to].cancel_booking(migration.state)
 
-    def lose(self, instance: int) -> list[tuple[int, RequestView, Carried]]:
+    def lose(self, instance: int) -> list[tuple[int, RequestState]]:
         """Abort the migrations of an instance that fails; return the requests between instances.
 
         A request that decodes during its migration is still in its source.
@@ -259,10 +254,10 @@ class RequestMigrations:
         for migration in [one for one in self.prefilled if one.source == instance]:
             self.prefilled.remove(migration)
             self._count_prefilled(migration, -1)
-            self.clock.release(instance, migration.carried.held_blocks)
+            self.clock.release(instance, migration.state.held_blocks)
             lost.append(migration)
         self._expect_landing()
-        return [(one.row, one.state.view, one.carried) for one in lost]
+        return [(one.row, one.state) for one in lost]
 
     def keep_prefilled(self, migration: OngoingMigration) -> None:
         """Add a request that is handed over once a destination is named."""
@@ -270,7 +265,7 @@ class RequestMigrations:
         self._count_prefilled(migration, 1)
 
     def _count_prefilled(self, migration: OngoingMigration, sign: int) -> None:
-        self.clock.engines[migration.source].own_view.prefilled_blocks += sign * migration.blocks
+        self.instances[migration.source].view.prefilled_blocks += sign * migration.blocks
 
     def hand_over_prefilled(self) -> None:
         """Send prefilled requests on, in order, as long as there is a place for the first."""

@@ -9,7 +9,7 @@ from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.policies.overtaking_guard import OvertakingGuard, yielding
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
 from scheduler_adapters.simulator.compiled.residents import OVERTAKING, STATIC, CompiledPolicy
-from scheduler_adapters.simulator.engine.simulated_request import request_views
+from scheduler_adapters.simulator.engine.arrivals import request_views
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.views import LoadView, Phase, Rank
 from scheduler_adapters.workload.requests import Requests

@@ -1,10 +1,34 @@
-"""Submitted requests that have not joined the queue, and the step in which one joins."""
+"""Requests as an engine receives them, until the step in which each joins the queue."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from itertools import count
 from math import inf
 
 from scheduler_adapters.simulator.engine.request_state import RequestState
+from scheduler_adapters.views import RequestView
+from scheduler_adapters.workload.requests import Requests
+
+
+def request_views(requests: Requests, first_number: int = 0) -> Iterator[RequestView]:
+    """Return the views of waiting requests, numbered from `first_number` on."""
+    columns = requests.seen_columns() | {"number": count(first_number)}
+    # Their order is that of the first fields of a view: by place they take half the time.
+    names = [field.name for field in fields(RequestView)][: len(columns)]
+    return map(RequestView, *(columns[name] for name in names))
+
+
+def request_states(requests: Requests, first_number: int = 0) -> Iterator[RequestState]:
+    """Return the requests, to be submitted in this order."""
+    lengths = requests.output_tokens.tolist(), requests.reasoning_tokens.tolist()
+    views = request_views(requests, first_number)
+    return map(RequestState, views, *lengths, requests.score_delay_s.tolist())
+
+
+def request_state(requests: Requests, row: int) -> RequestState:
+    """Return the request at `row`, numbered by it."""
+    return next(request_states(requests.take(slice(row, row + 1)), row))
 
 
 class Arrivals:

@@ -14,16 +14,11 @@ from math import inf
 import numpy as np
 
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.engine.arrivals import Arrivals
+from scheduler_adapters.simulator.engine.arrivals import Arrivals, request_states
 from scheduler_adapters.simulator.engine.memory import KvMemory
 from scheduler_adapters.simulator.engine.observed_events import ObservedEvents
 from scheduler_adapters.simulator.engine.ranked_requests import RankedRequests
 from scheduler_adapters.simulator.engine.request_state import GONE, RequestState
-from scheduler_adapters.simulator.engine.simulated_request import (
-    Carried,
-    SimulatedRequest,
-    request_views,
-)
 from scheduler_adapters.simulator.engine.step_contents import StepContents
 from scheduler_adapters.simulator.engine.step_execution import StepExecutor
 from scheduler_adapters.simulator.instance import Instance
@@ -91,67 +86,66 @@ class Engine:
 
     def submit_all(self, requests: Requests) -> None:
         """Submit requests in order of arrival; each has the next row of the timeline."""
-        lengths = requests.output_tokens.tolist(), requests.reasoning_tokens.tolist()
-        states = list(map(RequestState, request_views(requests, len(self.requests)), *lengths))
+        states = list(request_states(requests, len(self.requests)))
         self.requests.extend(states)
         self.record.add_rows(len(states))
         rejected = self.instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
         for row in np.flatnonzero(rejected).tolist():
             states[row].is_gone = True
         for row in np.flatnonzero((requests.score_delay_s > 0) & ~rejected).tolist():
-            self.ranked.delay_score(states[row], requests.score_delay_s.item(row))
+            self.ranked.delay_score(states[row])
         self.arrivals.add([state for state in states if not state.is_gone])
 
-    def submit(self, request: SimulatedRequest, *, carried: Carried | None = None) -> bool:
-        """Submit a request, which arrives at its `arrival_s` or, if that has passed, now.
+    def submit(self, request: RequestState, *, carried: RequestState | None = None) -> bool:
+        """Submit a request, which arrives at its `joins_s` or, if that has passed, now.
 
         Return False, and reject the request, if the KV memory cannot hold it even alone. With
-        `carried` it continues from `available_s` on, as soon as there are blocks for its KV. The
-        timeline has the tokens of this instance only.
+        `carried`, its state as another instance withdrew it, it continues from `carried.joins_s` on
+        as soon as there are blocks for its KV. The timeline has the tokens of this instance only.
         """
-        view = request.view(len(self.requests))
-        state = RequestState(view, request.output_tokens, request.reasoning_tokens)
-        self.requests.append(state)
+        view = request.view
+        request.row = view.number = len(self.requests)
+        self.requests.append(request)
         self.record.add_rows(1)
-        if self.instance.cannot_hold(request.prompt_tokens, request.output_tokens):
-            state.is_gone = True
+        blocks = -(-(view.prompt_tokens + request.output_tokens) // self.instance.block_tokens)
+        if blocks > self.instance.most_blocks:
+            request.is_gone = True
             return False
         if request.score_delay_s:
-            self.ranked.delay_score(state, request.score_delay_s)
+            self.ranked.delay_score(request)
         if carried is not None:
-            self._resume(state, carried)
-        self.arrivals.add([state])
+            self._resume(request, carried)
+        self.arrivals.add([request])
         return True
 
-    def _resume(self, request: RequestState, carried: Carried) -> None:
+    def _resume(self, request: RequestState, carried: RequestState) -> None:
         """Give a request its progress in earlier instances."""
-        view, record = request.view, self.record
-        request.joins_s = max(request.joins_s, carried.available_s)
-        request.context += len(carried.token_s)
-        view.preemptions = record.preemptions[request.row] = carried.preemptions
-        view.queue, view.queue_entered_s = carried.queue, carried.queue_entered_s
-        request.other_token_s = carried.token_s
-        self.earlier_tokens[request.row] = len(carried.token_s)
-        if carried.scheduled_s is not None:
-            record.scheduled_s[request.row] = carried.scheduled_s
-        if carried.token_s:
-            record.first_token_s[request.row] = carried.token_s[0]
-            request.last_token_s = carried.token_s[-1]
+        view, record, token_s = request.view, self.record, carried.other_token_s
+        request.joins_s = max(request.joins_s, carried.joins_s)
+        request.context += len(token_s)
+        view.preemptions = record.preemptions[request.row] = carried.view.preemptions
+        view.queue, view.queue_entered_s = carried.view.queue, carried.view.queue_entered_s
+        request.other_token_s = token_s
+        self.earlier_tokens[request.row] = len(token_s)
+        record.scheduled_s[request.row] = carried.scheduled_s
+        if token_s:
+            record.first_token_s[request.row] = token_s[0]
+            request.last_token_s = token_s[-1]
         request.reserved_blocks = carried.reserved_blocks
         if carried.kv_tokens:
             self.memory.stored.bring(request, self.instance.blocks(carried.kv_tokens))
             request.prefill_left = request.context - carried.kv_tokens
-            if request.prefill_left == 1 and carried.token_s:
+            if request.prefill_left == 1 and token_s:
                 request.prefill_left = 0  # the newest token's KV is computed by its next step
 
-    def withdraw(self, request: RequestState, *, holds_blocks: bool = False) -> Carried:
-        """Remove an unfinished request with its progress, and with its KV if it has any.
+    def withdraw(self, request: RequestState, *, holds_blocks: bool = False) -> None:
+        """Remove an unfinished request, which keeps its progress, and its KV if it has any.
 
         With `holds_blocks` its blocks stay reserved until `release`: its KV is still to be copied.
         """
         load, memory, used_blocks = self.load, self.memory, self.load.used_blocks
         has_kv = not request.is_waiting or request.stored_blocks
-        kv_tokens = request.computed_tokens if has_kv else 0
+        request.kv_tokens = request.computed_tokens if has_kv else 0
         if request.rank is None:
             self.arrivals.remove(request)
             memory.unreserve(request)
@@ -161,24 +155,16 @@ class Engine:
         request.version += 1
         request.is_gone = True
         self.is_stalled = self.step.repeats = False
-        held_blocks = used_blocks - load.used_blocks if holds_blocks else 0
-        memory.hold(held_blocks)
+        request.held_blocks = used_blocks - load.used_blocks if holds_blocks else 0
+        memory.hold(request.held_blocks)
         memory.update_load()
         view = request.sync_view()
         for tell in self.events.withdrawn:
             tell(view, load.now_s)
         self.requests[request.row] = GONE
-        scheduled_s = self.record.scheduled_s[request.row]
-        return Carried(
-            available_s=load.now_s,
-            kv_tokens=kv_tokens,
-            preemptions=view.preemptions,
-            scheduled_s=None if scheduled_s != scheduled_s else scheduled_s,
-            token_s=tuple(self.token_s(request)),
-            queue=view.queue,
-            queue_entered_s=view.queue_entered_s,
-            held_blocks=held_blocks,
-        )
+        request.joins_s = load.now_s
+        request.scheduled_s = self.record.scheduled_s[request.row]
+        request.other_token_s, request.run_ticks = tuple(self.token_s(request)), []
 
     def token_s(self, request: RequestState) -> list[float]:
         """Return the times of a request's tokens so far, in this instance and in earlier ones."""

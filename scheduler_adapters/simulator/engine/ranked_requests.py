@@ -91,11 +91,11 @@ class RankedRequests:
                 del level.waiting_of[share]
         return self.requests[firsts[shares.next_of(firsts)][1]]
 
-    def delay_score(self, request: RequestState, delay_s: float) -> None:
-        """Withhold a score until `delay_s` after the arrival of its request."""
-        view = request.view
-        if view.score is not None and delay_s < inf:
-            heappush(self.late_scores, (view.arrival_s + delay_s, request.row, request, view.score))
+    def delay_score(self, request: RequestState) -> None:
+        """Withhold a score until `score_delay_s` after the arrival of its request."""
+        view, at_s = request.view, request.view.arrival_s + request.score_delay_s
+        if view.score is not None and at_s < inf:
+            heappush(self.late_scores, (at_s, request.row, request, view.score))
         view.score = None
 
     @property

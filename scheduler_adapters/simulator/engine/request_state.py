@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
-from math import ceil, inf
+from math import ceil, inf, nan
 
 from scheduler_adapters.policies.fair_shares import Share
 from scheduler_adapters.timeline.columns import TimelineRecord
@@ -31,15 +31,21 @@ WaitingEntry = tuple[tuple[float, ...], int, int]
 
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """One request inside the engine."""
+    """One request of an engine: submitted, served, or withdrawn with its progress.
+
+    The output length is hidden from policies. `Engine.submit` gives the request its number.
+    """
 
     view: RequestView
     output_tokens: int
-    reasoning_tokens: int
+    reasoning_tokens: int = 0
+    """Output tokens before the end of thinking."""
+    score_delay_s: float = 0.0
+    """Seconds from the arrival until the score is available; inf: never."""
     row: int = field(init=False)
     """Number of the request in its engine: `view.number`."""
     joins_s: float = field(init=False)
-    """Time at which the request joins the queue."""
+    """Time at which the request joins the queue; of a withdrawn one the end of its last step."""
     context: int = field(init=False)
     """Prompt and generated tokens; out of date for a member of a batch, see `now_context`."""
     rank: Rank | None = None
@@ -62,6 +68,12 @@ class RequestState:
     """True while the stored blocks are copied: out if the request waits, else back."""
     reserved_blocks: int = 0
     """Blocks reserved for the request until it joins the queue."""
+    held_blocks: int = 0
+    """Blocks of a withdrawn request that its engine keeps until `Engine.release`."""
+    kv_tokens: int = 0
+    """Tokens of a withdrawn request whose KV moves with it; 0: all are prefilled again."""
+    scheduled_s: float = nan
+    """Start of the first step of a withdrawn request; NaN before that."""
     evicted_s: float = -1.0
     late_score: float | None = None
     """A score that became available while the request ran: used if it waits again."""
@@ -77,7 +89,7 @@ class RequestState:
     run_ticks: list[int] = field(default_factory=list)
     """First and last ticks of runs of tokens, without those in the present batch."""
     other_token_s: tuple[float, ...] = ()
-    """Times of the tokens in earlier instances."""
+    """Times of the tokens in earlier instances; of a withdrawn request those of all tokens."""
 
     def __post_init__(self) -> None:
         view = self.view
@@ -133,7 +145,7 @@ class RequestState:
 
 
 # Stands in the place of every request that has left its engine, so that a large run keeps none.
-GONE = RequestState(RequestView("", -1, 0.0, 1), 1, 0, version=-1, is_gone=True)
+GONE = RequestState(RequestView("", -1, 0.0, 1), 1, version=-1, is_gone=True)
 
 
 @dataclass(slots=True, eq=False)

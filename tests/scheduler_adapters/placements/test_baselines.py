@@ -13,8 +13,8 @@ from scheduler_adapters.placements.baselines import (
     ShortestQueue,
 )
 from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.simulator.engine.arrivals import request_states
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.simulated_request import simulated_request
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.views import InstanceView, RequestView
@@ -77,10 +77,9 @@ def test_requests_that_arrive_together_are_spread_because_views_count_those_hand
     engines = [Engine(FCFS(), instance, instance_id=i) for i in range(3)]
     requests = make_requests(prompt_tokens=[16] * 6, output_tokens=[4] * 6)
     placement = LeastKv()
-    for number in range(len(requests)):
-        request = simulated_request(requests, number)
+    for request in request_states(requests):
         seen = [engine.view() for engine in engines]
-        engines[placement.place(request.view(number), seen)].submit(request)
+        engines[placement.place(request.view, seen)].submit(request)
     assert [len(engine.arrivals.pending) for engine in engines] == [2, 2, 2]
 
 

@@ -19,7 +19,7 @@ from scheduler_adapters.policies.fair_shares import FairShares
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.simulated_request import SimulatedRequest
+from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
@@ -35,6 +35,8 @@ INSTANCE = Instance(
     latency=AffineLatency(base_s=0.013, per_token_s=1.7e-4, per_context_token_s=1.1e-7),
     kv_blocks=8000, max_num_seqs=64, max_tokens=2048,
 )  # fmt: skip
+Loop = Iterator[tuple[RequestView, int]]
+"""Requests of one client, with their output tokens."""
 SERVING: Callable[[], Policy] = partial(pars, guard="overtaking")
 
 
@@ -48,14 +50,15 @@ class Floods(EngineObserver):
         self.waited_s: list[float] = []
         self.latency_s: list[float] = []
         self.served: Counter[str] = Counter()
-        self.loops: dict[str, Iterator[SimulatedRequest]] = {}
+        self.loops: dict[str, Loop] = {}
         engine.observe(self)
 
-    def open(self, loop: Iterator[SimulatedRequest], size: int, at_s: float = 0.0) -> None:
+    def open(self, loop: Loop, size: int, at_s: float = 0.0) -> None:
         for _ in range(size):
-            request = next(loop)
-            self.loops[request.client] = loop
-            self.engine.submit(request._replace(arrival_s=at_s))
+            view, output_tokens = next(loop)
+            view.arrival_s = at_s
+            self.loops[view.client] = loop
+            self.engine.submit(RequestState(view, output_tokens))
 
     def admitted(self, request: RequestView, now_s: float) -> None:
         if request.client == "honest":
@@ -70,23 +73,20 @@ class Floods(EngineObserver):
         self.open(self.loops[request.client], 1, now_s)
 
 
-def honest(user_class: str = "") -> Iterator[SimulatedRequest]:
+def honest(user_class: str = "") -> Loop:
     """Requests with answers of 20 to 180 tokens and the greatest score."""
     sizes = np.random.default_rng(0)
     for number in count():
         size = int(sizes.integers(20, 181))
-        yield SimulatedRequest(
-            f"h{number}", 0.0, 64, size, score=9.0, user_class=user_class, client="honest"
-        )
+        view = RequestView(f"h{number}", 0, 0.0, 64, 9.0, user_class, client="honest")
+        yield view, size
 
 
-def flood(keys: int, user_class: str = "", *, prefix: str = "key") -> Iterator[SimulatedRequest]:
+def flood(keys: int, user_class: str = "", *, prefix: str = "key") -> Loop:
     """Requests of 100 tokens with the least score, of `keys` clients in turn."""
     for number in count():
         name = f"{prefix} {number % keys}"
-        yield SimulatedRequest(
-            f"{prefix} {number}", 0.0, 8, 100, score=1.0, user_class=user_class, client=name
-        )
+        yield RequestView(f"{prefix} {number}", 0, 0.0, 8, 1.0, user_class, client=name), 100
 
 
 def run(

@@ -203,6 +203,19 @@ class EveryToken(EngineObserver):
         pass
 
 
+def request_of(
+    request_id: str = "a",
+    arrival_s: float = 0.0,
+    prompt_tokens: int = 16,
+    output_tokens: int = 10,
+    reasoning_tokens: int = 0,
+    **fields,
+) -> RequestState:
+    """A request to be submitted; `fields` are those of its view."""
+    view = RequestView(request_id, 0, arrival_s, prompt_tokens, **fields)
+    return RequestState(view, output_tokens, reasoning_tokens)
+
+
 def serve(engine: Engine, requests: Requests) -> Timeline:
     """Serve all requests to the end."""
     engine.submit_all(requests)

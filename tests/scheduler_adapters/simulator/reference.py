@@ -38,9 +38,9 @@ from numpy.typing import NDArray
 from lengthwise.errors import InvalidDecision, SchedulingError
 from scheduler_adapters.planner.step_budget import StepBudget, evict_order
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
+from scheduler_adapters.simulator.engine.arrivals import request_views
 from scheduler_adapters.simulator.engine.memory import MAX_EVICTIONS_PER_REQUEST
 from scheduler_adapters.simulator.engine.ranked_requests import MAX_SUCCESSORS
-from scheduler_adapters.simulator.engine.simulated_request import request_views
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import HostCopies
 from scheduler_adapters.timeline.columns import TimelineRecord

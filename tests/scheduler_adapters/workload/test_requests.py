@@ -6,10 +6,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from scheduler_adapters.simulator.engine.simulated_request import request_views, simulated_request
 
 from lengthwise.errors import DataError
 from scheduler_adapters.planner.request_annotations import annotations_of, read_annotations
-from scheduler_adapters.simulator.engine.simulated_request import request_views, simulated_request
 from scheduler_adapters.timeline import timeline as timelines
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.views import RequestView

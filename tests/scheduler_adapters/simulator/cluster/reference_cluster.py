@@ -16,13 +16,13 @@ from scheduler_adapters.simulator.cluster import ClusterRun, request_migrations
 from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.cluster.request_migrations import OngoingMigration
+from scheduler_adapters.simulator.engine.arrivals import request_state
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import RequestState
-from scheduler_adapters.simulator.engine.simulated_request import Carried, simulated_request
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric, Transfers
 from scheduler_adapters.timeline.migrations import Migration
-from scheduler_adapters.views import InstanceView, Phase, RequestView
+from scheduler_adapters.views import InstanceView, Phase
 from scheduler_adapters.workload.requests import Requests
 from tests.scheduler_adapters.simulator.any_policy import EveryToken
 
@@ -49,13 +49,13 @@ class ReferenceCluster:
         self.coming = [(one.until_s, one.instance) for one in outages if one.until_s < inf]
         self.dying = [(one.at_s, one.instance) for one in outages]
         self.dead: set[int] = set()
-        self.homeless: list[tuple[int, RequestView, Carried | None]] = []
+        self.homeless: list[tuple[int, RequestState, bool]] = []
         self.num_replaced = np.zeros(len(requests), dtype=np.int64)
         self.clients = clients
         self.num_due = len(requests) if clients is None else min(clients, len(requests))
         """Requests that have been sent or will be without waiting for another one."""
         self.sent_s = np.zeros(len(requests))
-        self.requests = [simulated_request(requests, row) for row in range(len(requests))]
+        self.requests = replace(requests, arrival_s=requests.arrival_s.copy())
         self.placement = placement
         self.engines = [
             Engine(make_policy(), instance, observers=[EveryToken()], instance_id=i)
@@ -158,8 +158,8 @@ class ReferenceCluster:
                 if self.snapshot:
                     self.snapshot[instance] = self.kept_view(self.engines[instance], now_s)
                 homeless, self.homeless = self.homeless, []
-                for row, view, carried in homeless:
-                    self.place(row, view, carried, now_s)
+                for row, state, is_lost in homeless:
+                    self.place(row, state, now_s, is_lost=is_lost)
                 self.hand_over(now_s)
         self.coming = [one for one in self.coming if one[0] > now_s]
         for at_s, instance in sorted(self.dying):
@@ -169,10 +169,10 @@ class ReferenceCluster:
         self.dying = [one for one in self.dying if one[0] > now_s]
 
     def die(self, instance: int, now_s: float) -> None:
-        lost: dict[int, tuple[RequestView, Carried]] = {}
+        lost: dict[int, RequestState] = {}
         for flight in [one for one in self.left if instance in (one.source, one.to)]:
-            lost[flight.row] = replace(flight.state.view), flight.carried
-            self.engines[flight.source].release(flight.carried.held_blocks, now_s)
+            lost[flight.row] = flight.state
+            self.engines[flight.source].release(flight.state.held_blocks, now_s)
             self.give_up(flight, now_s)
             self.left.remove(flight)
         for flight in [one for one in self.copied_live if instance in (one.source, one.to)]:
@@ -182,11 +182,11 @@ class ReferenceCluster:
         self.parked = [one for one in self.parked if one.source != instance]
         for row, (here, live) in self.at.items():
             if here == instance and not live.is_gone:
-                carried = self.engines[instance].withdraw(live)
-                lost[row] = replace(live.view), carried
+                self.engines[instance].withdraw(live)
+                lost[row] = live
         for row in sorted(lost):
             self.num_replaced[row] += 1
-            self.place(row, *lost[row], now_s)
+            self.place(row, lost[row], now_s, is_lost=True)
 
     def give_up(self, flight: OngoingMigration, now_s: float) -> None:
         self.engines[flight.to].release(flight.reserved_blocks, now_s)
@@ -196,12 +196,14 @@ class ReferenceCluster:
                 self.transfers.cancel(now_s, number)
                 del self.flights[number]
 
-    def place(self, row: int, view: RequestView, carried: Carried | None, now_s: float) -> bool:
-        view.phase = Phase.WAITING
+    def place(self, row: int, state: RequestState, now_s: float, *, is_lost: bool = False) -> bool:
+        view = replace(state.view, phase=Phase.WAITING)
+        if state.score_delay_s and not is_lost:
+            view.score = None
         if view.arrival_s < now_s:
             view.last_token_s = now_s
         if len(self.dead) == len(self.engines):
-            self.homeless.append((row, view, carried))
+            self.homeless.append((row, state, is_lost))
             return True
         self.num_fallbacks += self.is_too_old(now_s)
         chosen = self.decider(now_s).place(view, self.views(now_s))
@@ -215,14 +217,11 @@ class ReferenceCluster:
             noted.waiting_prompt_tokens += view.prompt_tokens
             noted.prefill_tokens += context
             noted.prefill_squares += context * context
-        if carried is not None or now_s > view.arrival_s:
-            carried = carried or Carried()
-            later_s = max(now_s, carried.available_s)
-            carried = replace(carried, kv_tokens=0, held_blocks=0, available_s=later_s)
-        return self.submit(row, chosen, carried)
+        state.kv_tokens, state.joins_s = 0, max(now_s, state.joins_s)
+        return self.submit(row, chosen, state if is_lost else None, now_s)
 
     def arrival_s(self, row: int) -> float:
-        return self.requests[row].arrival_s if self.clients is None else self.sent_s[row]
+        return self.requests.arrival_s[row] if self.clients is None else self.sent_s[row]
 
     def free_client(self, now_s: float) -> None:
         if self.num_due < len(self.requests):
@@ -230,9 +229,9 @@ class ReferenceCluster:
             self.num_due += 1
 
     def arrive(self, row: int, now_s: float) -> None:
-        self.requests[row] = self.requests[row]._replace(arrival_s=now_s)
-        request = self.requests[row].view(row)
-        if not self.place(row, request, None, now_s) and self.clients is not None:
+        self.requests.arrival_s[row] = now_s
+        state = request_state(self.requests, row)
+        if not self.place(row, state, now_s) and self.clients is not None:
             self.sent_s[row] = 0.0
             self.free_client(now_s)
 
@@ -266,7 +265,7 @@ class ReferenceCluster:
                 if self.snapshot:
                     self.snapshot[change.instance].role = change.role
                 continue
-            row = [one.request_id for one in self.requests].index(change.request_id)
+            row = self.requests.request_id.tolist().index(change.request_id)
             instance, live = self.at[row]
             if live.is_gone or instance == change.to or self.is_copied_live(live):
                 continue
@@ -315,7 +314,7 @@ class ReferenceCluster:
         is_last = flight.stages == max_stages - 1 or left <= 16 * last_blocks
         if flight.stages and is_last:
             self.copied_live.remove(flight)
-            flight.carried = source.withdraw(live, holds_blocks=True)
+            source.withdraw(live, holds_blocks=True)
             flight.blocks = flight.reserved_blocks
             flight.pause_s = now_s
             self.left.append(flight)
@@ -345,12 +344,12 @@ class ReferenceCluster:
 
     def take_out(self, row: int, now_s: float, *, keeps_kv: bool = True) -> OngoingMigration:
         instance, live = self.at[row]
-        carried = self.engines[instance].withdraw(live, holds_blocks=keeps_kv)
+        self.engines[instance].withdraw(live, holds_blocks=keeps_kv)
         if not keeps_kv:
-            carried = replace(carried, kv_tokens=0)
-        blocks = -(-carried.kv_tokens // 16)
-        start_s = max(now_s, carried.available_s)
-        flight = OngoingMigration(row, live, instance, instance, start_s, start_s, carried, blocks)
+            live.kv_tokens = 0
+        blocks = -(-live.kv_tokens // 16)
+        start_s = max(now_s, live.joins_s)
+        flight = OngoingMigration(row, live, instance, instance, start_s, start_s, blocks)
         self.left.append(flight)
         return flight
 
@@ -377,10 +376,13 @@ class ReferenceCluster:
         num_bytes = tokens * self.transfers.link.kv_bytes_per_token
         self.transfers.start(now_s, number, flight.source, flight.to, num_bytes)
 
-    def submit(self, row: int, instance: int, carried: Carried | None) -> bool:
-        engine = self.engines[instance]
-        is_held = engine.submit(self.requests[row], carried=carried)
-        self.at[row] = instance, engine.requests[-1]
+    def submit(
+        self, row: int, instance: int, carried: RequestState | None, at_s: float = 0.0
+    ) -> bool:
+        state = request_state(self.requests, row)
+        state.joins_s = max(state.joins_s, at_s)
+        is_held = self.engines[instance].submit(state, carried=carried)
+        self.at[row] = instance, state
         return is_held
 
     def end_phase(self, row: int, instance: int, now_s: float) -> None:
@@ -397,13 +399,13 @@ class ReferenceCluster:
 
     def land(self, flight: OngoingMigration, now_s: float) -> None:
         self.left.remove(flight)
-        self.engines[flight.source].release(flight.carried.held_blocks, now_s)
-        carried = replace(flight.carried, available_s=now_s, reserved_blocks=flight.reserved_blocks)
-        self.submit(flight.row, flight.to, carried)
+        self.engines[flight.source].release(flight.state.held_blocks, now_s)
+        flight.state.joins_s, flight.state.reserved_blocks = now_s, flight.reserved_blocks
+        self.submit(flight.row, flight.to, flight.state)
         if flight.to != flight.source:
             self.moves.append(
                 Migration(
-                    request_id=self.requests[flight.row].request_id,
+                    request_id=flight.state.view.request_id,
                     source=flight.source,
                     destination=flight.to,
                     start_s=flight.start_s,
@@ -458,7 +460,7 @@ class ReferenceCluster:
         view = InstanceView(
             instance_id=instance,
             now_s=engine.load.last_step_end_s,
-            used_blocks=used + sum(flight.carried.held_blocks for flight in leaving),
+            used_blocks=used + sum(flight.state.held_blocks for flight in leaving),
             role=engine.own_view.role,
             decodes=engine.decodes,
             num_migrating=sum(

@@ -6,13 +6,12 @@ import numpy as np
 
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.simulated_request import SimulatedRequest
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.workload.requests import make_requests
-from tests.scheduler_adapters.simulator.any_policy import state_of
+from tests.scheduler_adapters.simulator.any_policy import request_of, state_of
 
 HOST = HostLink(kv_bytes_per_token=1, bytes_per_s=32.0)
 """Half a second for a block."""
@@ -35,12 +34,13 @@ def engine_at(seconds: float, host: HostLink = HOST) -> Engine:
 
 def test_brought_blocks_take_no_place_on_the_host_and_run_at_the_next_step():
     engine = engine_at(19.0)
-    carried = engine.withdraw(state_of(engine, "1"))
+    carried = state_of(engine, "1")
+    engine.withdraw(carried)
     other = Engine(FCFS(offload=True), INSTANCE)
-    other.submit(SimulatedRequest("1", 0.0, 16, 20), carried=carried)
-    other.advance(carried.available_s + 1e-9)
+    other.submit(request_of("1", 0.0, 16, 20), carried=carried)
+    other.advance(carried.joins_s + 1e-9)
     assert other.memory.stored.used_host_blocks == 0
-    assert other.load.now_s == carried.available_s + 1.01
+    assert other.load.now_s == carried.joins_s + 1.01
     assert not other.requests[0].is_brought
 
 

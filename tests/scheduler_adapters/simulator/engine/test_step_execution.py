@@ -14,8 +14,8 @@ from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import POLICIES, load_policy
+from scheduler_adapters.simulator.engine.arrivals import request_states
 from scheduler_adapters.simulator.engine.engine import Engine
-from scheduler_adapters.simulator.engine.simulated_request import simulated_request
 from scheduler_adapters.simulator.engine.step_scheduling import StepScheduler
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency, LatencyModel
@@ -56,8 +56,8 @@ def in_pieces(engine: Engine, requests, sizes):
 
 def as_they_arrive(engine: Engine, requests):
     """Serve all requests; each is handed over at the moment it arrives."""
-    for request in [simulated_request(requests, row) for row in range(len(requests))]:
-        engine.advance(request.arrival_s)
+    for request in request_states(requests):
+        engine.advance(request.view.arrival_s)
         engine.submit(request)
     engine.advance(inf)
     return engine.timeline(requests)

@@ -9,23 +9,19 @@ from hypothesis import given, settings, strategies as st
 
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import load_policy
+from scheduler_adapters.simulator.engine.arrivals import request_state, request_states
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import GONE, RequestState
-from scheduler_adapters.simulator.engine.simulated_request import (
-    Carried,
-    SimulatedRequest,
-    simulated_request,
-)
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.workload.requests import make_requests
+from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.simulator.any_policy import (
     OFFLOADING,
     SMALL,
     hosts,
     instances,
-    state_of,
+    request_of,
     workloads,
 )
 
@@ -42,34 +38,34 @@ MAKERS = {
 class Two:
     """Two equal instances, and which of them each request is in."""
 
-    def __init__(self, name: str, instance: Instance, *, vllm: bool) -> None:
+    def __init__(self, name: str, requests: Requests, instance: Instance, *, vllm: bool) -> None:
+        self.requests = requests
         self.engines = [Engine(MAKERS[name](), instance, vllm=vllm) for _ in range(2)]
         self.place: dict[str, int] = {}
-        self.requests: dict[str, SimulatedRequest] = {}
         self.states: dict[str, RequestState] = {}
         self.token_s: dict[str, tuple[float, ...]] = {}
 
-    def submit(self, request: SimulatedRequest) -> None:
+    def submit(self, request: RequestState) -> None:
         if self.engines[0].submit(request):
-            self.place[request.request_id] = 0
-            self.states[request.request_id] = self.engines[0].requests[-1]
-            self.requests[request.request_id] = request
+            self.place[request.view.request_id] = 0
+            self.states[request.view.request_id] = request
 
     def move(self, request_id: str, *, keeps_kv: bool) -> bool:
         """Move a request to the other instance; False if it has finished."""
         here = self.place[request_id]
         if self.states[request_id].is_gone:
             return False
-        carried = self.engines[here].withdraw(self.states[request_id])
-        assert len(carried.token_s) == self.states[request_id].generated_tokens
+        carried = self.states[request_id]
+        self.engines[here].withdraw(carried)
+        assert len(carried.other_token_s) == carried.generated_tokens
         before = self.token_s.get(request_id, ())
-        assert carried.token_s[: len(before)] == before
-        self.token_s[request_id] = carried.token_s
+        assert carried.other_token_s[: len(before)] == before
+        self.token_s[request_id] = carried.other_token_s
         if not keeps_kv:
-            carried = replace(carried, kv_tokens=0)
-        assert self.engines[1 - here].submit(self.requests[request_id], carried=carried)
-        self.place[request_id] = 1 - here
-        self.states[request_id] = self.engines[1 - here].requests[-1]
+            carried.kv_tokens = 0
+        again = request_state(self.requests, int(request_id))
+        assert self.engines[1 - here].submit(again, carried=carried)
+        self.place[request_id], self.states[request_id] = 1 - here, again
         return True
 
     def tokens(self, request_id: str) -> list[float]:
@@ -99,9 +95,10 @@ moves = st.lists(
 @given(requests=workloads(), instance=instances, host=hosts, moves=moves, vllm=st.booleans())
 def test_moving_loses_no_token_and_no_block(name, requests, instance, host, moves, vllm):
     is_hosted = name.endswith("offload")
-    two = Two(name, replace(instance, host=host) if is_hosted else instance, vllm=vllm)
-    for row in range(len(requests)):
-        two.submit(simulated_request(requests, row))
+    hosted = replace(instance, host=host) if is_hosted else instance
+    two = Two(name, requests, hosted, vllm=vllm)
+    for request in request_states(requests):
+        two.submit(request)
     until_s = 0.0
     for seconds, which, keeps_kv in moves:
         until_s += seconds
@@ -112,7 +109,7 @@ def test_moving_loses_no_token_and_no_block(name, requests, instance, host, move
     for engine in two.engines:
         assert engine.advance(inf) == inf
     two.assert_empty()
-    for request_id, request in two.requests.items():
+    for request_id, request in two.states.items():
         times_s = two.tokens(request_id)
         assert len(times_s) == request.output_tokens
         assert (np.diff(times_s) > 0).all()
@@ -121,60 +118,58 @@ def test_moving_loses_no_token_and_no_block(name, requests, instance, host, move
 SECONDS = Instance(
     latency=AffineLatency(base_s=1.0, per_token_s=0.01), kv_blocks=20, watermark_fraction=0.0
 )
-REQUEST = SimulatedRequest("moved", 0.0, prompt_tokens=40, output_tokens=10, reasoning_tokens=4)
-
-
-def after(seconds: float, request: SimulatedRequest = REQUEST) -> tuple[Engine, Carried]:
-    engine = Engine(FCFS(), SECONDS)
-    assert engine.submit(request)
-    engine.advance(seconds)
-    return engine, engine.withdraw(state_of(engine, request.request_id))
+SIZES = {"prompt_tokens": 40, "output_tokens": 10, "reasoning_tokens": 4}
 
 
 @pytest.mark.parametrize(("keeps_kv", "first_step_s"), [(True, 1.01), (False, 1.44)])
 def test_kv_that_is_kept_is_not_computed_anew(keeps_kv, first_step_s):
-    _, carried = after(4.0)
-    carried = carried if keeps_kv else replace(carried, kv_tokens=0)
+    engine, carried, live = Engine(FCFS(), SECONDS), request_of(**SIZES), request_of(**SIZES)
+    assert engine.submit(carried)
+    engine.advance(4.0)
+    engine.withdraw(carried)
+    carried.kv_tokens *= keeps_kv
     other = Engine(FCFS(), SECONDS)
-    other.submit(REQUEST, carried=carried)
-    (live,) = other.requests
-    start_s = carried.token_s[-1]
+    other.submit(live, carried=carried)
+    start_s = carried.other_token_s[-1]
     assert other.advance(0.0) == start_s  # when its last step there ended
     assert other.advance(start_s + 1e-9) == pytest.approx(start_s + first_step_s)
     other.advance(inf)
     assert len(other.token_s(live)) == 10
     assert other.requests == [GONE]
-    assert other.record.first_token_s[0] == carried.token_s[0]
+    assert other.record.first_token_s[0] == carried.other_token_s[0]
 
 
 def test_a_prefill_takes_along_what_is_computed():
-    requests = REQUEST._replace(prompt_tokens=100)
+    carried, again = request_of(prompt_tokens=100), request_of(prompt_tokens=100)
     engine = Engine(FCFS(), replace(SECONDS, max_tokens=32))
-    engine.submit(requests)
+    engine.submit(carried)
     engine.advance(2.0)  # two chunks
-    carried = engine.withdraw(state_of(engine, "moved"))
-    assert (carried.kv_tokens, carried.token_s) == (64, ())
-    other = Engine(FCFS(), SECONDS)
-    other.submit(requests, carried=replace(carried, available_s=0.0))
+    engine.withdraw(carried)
+    assert (carried.kv_tokens, carried.other_token_s) == (64, ())
+    other, carried.joins_s = Engine(FCFS(), SECONDS), 0.0
+    other.submit(again, carried=carried)
     assert other.advance(1e-9) == pytest.approx(1.36)  # the 36 tokens that were left
 
 
 def test_who_waits_takes_nothing_but_its_history():
     one_seat = Engine(FCFS(), replace(SECONDS, max_num_seqs=1))
-    one_seat.submit(REQUEST)
-    one_seat.submit(REQUEST._replace(request_id="second"))
-    one_seat.submit(REQUEST._replace(request_id="third", arrival_s=50.0))
+    first, second, third = (request_of(arrival_s=at_s) for at_s in (0.0, 0.0, 50.0))
+    for request in (first, second, third):
+        one_seat.submit(request)
     one_seat.advance(2.0)
-    nothing = Carried(available_s=one_seat.load.now_s)
-    for request_id in ("second", "third"):
-        assert one_seat.withdraw(state_of(one_seat, request_id)) == nothing
+    for request in (second, third):
+        one_seat.withdraw(request)
+        assert request.joins_s == one_seat.load.now_s
+        assert np.isnan(request.scheduled_s)
+        progress = request.kv_tokens, request.other_token_s, request.held_blocks
+        assert progress == (0, (), 0)
     assert one_seat.advance(inf) == inf
     assert one_seat.load.step == 10
 
 
 def test_a_request_that_can_never_fit_is_rejected_at_once():
     engine = Engine(FCFS(), SECONDS)
-    assert not engine.submit(REQUEST._replace(prompt_tokens=1000))
+    assert not engine.submit(request_of(prompt_tokens=1000))
     engine.submit_all(make_requests(prompt_tokens=[1000, 1], output_tokens=[1, 1]))
     assert [live.is_gone for live in engine.requests] == [True, True, False]
     assert engine.advance(inf) == inf
@@ -186,9 +181,10 @@ def test_observers_are_told_of_a_departure():
             told.append((request.request_id, request.generated_tokens))
 
     told, engine = [], Engine(FCFS(), SECONDS, observers=[Departures()])
-    engine.submit(REQUEST)
+    request = request_of("moved")
+    engine.submit(request)
     engine.advance(4.0)
-    engine.withdraw(state_of(engine, "moved"))
+    engine.withdraw(request)
     assert told == [("moved", 4)]
 
 
@@ -203,8 +199,9 @@ def test_a_row_of_requests_is_what_was_made():
         client="me",
         cached_tokens=3,
     )
-    request = simulated_request(requests, 0)
-    assert request[1:] == (1.5, 3, 4, 2, None, "", 0.1, 0.5, (0, inf), "me", 2, ())
-    view = request.view(5)
-    assert (view.number, view.arrival_s, view.prompt_tokens, view.tbt_s) == (5, 1.5, 3, 0.1)
+    request = request_state(requests, 0)
+    assert (request.output_tokens, request.reasoning_tokens, request.score_delay_s) == (4, 2, 0.5)
+    view = request.view
+    assert (view.number, view.arrival_s, view.prompt_tokens, view.tbt_s) == (0, 1.5, 3, 0.1)
+    assert (view.score, view.client, view.limits, view.quantiles) == (None, "me", (0, inf), ())
     assert view.cached_tokens == 2  # the last token of a prompt is computed
