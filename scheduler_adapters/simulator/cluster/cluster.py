@@ -1,22 +1,18 @@
-"""Many simulated instances under one placement: `simulate_cluster`.
-
-`Cluster` has a handler for each kind of event; `clock.py` has the loop that calls them.
-"""
+"""A handler for each kind of event of a cluster; `clock.py` has the loop that calls them."""
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lengthwise.errors import ConfigError, InvalidDecision, SchedulingError, at_least, require
+from lengthwise.errors import InvalidDecision, SchedulingError, at_least
 from scheduler_adapters.placement import Move, Placement, SetRole, overrides
-from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster.clock import (
     ARRIVED,
     FAILED,
@@ -30,19 +26,24 @@ from scheduler_adapters.simulator.cluster.clock import (
 )
 from scheduler_adapters.simulator.cluster.cluster_instance import ClusterInstance
 from scheduler_adapters.simulator.cluster.outages import Outage, in_order
-from scheduler_adapters.simulator.cluster.placement_calls import PlacementCalls
-from scheduler_adapters.simulator.cluster.placement_views import InstanceViews, TelemetryAge
+from scheduler_adapters.simulator.cluster.placement_views import (
+    InstanceViews,
+    PlacementCalls,
+    TelemetryAge,
+)
 from scheduler_adapters.simulator.cluster.request_migrations import RequestMigrations
-from scheduler_adapters.simulator.engine.arrivals import request_state, request_states
-from scheduler_adapters.simulator.engine.engine import Engine, uncollected
+from scheduler_adapters.simulator.engine.arrivals import (
+    request_state,
+    request_states,
+    request_views,
+)
+from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import RequestState
-from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric
-from scheduler_adapters.simulator.simulate import EngineKind, Interrupted
 from scheduler_adapters.timeline.migrations import Migration, join_moved
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.views import Phase, RequestView, Role
+from scheduler_adapters.views import Phase, RequestView
 from scheduler_adapters.workload.requests import Ints, Requests
 
 _PART = 1024
@@ -67,6 +68,15 @@ class ClusterRun:
     """Changes of roles, with their times."""
 
 
+class _Placed(NamedTuple):
+    """A request to be placed."""
+
+    row: int
+    state: RequestState
+    view: RequestView
+    """As the placement sees it; the own view of a request that was lost with its instance."""
+
+
 class Cluster:
     """Instances under one placement: a handler for each kind of event."""
 
@@ -89,7 +99,7 @@ class Cluster:
         thinks = overrides(placement, "at_phase_change") and len(engines) > 1
         hands_over = overrides(placement, "at_prefill_end")
         is_reported = thinks, hands_over, clients is not None
-        self.at_ends = self._end_thinking, self._end_prefill, self._end_request
+        self.at_ends = (self._end_thinking, self._end_prefill, lambda *_: self._expect_arrival())
         self.instances = [
             ClusterInstance(engine, placement.watch, watches_prefills=placement.watches_prefills)
             for engine in engines
@@ -106,8 +116,8 @@ class Cluster:
         )
         self.calls = PlacementCalls(placement, self.views, self.age.max_age_s)
         self.migrations = RequestMigrations(self.clock, self.calls, fabric, self._submit_moved)
-        self.unplaced: deque[tuple[int, RequestState, bool]] = deque()
-        """Requests placed when an instance recovers: row, state, and whether it has progress."""
+        self.unplaced: deque[_Placed] = deque()
+        """Requests placed when an instance recovers."""
         self.num_replaced = np.zeros(len(requests), dtype=np.int64)
         self.roles: list[tuple[float, SetRole]] = []
         self.last_instance, self.last_row = (array("q", [-1]) * len(requests) for _ in range(2))
@@ -140,7 +150,7 @@ class Cluster:
         if unplaced := self.unplaced:
             raise SchedulingError(
                 f"{len(unplaced)} requests are left without an instance, first "
-                f"{unplaced[0][1].view.request_id!r}: all {len(self.instances)} are dead; "
+                f"{unplaced[0].view.request_id!r}: all {len(self.instances)} are dead; "
                 "let an outage end, or add an instance"
             )
         if prefilled := self.migrations.prefilled:
@@ -170,46 +180,44 @@ class Cluster:
 
     def _expect_arrival(self) -> None:
         """Schedule the next arrival: at its own time, or now that a client is free."""
-        row, state = next(self.coming, (-1, None))
-        if state is None:
+        row, coming = next(self.coming, (-1, None))
+        if coming is None:
             return
+        state, view = coming
         if self.clients is not None:
             now_s = self.clock.now_s
-            self.requests.arrival_s[row] = state.view.arrival_s = state.joins_s = now_s
-        self.clock.push(state.view.arrival_s, ARRIVED, row, state)
+            self.requests.arrival_s[row] = view.arrival_s = now_s
+            state.view.arrival_s = state.joins_s = now_s
+        self.clock.push(view.arrival_s, ARRIVED, row, _Placed(row, state, view))
 
-    def _arrive(self, state: RequestState) -> None:
-        row = state.row
-        is_accepted = self._place(row, state)
+    def _arrive(self, request: _Placed) -> None:
+        if request.state.score_delay_s:
+            request.view.score = None  # not known yet
+        is_accepted = self._place(request)
         if self.clients is not None and not is_accepted:
-            self.requests.arrival_s[row] = 0.0
+            self.requests.arrival_s[request.row] = 0.0
         if self.clients is None or not is_accepted:
             self._expect_arrival()
 
-    def _place(self, row: int, state: RequestState, *, is_lost: bool = False) -> bool:
+    def _place(self, request: _Placed) -> bool:
         """Place a request, or keep it until an instance recovers; return whether it is accepted.
 
-        A lost one was in an instance that failed. A request is rejected if the memory of its
-        instance can never hold it.
+        It is rejected if the memory of its instance can never hold it.
         """
-        view, now_s, score = state.view, self.clock.now_s, state.view.score
-        is_late = view.arrival_s < now_s
-        if not self.views.shown:
-            self.unplaced.append((row, state, is_lost))
-            return True
+        row, state, view = request
         view.phase = Phase.WAITING
-        if is_late:
+        now_s = self.clock.now_s
+        if view.arrival_s < now_s:
             view.last_token_s = now_s  # tells the placement the present time
-        if state.score_delay_s and not is_lost:
-            view.score = None  # not known yet
+            state.joins_s = max(state.joins_s, now_s)
+        if not self.views.shown:
+            self.unplaced.append(request)
+            return True
         chosen = self.calls.place(view)
-        if is_lost:
-            state.kv_tokens, state.joins_s = 0, max(state.joins_s, now_s)
+        if view is state.view:  # lost by an instance that failed
+            state.kv_tokens = 0
             self._submit_moved(row, chosen, state)
             return True
-        view.score, view.last_token_s = score, None
-        if is_late:
-            state.joins_s = now_s
         return self._submit(row, chosen, state, None)
 
     def _submit(
@@ -241,13 +249,12 @@ class Cluster:
         self.clock.changed(number)
         for row, state in sorted(lost, key=itemgetter(0)):
             self.num_replaced[row] += 1
-            self._place(row, state, is_lost=True)
+            self._place(_Placed(row, state, state.view))
 
     def _recover(self, number: int) -> None:
         self.views.set_living(number, True)
         for _ in range(len(self.unplaced)):
-            row, state, is_lost = self.unplaced.popleft()
-            self._place(row, state, is_lost=is_lost)
+            self._place(self.unplaced.popleft())
         self.migrations.hand_over_prefilled()
 
     def _take_snapshot(self, number: int) -> None:
@@ -319,9 +326,6 @@ class Cluster:
         end, number, state = ended
         self.at_ends[end](number, state)
 
-    def _end_request(self, instance: int, state: RequestState) -> None:
-        self._expect_arrival()
-
     def _end_thinking(self, instance: int, state: RequestState) -> None:
         """Move a request that ended its thinking to where it is to answer."""
         if not state.is_gone:  # a tick may have moved it during the step
@@ -377,69 +381,11 @@ class _PhaseEnds(EngineObserver):
         self._stop(request, now_s, 2)
 
 
-def _in_parts(requests: Requests) -> Iterator[RequestState]:
-    """Yield the requests; a large run keeps only a part of those that have yet to arrive."""
-    for first in range(0, len(requests), _PART):
-        yield from request_states(requests.take(slice(first, first + _PART)), first)
+def _in_parts(requests: Requests) -> Iterator[tuple[RequestState, RequestView]]:
+    """Yield requests with their views for a placement, which may keep these.
 
-
-def simulate_cluster(
-    requests: Requests,
-    placement: Placement,
-    make_policy: Callable[[], Policy],
-    instances: Sequence[Instance],
-    *,
-    fabric: Fabric | None = None,
-    roles: Sequence[Role] | None = None,
-    kind: EngineKind = "plain",
-    clients: int | None = None,
-    outages: Sequence[Outage] = (),
-    age: TelemetryAge | None = None,
-    keeps_kv: bool = True,
-    observers: Callable[[int], Iterable[EngineObserver]] = lambda instance: (),
-) -> ClusterRun:
-    """Serve `requests` on `instances` in virtual time; equal input, equal bytes.
-
-    A request that the memory of its instance can never hold is rejected and reported.
-
-    Args:
-        make_policy: makes the policy of each instance.
-        fabric: network between instances; needed where the placement moves requests.
-        roles: first roles of the instances; None: both for all. An instance of role prefill hands
-            its requests over once they have their first token.
-        kind: that of `simulate`.
-        clients: requests in flight, each replaced when it has finished; None: arrivals by time.
-        outages: dead times of instances. Lost requests are placed again, at last at a recovery.
-        age: age of the views of instances; None: they are up to date.
-        keeps_kv: requests that move between phases take their KV along, or compute it again.
-        observers: observers of each instance, by its number.
-
-    Raises:
-        ConfigError: there is no instance, no fabric for a move, or an outage that cannot be.
-        SchedulingError: requests are left when the last instance has failed for good.
-        InvalidDecision: the placement named an instance that is not there, or a policy failed.
-        Interrupted: Ctrl-C; holds the timeline so far.
-        As `simulate` does for each instance.
+    A large run keeps only a part of the requests that have yet to arrive.
     """
-    require("instances", len(instances), bool(instances), "one or more")
-    engines = [
-        Engine(
-            make_policy(),
-            instance,
-            vllm=kind == "vllm",
-            instance_id=number,
-            observers=observers(number),
-        )
-        for number, instance in enumerate(instances)
-    ]
-    if roles is not None and len(roles) != len(engines):
-        raise ConfigError(f"roles are {len(roles)} for {len(engines)} instances; give one to each")
-    for engine, role in zip(engines, roles or (), strict=False):
-        engine.own_view.role = role
-    cluster = Cluster(requests, placement, engines, fabric, clients, outages, age, keeps_kv)
-    try:
-        with uncollected():
-            cluster.run()
-    except KeyboardInterrupt as error:
-        raise Interrupted(cluster.outcome().timeline) from error
-    return cluster.outcome()
+    for first in range(0, len(requests), _PART):
+        part = requests.take(slice(first, first + _PART))
+        yield from zip(request_states(part, first), request_views(part, first), strict=True)

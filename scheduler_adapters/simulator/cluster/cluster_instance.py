@@ -15,11 +15,6 @@ from scheduler_adapters.simulator.engine.request_state import RequestState
 class ClusterInstance:
     """An engine with its place in virtual time and the view that placements read."""
 
-    __slots__ = (
-        "booked", "counts", "engine", "is_outdated", "next_s", "number", "prefills", "quiet_s",
-        "rows", "view", "watch",
-    )  # fmt: skip
-
     def __init__(self, engine: Engine, watch: Watch | None, *, watches_prefills: bool) -> None:
         self.engine, self.view, self.watch = engine, engine.own_view, watch
         self.number = self.view.instance_id

@@ -18,7 +18,7 @@ from math import inf
 
 from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.cluster.clock import LANDED, STARTED, ClusterClock
-from scheduler_adapters.simulator.cluster.placement_calls import PlacementCalls
+from scheduler_adapters.simulator.cluster.placement_views import PlacementCalls
 from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.simulator.links import Fabric, Transfers
 from scheduler_adapters.timeline.migrations import Migration

@@ -14,7 +14,6 @@ from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import GONE, RequestState
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.simulator.any_policy import (
     OFFLOADING,
@@ -173,35 +172,3 @@ def test_a_request_that_can_never_fit_is_rejected_at_once():
     engine.submit_all(make_requests(prompt_tokens=[1000, 1], output_tokens=[1, 1]))
     assert [live.is_gone for live in engine.requests] == [True, True, False]
     assert engine.advance(inf) == inf
-
-
-def test_observers_are_told_of_a_departure():
-    class Departures(EngineObserver):
-        def withdrawn(self, request, now_s):
-            told.append((request.request_id, request.generated_tokens))
-
-    told, engine = [], Engine(FCFS(), SECONDS, observers=[Departures()])
-    request = request_of("moved")
-    engine.submit(request)
-    engine.advance(4.0)
-    engine.withdraw(request)
-    assert told == [("moved", 4)]
-
-
-def test_a_row_of_requests_is_what_was_made():
-    requests = make_requests(
-        prompt_tokens=[3],
-        output_tokens=[4],
-        reasoning_tokens=[2],
-        arrival_s=[1.5],
-        tbt_s=[0.1],
-        score_s=[2.0],
-        client="me",
-        cached_tokens=3,
-    )
-    request = request_state(requests, 0)
-    assert (request.output_tokens, request.reasoning_tokens, request.score_delay_s) == (4, 2, 0.5)
-    view = request.view
-    assert (view.number, view.arrival_s, view.prompt_tokens, view.tbt_s) == (0, 1.5, 3, 0.1)
-    assert (view.score, view.client, view.limits, view.quantiles) == (None, "me", (0, inf), ())
-    assert view.cached_tokens == 2  # the last token of a prompt is computed
