@@ -1,0 +1,1 @@
+"""Evidence, not product: `python -m benchmarks NAME`."""
