@@ -31,6 +31,7 @@ def test_requests_are_read_as_one_burst(requests_file):
 
 
 @pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
 def test_vllm_serves_every_burst_with_its_steps(requests_file, capsys):
     pytest.importorskip("vllm")
     steps = requests_file.with_name("steps.csv")
