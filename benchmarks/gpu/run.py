@@ -110,8 +110,9 @@ class Session:
                 print(f"\n=== {name}: {limit_s:.0f} s at most", file=log, flush=True)
                 for line in child.stdout:
                     print(line, end="", file=log, flush=True)
-                    last = line.strip() or last
-                    if line.startswith("{"):
+                    if not line.startswith("{"):
+                        last = line.strip() or last
+                    else:
                         with suppress(ValueError):
                             self.add(name, parsed(line))
         finally:

@@ -49,7 +49,8 @@ class StepTimes:
 
         def updated(plan: Any, *arguments: Any, **named: Any) -> Any:
             sizes = plan.num_scheduled_tokens
-            contexts = [scheduler.requests[name].num_computed_tokens for name in sizes]
+            requests = map(scheduler.requests.get, sizes)
+            contexts = [one.num_computed_tokens for one in requests if one is not None]
             if contexts:
                 self._batch = len(sizes), sum(sizes.values()), sum(contexts), max(contexts)
             began_s = _now()
