@@ -48,8 +48,9 @@ def prepare(trained: Path, out: Path, count: int) -> None:
 def read_requests(path: Path, count: int) -> Requests:
     """Return a burst of the first `count` requests of a file that `prepare` has written."""
     table = pd.read_csv(path, nrows=count)
-    tokens = {name: table[name].to_numpy() for name in ("prompt_tokens", "output_tokens")}
-    return make_requests(**tokens, scores=table["score"].to_numpy())
+    names = ("prompt_tokens", "output_tokens", "score")
+    prompt_tokens, output_tokens, scores = (table[name].to_numpy() for name in names)
+    return make_requests(prompt_tokens=prompt_tokens, output_tokens=output_tokens, scores=scores)
 
 
 def plan(seeds: int) -> list[tuple[int, str]]:
@@ -79,8 +80,8 @@ def serve(
         "ttft_s": found.ttft_s.mean,
         "preemptions": found.num_preemptions,
     }
-    run = {"seed": seed, "order": name}
-    return run | {"requests": len(arrived)} | latencies | summary(steps), steps.assign(**run)
+    run = {"seed": seed, "order": name, "requests": len(arrived)}
+    return run | latencies | summary(steps), steps.assign(seed=seed, order=name)
 
 
 def warm_up(driver: VllmDriver, requests: Requests) -> None:
