@@ -6,9 +6,9 @@
 # make setup   only build .venv (repaired when broken; quick when it is ready)
 # make lint    ruff and mypy; versions of packages as pinned
 # make docs    the site of docs/ into site/; every link is checked
-# make soak    ten minutes of hostile clients against the scoring service (see tests/soak.py), then
-#              serve-vllm with full disks, an absent scorer and stops (see tests/soak_engine.py; root),
-#              three thousand streams through gateways that are killed (tests/soak_cluster.py),
+# make soak    ten minutes of hostile clients against the scoring service (see benchmarks/soak/service.py), then
+#              serve-vllm with full disks, an absent scorer and stops (see benchmarks/soak/engine.py; root),
+#              three thousand streams through gateways that are killed (benchmarks/soak/cluster.py),
 #              floods of one client, and places of long tasks in frames by the demo's ranker
 # make mutants MODULE=FILE  small faults in a file that the tests of its room do not notice (Cosmic Ray)
 # make bench   the benchmarks behind the README's speed figures
@@ -86,13 +86,13 @@ pins:
 	@$(PY) .ci/pins.py --write
 
 soak: setup
-	@$(PY) tests/soak.py
+	@$(PY) -m benchmarks soak-service
 	@LENGTHWISE_FLOOD_S=60 $(PY) -m pytest -q tests/scoring_service/deploy/test_envoy.py
-	@$(PY) tests/soak_engine.py
-	@$(PY) tests/soak_cluster.py --streams 3000 --rounds 0 --gateways 2
+	@$(PY) -m benchmarks soak-engine
+	@$(PY) -m benchmarks soak-cluster --streams 3000 --rounds 0 --gateways 2
 	@$(PY) tests/scheduler_adapters/policies/floods.py
 	@$(PY) -m pytest -q -s -m "vllm or slow" tests/scheduler_adapters/commands/test_serve_vllm_shares.py
-	@[ ! -e mlruns/demo ] || $(PY) tests/frames.py mlruns/demo
+	@[ ! -e mlruns/demo ] || $(PY) -m benchmarks frames mlruns/demo
 
 mutants: setup
 	@$(PY) -m pip install --disable-pip-version-check -qq -c .ci/constraints.txt -e ".[mutants]"
@@ -104,8 +104,8 @@ mutants: setup
 	@.venv/bin/cr-report --surviving-only --show-diff mlruns/mutants.sqlite
 
 bench: setup
-	@$(PY) -m scoring_service bench
-	@$(PY) -m scheduler_adapters bench
+	@$(PY) -m benchmarks service
+	@$(PY) -m benchmarks simulator
 
 clean:
 	rm -rf .venv .venv-gateways site .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -1,1 +1,1 @@
-"""Evidence, not product: `python -m benchmarks NAME`."""
+"""Evidence, not product: `python -m benchmarks NAME`. Start with `__main__.py`."""

@@ -63,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_code_of(lambda: print(completion(rest)))
     same = [program for program in every if name in program.commands]
     if name not in named and len(same) != 1:
-        return unknown(name, [*named, *_OTHER])
+        moved = {old: new for one in every for old, new in one.moved.items()}
+        return unknown(name, [*named, *_OTHER], moved)
     program, command = named.get(name) or (same[0], name)  # serve-vllm is vllm, too
     return program.run_command(command, rest)
 

@@ -13,25 +13,6 @@ COMMANDS: Final = {
     "compare": ("compare:run", "several policies on the same requests: table, report, CSV"),
     "capacity": ("capacity:run", "the highest rate, or number of clients, that meets targets"),
     "advise": ("advise.command:run", "a log of requests: would ordering by length help?"),
-    "reproduce": ("reproduce:run", "a paper's figures and ours: pars, slai, rad, pascal, phasor"),
-    "rivals": (
-        "scheduler_adapters.studies.rivals:run",
-        "rules without learning beside learned orders, on four workloads",
-    ),
-    "bench": ("scheduler_adapters.benchmarks.simulator:run", "requests per CPU second, and memory"),
-    "validate": ("validate:validate", "latencies of one trace, served by vLLM and simulated"),
-    "replay-cluster": (
-        "serving.replay_cluster:run",
-        "a record of a cluster's gateway beside the same requests, simulated",
-    ),
-    "bench-engine": (
-        "scheduler_adapters.benchmarks.engine:bench",
-        "CPU time of our scheduler inside vLLM, beside the stock one",
-    ),
-    "bench-routing": (
-        "scheduler_adapters.benchmarks.routing:run",
-        "time of one decision of a router, by the number of replicas",
-    ),
     "profile-prefill": (
         "profile_prefill:profile",
         "prefill latency of a model on this machine, by prompt length and batch",
@@ -50,9 +31,16 @@ compare --policies '[fcfs, pars, slai]' --rates-per-s '[8, 12, 16]'
 capacity --policies '[fcfs, pars]' --slo '{"ttft_s.p90": 1}'""",
     commands=COMMANDS,
     extra="simulate",
-    extras=dict.fromkeys(("serve-vllm", "play", "bench-engine"), "vllm")
+    extras=dict.fromkeys(("serve-vllm", "play"), "vllm")
     | {"serve-picker": "epp", "serve-ray": "ray"},
-    names={"bench": "bench-simulator", "serve-vllm": "vllm"},
+    names={"serve-vllm": "vllm"},
+    moved={
+        **{name: f"benchmarks {name}" for name in ("reproduce", "rivals", "validate")},
+        "replay-cluster": "benchmarks replay-cluster",
+        "bench": "benchmarks simulator",
+        "bench-engine": "benchmarks engine-step",
+        "bench-routing": "benchmarks routing",
+    },
 )
 main: Final = PROGRAM.run
 

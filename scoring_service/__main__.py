@@ -14,8 +14,7 @@ PROGRAM: Final = Program(
     examples="""\
 serve --bundle mlruns/demo/bundle --address 127.0.0.1:50051
 score --target 127.0.0.1:50051 "Say hello." "Write a long essay."
-loadtest --target 127.0.0.1:50051 --rate 200 --seconds 10
-bench --bundle mlruns/demo/bundle""",
+loadtest --target 127.0.0.1:50051 --rate 200 --seconds 10""",
     commands={
         "serve": ("serve:serve", "serve a ranker over gRPC"),
         "score": ("score:score", "score prompts with a running service"),
@@ -23,18 +22,11 @@ bench --bundle mlruns/demo/bundle""",
             "score_batch:score_batch",
             "scores of a file of prompts by a bundle, with Ray Data",
         ),
-        "loadtest": (
-            "scoring_service.bench.loadtest:loadtest",
-            "load a running service at a fixed rate",
-        ),
-        "bench": (
-            "scoring_service.bench.run:bench",
-            "measure the service beside the bare model and any other service",
-        ),
+        "loadtest": ("loadtest:loadtest", "load a running service at a fixed rate"),
     },
     extra="serve",
     extras={"score-batch": "ray"},
-    names={"bench": "bench-service"},
+    moved={"bench": "benchmarks service"},
     prepare=partial(configure_logs, "text"),
 )
 main: Final = PROGRAM.run

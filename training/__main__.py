@@ -41,14 +41,7 @@ fit demo --out run --loss.delta .3  any setting of a recipe can be overridden"""
         "evaluate": ("evaluate:main", "measure a bundle on any table or log, also for drift"),
         "recalibrate": ("recalibrate:main", "fit a bundle's lengths to another model's responses"),
         "calibrate": ("calibrate:main", "fit a model's prefill cost to measured latencies"),
-        "cross-model": (
-            "training.studies.cross_model:main",
-            "train on one model, test on the others: a matrix",
-        ),
-        "reproduce": (
-            "training.studies.reproduce:main",
-            "the paper's tables on the data at hand, beside its figures",
-        ),
+        "cross-model": ("cross_model:main", "train on one model, test on the others: a matrix"),
         "list": ("list:main", "show runs, registered versions and the champion"),
         "promote": ("promote:main", "make a version the champion, if it beats the present one"),
         "export": ("export:main", "write the bundle of a run into a folder"),
@@ -58,7 +51,7 @@ fit demo --out run --loss.delta .3  any setting of a recipe can be overridden"""
     },
     extra="train",
     extras={"collect": "collect", "fetch": "collect"},
-    names={"reproduce": "reproduce-ranker"},
+    moved={"reproduce": "benchmarks objectives"},
     prepare=_prepare,
 )
 main: Final = PROGRAM.run

@@ -49,7 +49,7 @@ def parts(options: argparse.Namespace) -> dict[str, tuple[float, list[str]]]:
     bursts += ["--steps", str(options.out / "steps.csv"), "--seeds", str(options.seeds)]
     memory = ["--kv-cache-mib", "40960" if options.shape == "7b" else "256"]
     speed = ["-m", "scheduler_adapters", "bench-engine", "--json", *shape, *memory, *engine]
-    price = ["tests/peers/server_price.py", "--starts", "1", "--pairs", "8", *shape]
+    price = ["benchmarks/peers/server_price.py", "--starts", "1", "--pairs", "8", *shape]
     price += ["--bundle", str(options.bundle), "--", "--max-num-seqs=64"]
     price += [f"--kv-cache-memory-bytes={20 << 30}", f"--kernel-config={json.dumps(QUIET)}"]
     tests = ["-m", "pytest", "-q", "-m", "gpu", "-k", "answers", "--noconftest", _TOKENS]

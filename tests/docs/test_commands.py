@@ -39,7 +39,9 @@ ELSEWHERE = re.compile(
     r"make |pip install |vllm serve |.* -m scheduler_adapters serve-(vllm|ray) "
     r"|.* fit (small|best --e)"
 )
-OURS = re.compile(r"python -m (lengthwise|training|scoring_service|scheduler_adapters) (.*)")
+OURS = re.compile(
+    r"python -m (lengthwise|training|scoring_service|scheduler_adapters|benchmarks) (.*)"
+)
 
 LESS = {
     "training fit": "--epochs 1 --optim.encoder-lr 1e-3 --encoder.backbone BACKBONE --threads 1",

@@ -14,11 +14,12 @@ from typing import Any, NoReturn
 
 import pytest
 
+from benchmarks.__main__ import SCRIPTS
+from benchmarks.papers.rows import KINDS, VERDICTS, read_paper
+from benchmarks.papers.runs import PAPERS
 from lengthwise.__main__ import by_name
 from lengthwise.command_line import program as command_line
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
-from scheduler_adapters.papers.rows import KINDS, VERDICTS, read_paper
-from scheduler_adapters.papers.runs import PAPERS
 from scheduler_adapters.policy import POLICIES
 from tests.test_floors import FLOORS
 
@@ -26,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("training", "scoring_service", "scheduler_adapters")
 """Packages with commands of their own."""
 SOURCES = ("lengthwise", *PACKAGES)
+HOUSES = (*PACKAGES, "benchmarks")
+TREES = (*SOURCES, "benchmarks")
 PROGRAMS = [importlib.import_module(f"{package}.__main__").PROGRAM for package in PACKAGES]
 README = (ROOT / "README.md").read_text()
 PAGES = [
@@ -99,7 +102,7 @@ def test_numbers_of_a_papers_rows_are_those_of_its_table_and_of_its_file(paper: 
     table = re.search(r"^\| verdict .*\n((?:\|.*\n)+)", text, flags=re.M)
     verdicts = Counter(re.findall(r"^\| (\w+)(?: \((\w+)\))? \|", table[1], flags=re.M))
     shown = re.search(rf"^\| .* reproduce {paper}\b.*", summary, flags=re.M)[0].split(" | ")[1:]
-    module = importlib.import_module(f"scheduler_adapters.papers.{paper}")
+    module = importlib.import_module(f"benchmarks.papers.{paper}")
     experiment = getattr(module, f"{paper.title()}Experiment")
     rows = read_paper(Path(module.__file__).with_suffix(".toml"), experiment).rows
     for kind, cell in zip(KINDS, shown, strict=True):
@@ -130,17 +133,17 @@ def test_relative_links_lead_to_files_and_headings_that_exist(page):
 
 @pages
 def test_files_named_in_a_page_exist(page):
-    tops = "|".join((*SOURCES, "datasets", "docs", "tests", r"\.github", r"\.ci"))
+    tops = "|".join((*TREES, "datasets", "docs", "tests", r"\.github", r"\.ci"))
     for span in re.findall(r"`([^`\s]+)`", page.read_text()):
         if re.fullmatch(rf"({tops})/[\w./*-]*", span):
             assert list(ROOT.glob(span.rstrip("/"))), f"{page.name} names {span}"
         elif re.fullmatch(r"(?!my_)\w+\.py", span):
-            assert any(list((ROOT / package).rglob(span)) for package in SOURCES), span
+            assert any(list((ROOT / package).rglob(span)) for package in TREES), span
 
 
 @pages
 def test_modules_and_names_in_a_page_exist(page):
-    dotted = rf"\b(?:{'|'.join(SOURCES)})(?:\.(?!cdx)[A-Za-z_]\w*)+"
+    dotted = rf"\b(?:benchmarks|{'|'.join(SOURCES)})(?:\.(?!cdx)[A-Za-z_]\w*)+"
     for name in set(re.findall(dotted, page.read_text())):
         parts, source = name.split("."), None
         while source is None:
@@ -155,10 +158,10 @@ def test_modules_and_names_in_a_page_exist(page):
             assert found or is_factory, f"{page.name} names {name}; {source} has no {rest}"
 
 
-@pytest.mark.parametrize("package", SOURCES)
+@pytest.mark.parametrize("package", TREES)
 def test_files_named_in_docstrings_and_comments_exist(package):
     """A room's reading guide (`__init__.py`) names files of the room; others, files of ours."""
-    paths = [str(path) for top in (*SOURCES, "tests") for path in (ROOT / top).rglob("*.*")]
+    paths = [str(path) for top in (*TREES, "tests") for path in (ROOT / top).rglob("*.*")]
     for path in (ROOT / package).rglob("*.py"):
         for name in re.findall(r"`([\w/]+\.(?:py|proto))`", path.read_text()):
             if path.stem == "__init__":
@@ -168,14 +171,14 @@ def test_files_named_in_docstrings_and_comments_exist(package):
 
 def test_the_floors_of_the_page_are_those_that_the_tests_hold():
     text = (ROOT / "docs/architecture.md").read_text().partition("## Floors")[2]
-    shown = re.findall(r"^(?:(\w+)/$|  ([\w/]+)/ )", code_blocks(text)[0][1], flags=re.M)
+    shown = re.findall(r"^(?:(\w+)/(?:$| )|  ([\w/]+)/ )", code_blocks(text)[0][1], flags=re.M)
     package, rooms = "", dict[str, list[str]]()
     for name, room in shown:
         if name:
             package = name
         else:
             rooms.setdefault(package, []).append(room.replace("/", "."))
-    for package in SOURCES:
+    for package in TREES:
         floors = [line.split() for line in FLOORS[package]]
         is_room = {r: (ROOT / package / r.replace(".", "/")).is_dir() for f in floors for r in f}
         place = {room: n for n, floor in enumerate(floors) for room in floor if is_room[room]}
@@ -210,7 +213,8 @@ def hyphenated(text: str) -> str:
 
 def commands_of(package: str) -> list[str]:
     """The commands that `python -m PACKAGE --help` lists."""
-    found = re.findall(r"^ {2,4}([a-z][a-z-]*) {2,}\w", help_of(package), flags=re.M)
+    text = help_of(package).partition("\ncommands:\n")[2]
+    found = re.findall(r"^ {2,4}([a-z][a-z-]*) {2,}\w", text, flags=re.M)
     assert found, f"python -m {package} --help lists no commands"
     return found
 
@@ -228,7 +232,8 @@ def invocations(text: str) -> list[tuple[str, str, str]]:
         text = re.sub(
             rf"(?<=[`\n])lengthwise {name}(?![\w-])", f"python -m {program.module} {command}", text
         )
-    return _invocations(text, rf"python -m ({'|'.join(PACKAGES)}) ([a-z][a-z-]*)(.*)")
+    found = _invocations(text, rf"python -m ({'|'.join(HOUSES)}) ([a-z][a-z-]*)(.*)")
+    return [(p, c, rest) for p, c, rest in found if p != "benchmarks" or c not in SCRIPTS]
 
 
 @pages
@@ -239,7 +244,7 @@ def test_commands_of_lengthwise_named_in_a_page_exist(page):
 
 def module_invocations(text: str) -> list[tuple[str, str, str]]:
     """(package, module, arguments) of each `python -m PACKAGE.MODULE ...` in a page."""
-    return _invocations(text, rf"python -m ({'|'.join(PACKAGES)})((?:\.\w+)+)(.*)")
+    return _invocations(text, rf"python -m ({'|'.join(HOUSES)})((?:\.\w+)+)(.*)")
 
 
 def _invocations(text: str, pattern: str) -> list[tuple[str, str, str]]:
@@ -274,7 +279,7 @@ def test_commands_named_in_a_page_exist_with_their_options(page):
 @pages
 def test_options_named_alone_belong_to_some_command(page):
     known = FOREIGN_OPTIONS.union(
-        *(options_in(help_of(p, c)) for p in PACKAGES for c in commands_of(p))
+        *(options_in(help_of(p, c)) for p in HOUSES for c in commands_of(p))
     )
     for span in code_spans(page.read_text()):
         if span.startswith("--"):
@@ -323,7 +328,7 @@ def test_the_commands_for_a_gpu_name_schedulers_that_exist():
         configured_policy({SETTINGS: {"policy": name}})
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", HOUSES)
 def test_commands_named_in_help_exist_with_their_options(package):
     for command in commands_of(package):
         for other, name, arguments in invocations(f"```\n{help_of(package, command)}```\n"):
@@ -333,4 +338,4 @@ def test_commands_named_in_help_exist_with_their_options(package):
 
 
 def test_the_readme_names_a_command_of_every_package():
-    assert {package for package, _, _ in invocations(README)} == set(PACKAGES)
+    assert {package for package, _, _ in invocations(README)} == set(HOUSES)

@@ -51,11 +51,7 @@ def test_the_page_names_every_command_once_in_three_groups(capsys):
     assert main([]) == 2
 
 
-def test_two_commands_of_one_name_have_two_names_here():
-    assert NAMED["reproduce"] == (SCHEDULERS, "reproduce")
-    assert NAMED["reproduce-ranker"] == (RANKERS, "reproduce")
-    assert NAMED["bench-service"] == (SCORES, "bench")
-    assert NAMED["bench-simulator"] == (SCHEDULERS, "bench")
+def test_two_commands_have_two_names():
     assert len(NAMED) == sum(len(program.commands) for program in PROGRAMS.values())
     with pytest.raises(AssertionError, match="two commands have one name"):
         by_name([SCORES, SCORES])
@@ -66,11 +62,11 @@ def test_a_command_is_also_found_by_its_name_in_its_package(name, capsys):
     assert "usage: lengthwise vllm " in help_of(name, "--help", capsys)
 
 
-def test_a_name_of_two_commands_alone_is_refused_with_both(capsys):
-    assert main(["bench"]) == 2
-    error = capsys.readouterr().err
-    assert "bench-service" in error
-    assert "bench-simulator" in error
+@pytest.mark.parametrize(("old", "new"), [("bench-engine", "engine-step"), ("rivals", "rivals")])
+def test_a_command_that_moved_ends_in_its_new_name(old, new, capsys):
+    for run in (main, SCHEDULERS.run):
+        assert run([old, "--json"]) == 2
+        assert capsys.readouterr().err == f"error: {old} is now: python -m benchmarks {new}\n"
 
 
 def test_the_project_declares_the_command_and_these_programs():

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from benchmarks.papers.rad import CHATS, NUM_REQUESTS, TileSetting
 from lengthwise.errors import ConfigError
 from lengthwise.progress import Progress
 from scheduler_adapters.__main__ import main
@@ -18,7 +19,6 @@ from scheduler_adapters.commands.capacity import (
     stability_bounds,
     target_parts,
 )
-from scheduler_adapters.papers.rad import CHATS, NUM_REQUESTS, TileSetting
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.simulator.cluster import cluster_config
 from scheduler_adapters.timeline.latency_metrics import summarize

@@ -12,10 +12,10 @@ import httpx
 import psutil
 import pytest
 
+from benchmarks.soak.cluster import actors, prepare_ray, prompts, stream_all
 from lengthwise.child_processes import free_port
 from tests.scheduler_adapters.routers import fake_engines
 from tests.scheduler_adapters.routers.fake_engines import BOARD, THINK_END, expected, prompt
-from tests.soak_cluster import actors, prepare_ray, prompts, stream_all
 
 ray = pytest.importorskip("ray")
 serve = pytest.importorskip("ray.serve")

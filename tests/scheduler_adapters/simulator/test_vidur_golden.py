@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
+from benchmarks.speed.simulator import TABLES_FILE, golden_instance
 from lengthwise.tables.reading import read_table
-from scheduler_adapters.benchmarks.simulator import TABLES_FILE, golden_instance
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.simulator.latency.time_tables import TableLatency

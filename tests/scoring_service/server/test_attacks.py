@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
+from benchmarks.soak.service import soak
 from scoring_service.client import Score, ScoringClient
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.server.rpc import SERVICE
 from tests.scoring_service import attacks
 from tests.scoring_service.waiting import no_messages, rss_bytes, wait_until
-from tests.soak import soak
 
 
 @pytest.mark.parametrize(

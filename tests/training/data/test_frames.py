@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.frames import CLAIMS, SHORT
+from benchmarks.studies.frames import CLAIMS, SHORT
 from training.config import TrainConfig
 from training.data import frames
 from training.data.frames import framed

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.validation.engine_trial import StepRecorder
 from scheduler_adapters.planner.request_annotations import annotations_of
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.shortest_predicted import pars
@@ -15,7 +16,6 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.timeline.steps import Chunk, StepRecord
-from scheduler_adapters.validation.engine_trial import StepRecorder
 from scheduler_adapters.workload.requests import Requests
 from tests.scheduler_adapters.engines import decisions
 from tests.scheduler_adapters.engines.transformers_batching.test_rank_scheduler import PAGE_SETTING

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler_adapters.benchmarks.engine import settings_of
+from benchmarks.speed.engine import settings_of
 from scheduler_adapters.engines.random_model import llama_config, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
 from scheduler_adapters.planner.request_annotations import annotations_of

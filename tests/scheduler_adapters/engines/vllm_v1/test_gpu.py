@@ -87,9 +87,7 @@ def test_answers_are_those_of_the_stock_scheduler_under_every_kind_of_policy(dev
 
 def test_the_bench_compares_whole_engines_that_make_the_same_batches(device):
     load = ["--running=32", "--waiting=64", "--steps=100", "--throughput-rounds=2"]
-    printed = run(
-        device, "scheduler_adapters bench-engine", "--policy=pars", *load, "--json", "--engine"
-    )
+    printed = run(device, "benchmarks engine-step", "--policy=pars", *load, "--json", "--engine")
     assert printed["clock"] == ("wall" if device.startswith("cuda") else "steady")
     assert printed["steps_per_burst_ours"] == pytest.approx(
         printed["steps_per_burst_stock"], rel=0.02

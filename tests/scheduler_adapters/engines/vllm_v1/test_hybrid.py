@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_adapters.benchmarks.engine import settings_of
+from benchmarks.speed.engine import settings_of
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
 from scheduler_adapters.planner.request_annotations import SCORE, TBT_S
 from scheduler_adapters.policies.pascal import Pascal

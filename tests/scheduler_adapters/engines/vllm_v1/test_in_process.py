@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.validation.engine_trial import StepRecorder
 from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.engines.engine_clock import WallClock
 from scheduler_adapters.engines.vllm_v1.in_process import (
@@ -24,7 +25,6 @@ from scheduler_adapters.engines.vllm_v1.in_process import (
     set_environment,
 )
 from scheduler_adapters.timeline.steps import StepRecord
-from scheduler_adapters.validation.engine_trial import StepRecorder
 from tests.scheduler_adapters.engines.vllm_v1.serve_burst import burst
 
 

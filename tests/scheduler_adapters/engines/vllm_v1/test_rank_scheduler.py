@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.validation.engine_trial import StepRecorder
 from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.engines.engine_clock import make_clock
 from scheduler_adapters.engines.vllm_v1 import in_process
@@ -21,7 +22,6 @@ from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.planner.request_annotations import LIMITS, AnnotationCounts
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.validation.engine_trial import StepRecorder
 from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.engines.decisions import Clock

@@ -12,11 +12,11 @@ import httpx
 import numpy as np
 import pytest
 
+from benchmarks.soak.cluster import actors, connected
 from scheduler_adapters.engines.random_model import VOCABULARY, llama_config
 from scheduler_adapters.routers.legs import Leg
 from scheduler_adapters.routers.replica_load import ReplicaLoad
 from tests.scheduler_adapters.routers.test_legs import leg
-from tests.soak_cluster import actors, connected
 
 ray = pytest.importorskip("ray")
 serve = pytest.importorskip("ray.serve")

@@ -1,0 +1,42 @@
+"""`reproduce`: a paper's headline figures beside ours, with what counts as reproduced."""
+
+import importlib
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.papers.page import in_words, write_page
+from benchmarks.papers.rows import counts, read_paper
+from benchmarks.papers.runs import ReproduceConfig
+from lengthwise.strict_json import to_json
+
+
+def run(config: ReproduceConfig) -> None:
+    """Run a paper's experiments in virtual time and print its figures beside ours.
+
+    Examples:
+      python -m benchmarks reproduce slai --json
+      python -m benchmarks reproduce pars --scored run/test.parquet \\
+          --scores bundle:run/bundle
+
+    Hardware differs, so a row has a criterion of its own for the direction, such as an order of
+    systems, and mostly a band around the paper's number. The commit of the criteria is named.
+    """
+    module = importlib.import_module(f"benchmarks.papers.{config.paper}")
+    kind = getattr(module, f"{config.paper.title()}Experiment")
+    paper = read_paper(Path(module.__file__ or "").with_suffix(".toml"), kind)
+    experiment = kind(config)
+    rows = [row.figure(experiment) for row in paper.rows if row.is_wanted(config)]
+    page = write_page(config, paper, rows)
+    if config.json:
+        found = {"counts": counts(rows), "criteria": paper.criteria, "report": str(page)}
+        print(to_json({"paper": config.paper, "rows": [asdict(row) for row in rows], **found}))
+        return
+    for row in rows:
+        kind = "" if row.kind == "paper" else f"({row.kind}) "
+        print(f"{row.verdict:9} {kind}{row.metric} | {row.workload} | {row.baseline}")
+        print(f"      paper: {row.paper}; ours: {row.ours}")
+        direction, band = row.criterion and f"direction if {row.criterion}", row.band
+        print(f"      {'; '.join(filter(None, (direction, band and f'figure if {band}')))}")
+        if row.note:
+            print(f"      {row.note}")
+    print(f"{in_words(paper, rows)} Report: {page}")

@@ -1,0 +1,1 @@
+"""Servers under hostile clients, full disks and kills, for minutes; each a script."""

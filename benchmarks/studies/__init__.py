@@ -1,0 +1,1 @@
+"""Many rankers or simulations for one table: `rivals`, `objectives`, `frames`, `ranker_cost`."""

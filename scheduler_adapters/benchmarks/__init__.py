@@ -1,1 +1,0 @@
-"""Benchmarks: the simulator, our scheduler inside vLLM."""

@@ -1,1 +1,0 @@
-"""Commands that run many simulations for one table: `rivals`."""

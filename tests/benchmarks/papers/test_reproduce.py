@@ -1,0 +1,44 @@
+"""`reproduce`: refused settings, seeds of a paper, and rows measured, judged and reported."""
+
+import json
+
+import pytest
+
+from benchmarks.papers.runs import PAPERS
+from scheduler_adapters.__main__ import main
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_small_run_gives_every_row_and_a_page(paper, tmp_path, capsys):
+    scale = 0.005 if paper == "phasor" else 0.1
+    options = [f"--scale={scale}", "--seeds=1", f"--out={tmp_path}", "--json"]
+    assert main(["reproduce", paper, *options]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["paper"] == paper
+    verdicts = [row["verdict"] for row in result["rows"] if row["kind"] == "paper"]
+    assert verdicts
+    assert result["counts"]["paper"] == {
+        one: verdicts.count(one) for one in ("figure", "direction", "no")
+    }
+    assert result["criteria"]
+    assert all(row["paper"] and row["ours"] for row in result["rows"])
+    assert all(row["criterion"] or row["band"] for row in result["rows"])
+    assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["slai", "--scored=trace.csv"], "scored is trace.csv, which slai does not read"),
+        (["pars", "--scores=bundle:run/bundle"], "add --scored FILE"),
+        (["pascal", "--model=llama-3-8b"], "which pascal does not read; use it with phasor"),
+        (["phasor", "--model=gpt-2"], "use one of qwen2.5-7b, llama-3-8b"),
+        (["orca"], "no paper named 'orca'; use one of pars"),
+        (["pars", "--scale=2"], "scale is 2"),
+        (["pars", "--seeds=0"], "seeds is 0"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, complaint, capsys):
+    assert main(["reproduce", *arguments]) == 2
+    assert complaint in capsys.readouterr().err

@@ -1,0 +1,66 @@
+"""A load test accounts for every request; one that could send nothing is refused."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+
+from lengthwise.errors import ConfigError
+from scoring_service.__main__ import main
+from scoring_service.commands.loadtest import LoadtestConfig
+
+
+def test_a_load_test_accounts_for_every_request(server, capsys):
+    options = ["--rate", "200", "--seconds", "0.5", "--timeout-s", "60"]
+    assert main(["loadtest", "--target", server.target, "--json", *options]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["sent"] == 100
+    accounted = result["answered"] + result["refused"] + sum(result["failed"].values())
+    assert accounted == 100
+    assert result["answered_ms"]["p50"] <= result["answered_ms"]["p99"]
+
+
+def test_failures_are_counted_by_name_beside_the_answers(server, capsys, monkeypatch):
+    prompts = ["yes", "", "long essay"] * 5
+    monkeypatch.setattr("scoring_service.commands.loadtest._random_prompts", lambda _: prompts)
+    options = ["--rate", "10000", "--timeout-s", "60"]
+    assert main(["loadtest", "--target", server.target, "--json", *options]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["sent"], result["answered"]) == (15, 10)
+    assert result["failed"] == {"InvalidPrompt": 5}
+
+
+@pytest.mark.parametrize("name", ["rate", "seconds", "timeout_s"])
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_rates_and_times_are_above_0(name, value):
+    with pytest.raises(ConfigError, match=f"{name} is"):
+        LoadtestConfig(**{name: value})
+
+
+def test_a_load_test_that_nothing_answers_counts_failures_and_fails(capsys):
+    options = ["--rate", "50", "--seconds", "0.2", "--json"]
+    assert main(["loadtest", "--target", "127.0.0.1:1", *options]) == 2
+    output = capsys.readouterr()
+    assert sum(json.loads(output.out)["failed"].values()) == 10
+    assert "127.0.0.1:1 answered none of 10 requests" in output.err
+
+
+def test_an_interrupted_load_test_tells_what_it_sent(server, capsys, monkeypatch):
+    asked, real = [], server.service.begin
+
+    def interrupting(*call):
+        asked.append(call)
+        if len(asked) == 5:  # By now the handler stands.
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(*call)
+
+    monkeypatch.setattr(server.service, "begin", interrupting)
+    options = ["--rate", "100", "--seconds", "60", "--timeout-s", "60"]
+    assert main(["loadtest", "--target", server.target, *options]) == 130
+    output = capsys.readouterr()
+    assert output.err == "interrupted\n"
+    assert re.search(
+        rf"^sent +{len(asked)} .*^answered +{len(asked)} +p50", output.out, re.M | re.S
+    )

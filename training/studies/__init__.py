@@ -1,1 +1,0 @@
-"""Commands that train many rankers for a table: `reproduce` and `cross-model`."""
