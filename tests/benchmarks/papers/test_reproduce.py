@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.papers.runs import PAPERS
-from scheduler_adapters.__main__ import main
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scheduler_adapters.__main__ import main
+from benchmarks.__main__ import main
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(capsys):
     arguments = ["--policy=pascal", "--running=8", "--waiting=20", "--steps=40", "--json"]
     arguments += ["--throughput-rounds=1", "--late-scores-s=0.05"]
-    assert main(["bench-engine", *arguments]) == 0
+    assert main(["engine-step", *arguments]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["policy"], result["running"], result["waiting"]) == ("pascal", 8, 20)
     # What ours adds is part of what ours takes, and more than an override that does nothing adds.
@@ -29,7 +29,7 @@ def test_the_benchmark_prints_one_object_with_the_cost_of_a_step(capsys):
 def test_with_prefix_caching_half_of_each_prompt_is_found(capsys):
     arguments = ["--policy=slai", "--running=8", "--waiting=20", "--steps=40", "--json"]
     more = ["--throughput-rounds=1", "--prefix-caching"]
-    assert main(["bench-engine", *arguments, *more]) == 0
+    assert main(["engine-step", *arguments, *more]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["prefix_caching"]
     assert 0 < result["added_us_empty"] < result["added_us_per_step"]
@@ -42,5 +42,5 @@ def test_with_prefix_caching_half_of_each_prompt_is_found(capsys):
     [("--running=0", "running is 0"), ("--policy=nobody", "no policy named 'nobody'")],
 )
 def test_bad_input_is_one_line(capsys, argument, message):
-    assert main(["bench-engine", argument]) == 2
+    assert main(["engine-step", argument]) == 2
     assert message in capsys.readouterr().err

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.speed.service import TARGETS
-from scoring_service.__main__ import main
 
 
 @pytest.mark.slow
 def test_the_bench_prints_every_figure_as_one_json_object(tiny_bundle, capsys):
     path = str(tiny_bundle.path)
     options = ["--rounds", "2", "--slice-size", "20", "--beside", path]
-    assert main(["bench", "--bundle", path, "--json", *options]) == 0
+    assert main(["service", "--bundle", path, "--json", *options]) == 0
     result = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     other = result.pop("beside")
     assert set(TARGETS) <= set(result) == set(other)
@@ -21,5 +21,5 @@ def test_the_bench_prints_every_figure_as_one_json_object(tiny_bundle, capsys):
 
 
 def test_no_bundle_is_one_clear_line(capsys, tmp_path):
-    assert main(["bench", "--bundle", str(tmp_path)]) == 2
+    assert main(["service", "--bundle", str(tmp_path)]) == 2
     assert "--bundle" in capsys.readouterr().err

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.speed import simulator
-from scheduler_adapters.__main__ import main
 
 
 @pytest.mark.slow
 def test_bench_prints_every_figure(capsys):
-    assert main(["bench", "--repeats=1", "--million=false", "--clusters=false", "--json"]) == 0
+    assert main(["simulator", "--repeats=1", "--million=false", "--clusters=false", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     names = {"sarathi_r1", "sarathi_r8", "pars", "slai_dynamic", "round_robin", "pascal"}
     assert figures["requests"] == "synthetic"
@@ -27,7 +27,7 @@ def test_every_size_of_run_has_its_place_in_the_json(capsys, monkeypatch):
     runs = []
     monkeypatch.setattr(simulator, "_per_cpu_s", lambda run, count, repeats: count)
     monkeypatch.setattr(simulator, "_alone", lambda run, *sizes: runs.append(sizes) or usage)
-    assert main(["bench", "--large", "--json"]) == 0
+    assert main(["simulator", "--large", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     for name in ("million", "pascal_8x100k", "cluster_64x1m"):
         assert figures[name] == usage

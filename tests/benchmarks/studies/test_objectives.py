@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from training.studies import reproduce
 
+from benchmarks.__main__ import main
 from benchmarks.studies.objectives import train_seeds
-from training.__main__ import main
 from training.config import TrainConfig
 from training.data.synthetic import generate
 
@@ -20,7 +20,7 @@ def run(backbone: Path, card: Path, folder: Path, capsys: Capture, *more: str) -
     """The result of a study on a tiny backbone."""
     own = ["--data-dir", str(folder), "--mlruns-dir", str(folder / "mlruns"), "--threads", "1"]
     fixed = ["--dataset", str(card), "--backbone", str(backbone), "--epochs", "1", "--json"]
-    assert main(["reproduce", *own, *fixed, *more]) == 0
+    assert main(["objectives", *own, *fixed, *more]) == 0
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     return result
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.studies import rivals
-from scheduler_adapters.__main__ import main
 
 
 def test_hits_are_the_first_blocks_that_an_earlier_prompt_had():

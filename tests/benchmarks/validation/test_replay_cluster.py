@@ -3,7 +3,7 @@ from functools import partial
 
 import numpy as np
 
-from scheduler_adapters.__main__ import main
+from benchmarks.__main__ import main
 from scheduler_adapters.placement import load_placement
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.cluster import simulate_cluster

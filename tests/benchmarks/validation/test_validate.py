@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scheduler_adapters.__main__ import main
+from benchmarks.__main__ import main
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
