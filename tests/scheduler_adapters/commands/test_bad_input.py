@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands import profile_prefill, validate
+from scheduler_adapters.commands import profile_prefill
 
 SMALL = ("--num_requests=60", "--max_num_seqs=8", "--mlruns-dir=null")
 GIVEN = {"simulate": SMALL, "compare": (*SMALL, "--out=runs")}
@@ -58,14 +58,6 @@ BAD = [
     ("capacity; --seeds=0", "seeds is 0"),
     ("capacity; --rate_per_s=3", "rate_per_s is 3.0; use none: capacity searches the load"),
     ("capacity; --kv_blocks=1", "all 2,000 requests need more than 1 KV blocks"),
-    ("validate; --num-requests=3", "num_requests is 3"),
-    ("validate; --pieces=1", "pieces is 1"),
-    ("validate; --repeats=0", "repeats is 0"),
-    ("validate; --rate-per-s=0", "rate_per_s is 0"),
-    ("validate; --policy=nobody", "no policy named 'nobody'"),
-    ('validate; --policy=slai; --settings={"default_tbt_s": -3}', "default_tbt_s"),
-    ("validate; --trace=nowhere.csv", "nowhere.csv"),
-    ("bench; --repeats=0", "repeats is 0"),
     ("profile-prefill; --out=nodir/prefill.csv", "nodir/prefill.csv"),
     ("profile-prefill; --out=prefill.txt", "prefill.txt"),
 ]  # fmt: skip
@@ -74,7 +66,6 @@ BAD = [
 @pytest.mark.parametrize(("words", "complaint"), BAD)
 def test_bad_input_is_one_line_and_leaves_no_file(words, complaint, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(validate, "open_driver", None)
     monkeypatch.setattr(profile_prefill, "measure", None)
     command, *more = words.split("; ")
     assert main([command, *GIVEN.get(command, ()), *more]) == 2
