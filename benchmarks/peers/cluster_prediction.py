@@ -22,6 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.soak.cluster import LIMITS, connected, stream_all
+from benchmarks.validation.cluster_errors import figure_errors
 from benchmarks.validation.replay_cluster import ReplayConfig, simulated
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.routers.ray_replica import RayReplica
@@ -32,13 +34,11 @@ from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import read_timeline
-from benchmarks.validation.cluster_errors import figure_errors
 from scheduler_adapters.views import Phase, RequestView
 from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.requests import make_requests
 from scheduler_adapters.workload.traces import read_trace
 from tests.scheduler_adapters.routers.fake_engines import THINK_END, Codec, next_token, prompt
-from benchmarks.soak.cluster import LIMITS, connected, stream_all
 
 TRACE = "azure-llm-2023/AzureLLMInferenceTrace_conv_first_half.csv"
 OF_A_MESSAGE, LONGEST_PROMPT, REASONING = 8, 3000, 0.2

@@ -4,9 +4,9 @@
 
 The tests come from vLLM's source distribution: from --sdist, else through pip, whatever index it is
 set up with. They and the outcomes of the stock schedulers stay in mlruns/vllm_own. A test that
-stock passes, and ours do not, needs a reason in differences.md, or this exits with 1. Models
-are never downloaded. The tests get the configuration of an OPT of default size; tests that need more fail
-under stock too, and do not count.
+stock passes, and ours do not, needs a reason in differences.md, or this exits with 1. Models are
+never downloaded. The tests get the configuration of an OPT of default size; tests that need more
+fail under stock too, and do not count.
 """
 
 import argparse

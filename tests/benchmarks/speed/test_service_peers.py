@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.speed.service_peers import OpenInferencePeer, other, ours
+from tests.scoring_service.conftest import client, server  # noqa: F401
 
-NAIVE = Path(__file__).resolve().parents[2] / "peers/naive.py"
+NAIVE = Path(__file__).resolve().parents[3] / "benchmarks/peers/naive.py"
 
 
 def test_our_service_scores_every_prompt_anew(tiny_bundle, client):

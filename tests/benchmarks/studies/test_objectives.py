@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training.studies import reproduce
 
 from benchmarks.__main__ import main
+from benchmarks.studies import objectives
 from benchmarks.studies.objectives import train_seeds
 from training.config import TrainConfig
 from training.data.synthetic import generate
@@ -41,7 +41,7 @@ def test_every_row_sees_as_many_prompts_and_says_what_it_cost(
     found = [(row["delta"], (row["paper"] or [None])[0]) for row in result["delta"]]
     assert found == [(0.2, 0.96), (0.2, None), (0.0, 0.93), (0.0, None)]
     result["ceiling"] = math.nan if result["ceiling"] is None else result["ceiling"]
-    reproduce._print(result)
+    objectives._print(result)
     assert "Table II" in capsys.readouterr().out
 
 
@@ -50,7 +50,7 @@ def test_a_row_is_the_mean_over_its_seeds_with_the_curve_of_the_first(monkeypatc
         seed = config.seed
         return {"tau_b": 0.5 + seed / 10, "cpu_s": 2.0 + seed, "mlflow_run_id": f"run {seed}"}
 
-    monkeypatch.setattr(reproduce, "train_row", train)
+    monkeypatch.setattr(objectives, "train_row", train)
     row = train_seeds("m", TrainConfig(seed=9), None, "mlruns", 3)  # type: ignore[arg-type]
     assert row["tau_b"] == pytest.approx(0.6)
     assert row["tau_b_by_seed"] == pytest.approx([0.5, 0.6, 0.7])

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from training.commands import cross_model
 
 from tests.training.data.test_labelled_splits import write_matrix
 from training.__main__ import main
+from training.commands import cross_model
 from training.commands.cross_model import predict, spread
 
 
