@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.speed.service_peers import OpenInferencePeer, other, ours
-from tests.scoring_service.conftest import client, server  # noqa: F401
 
 NAIVE = Path(__file__).resolve().parents[3] / "benchmarks/peers/naive.py"
 
