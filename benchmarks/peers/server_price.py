@@ -10,7 +10,7 @@ two bursts, while it is idle, vLLM's own scheduler takes the place of ours, and 
 middleware by. The order of each pair of bursts is drawn. The model is computed in the engine's own
 process, since an engine core and a worker spin while they wait for each other. After each burst
 both serve a few streams one by one, for the time to their first token. The figures are medians of
-pairs, with 95% intervals by the bootstrap over pairs. `bench-engine --running 16
+pairs, with 95% intervals by the bootstrap over pairs. `engine-step --running 16
 --waiting 100` measures the engine core without a server.
 """
 
