@@ -5,10 +5,13 @@ The same examples in every run, so that a red run is red again. To look for new 
 With `unshrunk` a failure is shown as it was found, which takes less time.
 """
 
+import atexit
 import logging
 import os
+import shutil
 import signal
 import string
+import tempfile
 import urllib.request
 from pathlib import Path
 
@@ -23,6 +26,10 @@ settings.register_profile(
     "unshrunk", derandomize=True, deadline=None, phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+# Hugging Face Datasets reads the place of its cache when it is imported.
+os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="lengthwise-datasets-")
+atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 
 # A shell's background job ignores Ctrl-C and so would the processes that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -36,8 +36,9 @@ class DataConfig(RecordOptions):
     """Prompts and lengths of a training run."""
 
     dataset: str = "alpaca-vicuna7b"
-    """Id of a data card, or the path of a card.yaml, a table or logs (`lengthwise inspect` reads
-    them). It holds the validation and test prompts."""
+    """Id of a data card, the path of a card.yaml, a table or logs (`lengthwise inspect` reads
+    them), or of the Hugging Face hub hf:ORG/NAME/CONFIG:SPLIT (also hf:FOLDER:SPLIT). It holds the
+    validation and test prompts."""
     also: tuple[str, ...] = ()
     """Further data sets to learn from; "arena-hard*4" takes one four times per epoch. Lengths are
     compared within a data set only."""
@@ -61,10 +62,13 @@ class DataConfig(RecordOptions):
     unlabelled: tuple[str, ...] = ()
     """Data sets, tables or logs whose prompts a teacher scores beside the training prompts; their
     lengths, if any, are not read. Prompts of the validation and test parts are left out."""
+    num_processes: int | None = None
+    """Processes that tokenize; None: this one."""
 
     def __post_init__(self) -> None:
         three: Rule = (lambda value: value >= 3, "3 or more")
         _check("data.", self, max_prompt_tokens=three, held_out_models=_PART, framed=_PART)
+        _check("data.", self, num_processes=_COUNT)
         if len({self.label, *self.heads}) <= len(self.heads):
             raise ConfigError(
                 f"data.heads is {list(self.heads)} beside data.label {self.label}; name each once"

@@ -17,7 +17,7 @@ from lengthwise.errors import at_least
 from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
 from training.config import LossConfig, TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
-from training.data.labels import observed, texts
+from training.data.labels import lengths_of, observed, texts
 from training.evaluation.baselines import tfidf_ridge
 from training.evaluation.ranking_metrics import ceiling, tau_b_ci
 from training.recipes import recipe
@@ -115,8 +115,8 @@ def _tables(options: ReproduceOptions, labelled: LabelledSplits, mlruns_dir: str
         "tau_b_tfidf_ridge": tau_b(
             tfidf_ridge(labelled.splits.train, protocol.data.repeats, test), observed(test)
         ),
-        "ceiling": ceiling([item.lengths for item in test]),
-        "second_answer": ceiling([item.lengths for item in test], most=1),
+        "ceiling": ceiling(lengths_of(test)),
+        "second_answer": ceiling(lengths_of(test), most=1),
     }
 
 

@@ -40,7 +40,7 @@ def measure(folders: list[Path]) -> pd.DataFrame:
     rankers: dict[str, Ranker] = {"TF-IDF + ridge": ridge.fit(texts(splits.train), logs).predict}
     for folder, bundle in zip(folders, bundles, strict=True):
         rankers[folder.name] = RankerModel.load(bundle).score_texts
-    sample, cpu_ms = texts(splits.train[:PROMPTS]), np.empty((ROUNDS, len(rankers)))
+    sample, cpu_ms = texts(splits.train)[:PROMPTS], np.empty((ROUNDS, len(rankers)))
     for turn in range(ROUNDS):
         for number, score in enumerate(rankers.values()):
             start_s = time.thread_time()

@@ -18,7 +18,7 @@ from lengthwise.errors import DataError, at_least
 from training.commands.options import OutputOptions, print_result, print_rows
 from training.config import config_from, times_of
 from training.data.cards import load_data
-from training.data.labels import is_held_out, label_prompts
+from training.data.labels import is_held_out, label_prompts, observed
 from training.data.splits import position
 from training.export.bundle_scores import score_prompts
 
@@ -73,14 +73,18 @@ def main(options: CrossModelOptions, output: OutputOptions) -> None:
 def read_lengths(dataset: str, data_dir: str | None) -> pd.DataFrame:
     """Return the lengths of a data set by prompt (row) and model (column); NaN for no answer."""
     prompts = label_prompts(load_data(dataset, data_dir).records)
-    models = sorted({item.model for item in prompts})
+    models = sorted(prompts.unique("model"))
     if len(models) < MIN_MODELS:
         raise DataError(
             f"{dataset} holds {len(models)} models; a matrix needs {MIN_MODELS} or more"
         )
-    rows = {item.key: item.prompt for item in prompts}
-    lengths = pd.Series({(item.key, item.model): float(item.observed) for item in prompts})
-    return lengths.unstack().loc[list(rows)].set_axis(list(rows.values()))
+    frame = prompts.select_columns(["prompt", "key", "model"]).to_pandas()
+    rows = frame.drop_duplicates("key", keep="last").set_index("key")["prompt"]
+    table: pd.DataFrame = frame.assign(length=observed(prompts)).pivot(
+        index="key", columns="model", values="length"
+    )
+    table = table.loc[frame["key"].unique()]
+    return table.set_axis(rows[table.index].tolist())
 
 
 def spread(lengths: pd.DataFrame, count: int) -> pd.DataFrame:

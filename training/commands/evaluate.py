@@ -1,7 +1,9 @@
 """`python -m training evaluate`: figures of a bundle on a table of prompts and observed lengths."""
 
+from __future__ import annotations
+
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any, Final
@@ -15,7 +17,7 @@ from lengthwise.errors import ConfigError, DataError, at_least
 from lengthwise.strict_json import finite_or_null
 from training.commands.options import BundleOptions, OutputOptions, print_result, print_rows
 from training.data.labelled_splits import LabelledSplits
-from training.data.labels import LabelledPrompt, TableOptions, observed, read_prompts, texts
+from training.data.labels import TableOptions, lengths_of, observed, read_prompts, texts
 from training.data.provenance import training_data, unseen
 from training.evaluation import baselines
 from training.evaluation.calibration import coverage, target_of
@@ -28,6 +30,11 @@ from training.evaluation.ranking_metrics import (
 )
 from training.export.bundle_scores import score_prompts
 from training.release.registry import find_bundle
+
+# In place of TYPE_CHECKING, whose block jsonargparse runs.
+MYPY: Final = False
+if MYPY:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 _TIES: Final = 0.005
@@ -73,7 +80,8 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
     other = options.against and find_bundle(options.against, options.mlruns_dir)
     target = target_of(bundle.manifest, options.target_model)
     gate = _gate(bundle.manifest) if options.gate else None
-    prompts = read_prompts(table, bundle.manifest.label)[-(options.newest or 0) :]
+    prompts = read_prompts(table, bundle.manifest.label)
+    prompts = prompts.skip(max(0, len(prompts) - (options.newest or len(prompts))))
     own = training_data(bundle.manifest, options.data_dir)
     kept, num_seen = unseen(prompts, own)
     if other:
@@ -114,9 +122,7 @@ def judge(result: Mapping[str, Any], gate: float) -> dict[str, Any]:
     }
 
 
-def _difference(
-    other: ModelBundle, kept: Sequence[LabelledPrompt], scores: NDArray[np.float64]
-) -> dict[str, Any]:
+def _difference(other: ModelBundle, kept: Dataset, scores: NDArray[np.float64]) -> dict[str, Any]:
     lengths, others = observed(kept), score_prompts(other, texts(kept))
     figures = {
         "revision": other.manifest.revision,
@@ -130,20 +136,20 @@ def _difference(
 
 def measure(
     manifest: Manifest,
-    kept: Sequence[LabelledPrompt],
+    kept: Dataset,
     scores: NDArray[np.float64],
     target_model: str | None,
 ) -> dict[str, Any]:
     """Return the figures of the scores; None for an undefined or unknown figure."""
-    lengths = observed(kept)
+    lengths, samples = observed(kept), lengths_of(kept)
     curve = None if target_model is None else manifest.calibration[target_model]
     result: dict[str, Any] = {
         "tau_b": tau_b(scores, lengths),
         "tau_b_ci": tau_b_ci(scores, lengths),
         "n": len(kept),
-        "ceiling": ceiling([item.lengths for item in kept]),
-        "second_answer": ceiling([item.lengths for item in kept], most=1),
-        "tau_b_within_groups": grouped_tau_b(scores, lengths, [item.group for item in kept]),
+        "ceiling": ceiling(samples),
+        "second_answer": ceiling(samples, most=1),
+        "tau_b_within_groups": grouped_tau_b(scores, lengths, list(kept["group"])),
         "coverage": None if curve is None else coverage(curve, scores, lengths),
         "revision": manifest.revision,
         "banner": manifest.banner,
@@ -161,12 +167,10 @@ def measure(
     return finite_or_null(result)
 
 
-def _baselines(
-    own: LabelledSplits | None, items: Sequence[LabelledPrompt]
-) -> dict[str, float | None]:
+def _baselines(own: LabelledSplits | None, items: Dataset) -> dict[str, float | None]:
     lengths = observed(items)
     found: dict[str, float | None] = {
-        "prompt_length": tau_b([len(item.prompt) for item in items], lengths)
+        "prompt_length": tau_b([len(prompt) for prompt in texts(items)], lengths)
     }
     for predict in (baselines.tfidf_ridge, baselines.group_means):
         found[predict.__name__] = None

@@ -20,9 +20,8 @@ from lengthwise.command_line.program import run_command
 from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
 from training.config import TrainConfig, config_from
-from training.data.labelled_splits import LabelledSplits, load_splits
+from training.data.labelled_splits import LabelledSplits, load_splits, unlabelled_prompts
 from training.data.labels import texts
-from training.data.unlabelled import unlabelled_prompts
 from training.recipes import RECIPES, recipe, student_of
 from training.release.registry import find_bundle, open_store
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,14 +19,30 @@ import yaml
 
 from lengthwise.bundle import BANNER, sha256_of
 from lengthwise.errors import ConfigError, DataError
-from lengthwise.tables.files import SUFFIXES, digest_of, is_file_name, name_of
-from lengthwise.tables.reading import read_table
+from lengthwise.tables.files import (
+    SUFFIXES,
+    BadRow,
+    digest_of,
+    is_file_name,
+    kind_of,
+    name_of,
+    rows_of,
+)
 from training.config import DataConfig
 from training.data import synthetic
-from training.data.records import FieldMap, PromptResponse, read_records, to_records
+from training.data.hub import PREFIX, is_hub_name, load_hub
+from training.data.records import (
+    FieldMap,
+    Row,
+    checked,
+    num_empty,
+    of_responses,
+    read_records,
+    stored,
+)
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from datasets import Dataset
 
 CARDS: Final = Path(__file__).resolve().parents[1] / "datasets"
 CARD: Final = "card.yaml"
@@ -78,7 +94,7 @@ class LoadedData:
     """Records of a data set and their origin."""
 
     card: Card
-    records: list[PromptResponse]
+    records: Dataset
     origin: str
     """A path, a hub repository, or "synthetic", for messages."""
     num_empty: int
@@ -131,13 +147,16 @@ def load_data(
 ) -> LoadedData:
     """Return the checked records of a card, from the places in the order of the module docstring.
 
-    `columns` names the columns of a table or log without a card.
+    `columns` names the columns of data without a card.
 
     Raises:
         DataError: the card or the data is wrong, or an explicit `data_dir` lacks the file.
     """
+    if is_hub_name(dataset):
+        hub = load_hub(dataset)
+        return _without_card(dataset, hub, hub._fingerprint, columns)
     if not dataset.endswith(".yaml") and is_file_name(dataset):
-        return _own_log(dataset, columns or DataConfig())
+        return _without_card(dataset, dataset, digest_of(dataset), columns)
     card, is_path = read_card(dataset), dataset.endswith(".yaml")
     if card.source == "generated":
         return _synthetic(card)
@@ -156,9 +175,12 @@ def load_data(
     return _synthetic(read_card("synthetic"))
 
 
-def _own_log(name: str, options: DataConfig) -> LoadedData:
-    records, num_empty = read_records(name, options, has_details=True)
-    path, digest = Path(name), digest_of(name)
+def _without_card(
+    name: str, table: str | Dataset, digest: str, columns: DataConfig | None
+) -> LoadedData:
+    options = columns or DataConfig()
+    records, num_empty = read_records(table, options, has_details=True)
+    path = Path(name.removeprefix(PREFIX).replace(":", "-"))
     card = Card(
         id=name_of(path),
         path=path.name,
@@ -172,41 +194,78 @@ def _own_log(name: str, options: DataConfig) -> LoadedData:
 
 
 def _from_folder(card: Card, root: Path, origin: str) -> LoadedData:
-    path = root / card.path
-    frame = _verified(path, card.sha256)
-    if card.records not in (None, len(frame)):
-        raise DataError(
-            f"{len(frame)} rows, the card says {card.records}; correct the card", path=path
-        )
-    if card.prompts is not None:
-        prompts, keys = _verified(root / card.prompts.path, card.prompts.sha256), card.prompts.keys
-        new = [name for name in prompts.columns if name in keys or name not in frame.columns]
-        frame = frame.merge(prompts[new], on=list(keys), how="inner", validate="many_to_one")
-    for column, value in card.where.items():
-        frame = frame[frame[column] == value]
-    records, num_empty = to_records(frame, card.fields, model=card.model, path=path)
-    return LoadedData(card=card, records=records, origin=origin, num_empty=num_empty)
+    tables = (card, *((card.prompts,) if card.prompts else ()))
+    digests = [_verified(root / table.path, table.sha256) for table in tables]
+    about = (card.fields, card.records, card.model, sorted(card.where.items()), card.prompts)
+    records, _ = stored(lambda _: _card_rows(card, root), *digests, *about)
+    return LoadedData(card=card, records=records, origin=origin, num_empty=num_empty(records))
 
 
-def _verified(path: Path, expected: str) -> pd.DataFrame:
+def _verified(path: Path, expected: str) -> str:
     if not path.is_file():
         raise DataError("the file is missing; fetch the data set again", path=path)
-    if expected and (actual := sha256_of(path)) != expected:
+    actual = sha256_of(path)
+    if expected and actual != expected:
         raise DataError(
             f"SHA-256 is {actual[:12]}..., the card says {expected[:12]}...; fetch the file again, "
             "or write a card for the new version",
             path=path,
         )
-    return read_table(path)
+    return actual
+
+
+def _card_rows(card: Card, root: Path) -> Iterator[Row]:
+    """Yield the records of a card: rows of its table, with joined prompts, filtered, checked."""
+    path, num_rows = root / card.path, 0
+
+    def chosen() -> Iterator[tuple[int, Row]]:
+        nonlocal num_rows
+        for num_rows, row in enumerate(_plain_rows(path), 1):
+            joined = [row] if card.prompts is None else prompts.get(_key(row, card.prompts), ())
+            for more in joined:
+                whole = {**more, **row}
+                if all(_is(whole.get(name), value) for name, value in card.where.items()):
+                    yield num_rows - 1, whole
+
+    prompts = {} if card.prompts is None else _prompts_by_key(card.prompts, root)
+    yield from checked(chosen(), card.fields, card.model, path)
+    if card.records not in (None, num_rows):
+        raise DataError(
+            f"{num_rows} rows, the card says {card.records}; correct the card", path=path
+        )
+
+
+def _prompts_by_key(join: Join, root: Path) -> dict[tuple[str, ...], tuple[Row]]:
+    found: dict[tuple[str, ...], tuple[Row]] = {}
+    for number, row in enumerate(_plain_rows(root / join.path)):
+        if found.setdefault(_key(row, join), (row,))[0] is not row:
+            raise DataError("its keys are those of an earlier row", path=join.path, row=number)
+    return found
+
+
+def _key(row: Row, join: Join) -> tuple[str, ...]:
+    return tuple(str(row.get(name)) for name in join.keys)
+
+
+def _is(value: object, wanted: object) -> bool:
+    """Return whether a cell has a value; the cells of a CSV are texts."""
+    return value == wanted or str(value).lower() == str(wanted).lower()
+
+
+def _plain_rows(path: Path) -> Iterator[Row]:
+    for number, row in enumerate(rows_of(path, kind_of(path))):
+        if isinstance(row, BadRow):
+            raise DataError(f"{row}; mend the row", path=path, row=number)
+        yield row
 
 
 def _synthetic(card: Card) -> LoadedData:
     seed, prompts = card.split_seed, (card.records or 0) // synthetic.SAMPLES
-    records, attainable = synthetic.generate(prompts, seed=seed, samples=synthetic.SAMPLES)
+    responses, attainable = synthetic.generate(prompts, seed=seed, samples=synthetic.SAMPLES)
     logger.warning("%s; the best attainable tau_b is %.3f by construction", BANNER, attainable)
     return LoadedData(
         card=card,
-        records=records,
+        records=of_responses(responses),
         origin=f"synthetic (seed {seed})",
         num_empty=0,
         attainable_tau_b=attainable,

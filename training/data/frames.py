@@ -6,12 +6,19 @@ at least as long as that to the longer one. Only claims speak of length: such wo
 add, and a request must not be served earlier for them.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lengthwise.tables.prompt_text import scored_text
+from training.data.records import fingerprint
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 _ASSENT: Final = (
     *("ok", "Ok.", "okay", "yes", "Yes, please.", "yes please", "sure", "go ahead", "Go ahead."),
@@ -47,19 +54,41 @@ _ENDS: Final = (".", " please.", ", nothing else.", ":", "!")
 """Claims of short answers are a lead, a limit and an end."""
 
 
-def framed(prompts: Sequence[str], lengths: Sequence[float], part: float, seed: int) -> list[str]:
-    """Return the prompts, of which about `part` are drawn and stand in a frame.
+def frames(
+    prompts: Sequence[str], lengths: ArrayLike, part: float, seed: int
+) -> Iterator[tuple[int, str]]:
+    """Yield the positions of about `part` of the prompts, in order, and each in a frame.
 
     `lengths` are those of the answers. A frame's second task has a shorter answer, mostly by far.
     """
     random = np.random.default_rng(seed)
-    found, by_length = list(prompts), np.argsort(lengths, kind="stable")
-    place = np.empty(len(found), np.int64)
-    place[by_length] = np.arange(len(found))
-    for at in np.flatnonzero(random.random(len(found)) < part).tolist():
-        shorter = prompts[by_length[int(random.random() ** 3 * (place[at] + 1))]]
-        found[at] = scored_text(_framed(prompts[at], shorter, random)) or prompts[at]
-    return found
+    by_length = np.argsort(lengths, kind="stable")
+    place = np.empty(len(prompts), np.int64)
+    place[by_length] = np.arange(len(prompts))
+    for at in np.flatnonzero(random.random(len(prompts)) < part).tolist():
+        shorter = prompts[int(by_length[int(random.random() ** 3 * (place[at] + 1))])]
+        prompt = prompts[at]
+        yield at, scored_text(_framed(prompt, shorter, random)) or prompt
+
+
+def framed(prompts: Dataset, lengths: ArrayLike, part: float, seed: int) -> Dataset:
+    """Return the texts of prompts, of which about `part` stand in a frame (`frames`)."""
+    texts = prompts.select_columns(["prompt"])
+    if part == 0:
+        return texts
+    lengths_N = np.asarray(lengths, np.float64)
+    drawn = frames(texts["prompt"], lengths_N, part, seed)
+    following = next(drawn, None)
+
+    def write(batch: dict[str, list[str]], places: list[int]) -> dict[str, list[str]]:
+        nonlocal following
+        while following is not None and following[0] <= places[-1]:
+            batch["prompt"][following[0] - places[0]] = following[1]
+            following = next(drawn, None)
+        return batch
+
+    name = fingerprint(texts._fingerprint, lengths_N.tobytes(), part, seed)
+    return texts.map(write, batched=True, with_indices=True, new_fingerprint=name)
 
 
 def _framed(prompt: str, shorter: str, random: np.random.Generator) -> str:

@@ -1,20 +1,25 @@
-"""Settings -> labelled and split prompts. No torch."""
+"""Settings -> labelled and split prompts, and prompts without lengths for a student. No torch."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lengthwise.bundle import BANNER, SYNTHETIC
 from lengthwise.errors import ConfigError, DataError
+from lengthwise.tables.files import is_file_name
 from training.config import Label, TrainConfig, times_of
 from training.data.cards import LoadedData, load_data
-from training.data.labels import LabelledPrompt, label_prompts, observed, of_one_model
-from training.data.splits import Splits, parts_of, split_prompts
+from training.data.labels import distinct, label_prompts, observed, of_one_model, texts, without
+from training.data.records import num_responses, read_records
+from training.data.splits import Splits, parts_of, positions, split_prompts
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -94,13 +99,17 @@ def _split_by(
 ) -> LabelledSplits:
     others = (name for name in (config.data.label, *config.data.heads) if name != label)
     config = replace(config, data=replace(config.data, label=label, heads=tuple(others)))
+    from datasets import concatenate_datasets
+
     prompts = _labelled(data, config, config.data.model)
-    num_merged = len(data.records) - len(prompts)
-    splits = split_prompts(prompts, config.split)
+    num_merged = num_responses(data.records) - len(prompts)
+    splits, train = split_prompts(prompts, config.split), []
     for other, times in also:
         more = _labelled(other, config, None)
-        splits = replace(splits, train=splits.train + parts_of(more, config.split)["train"] * times)
-        num_merged += len(other.records) - len(more)
+        train += [parts_of(more, config.split)["train"]] * times
+        num_merged += num_responses(other.records) - len(more)
+    if train:
+        splits = replace(splits, train=concatenate_datasets([splits.train, *train]))
     for name in ("train", "val", "test"):
         lengths = observed(getattr(splits, name))
         if np.ptp(lengths) == 0:
@@ -111,13 +120,45 @@ def _split_by(
     return LabelledSplits(config=config, data=data, splits=splits, num_merged=num_merged)
 
 
-def _labelled(data: LoadedData, config: TrainConfig, model: str | None) -> list[LabelledPrompt]:
-    chosen = of_one_model(
-        label_prompts(data.records, config.data.label),
+def _labelled(data: LoadedData, config: TrainConfig, model: str | None) -> Dataset:
+    # Without a source a prompt of several data sets is one prompt.
+    source = "" if config.data.head_per_dataset else data.card.id
+    return of_one_model(
+        label_prompts(data.records, config.data.label, source),
         model=model,
         consensus=config.data.consensus,
         held_out=config.data.held_out_models,
     )
-    # Without a source a prompt of several data sets is one prompt.
-    source = "" if config.data.head_per_dataset else data.card.id
-    return [replace(item, source=source) for item in chosen]
+
+
+def unlabelled_prompts(config: TrainConfig, splits: Splits, data_dir: str | None) -> list[str]:
+    """Return the distinct prompts of `data.unlabelled` that belong to no part of the splits.
+
+    A prompt whose hash would put it into the validation or test part is left out, and so is one
+    that the curves are calibrated on.
+    """
+    from datasets import concatenate_datasets
+
+    found: list[Dataset] = []
+    for name in config.data.unlabelled:
+        if (prompts := _prompts_of(name, config, data_dir)) is None:
+            continue
+        prompts = distinct(prompts)
+        kept = without(prompts, [splits.train, splits.calibration])
+        places = positions(kept, config.split.seed)
+        kept = kept.select(np.flatnonzero(places >= config.split.held_out))
+        text = "%s: %d prompts without lengths; %d more are in the data set or held out"
+        logger.info(text, name, len(kept), len(prompts) - len(kept))
+        found.append(kept)
+    return texts(distinct(concatenate_datasets(found))) if found else []
+
+
+def _prompts_of(name: str, config: TrainConfig, data_dir: str | None) -> Dataset | None:
+    if is_file_name(name) and not name.endswith(".yaml"):
+        return read_records(name, config.data, label=None)[0]
+    try:
+        data = load_data(name, data_dir)
+    except DataError as error:
+        logger.warning("unlabelled prompts of %s are left out: %s", name, error)
+        return None
+    return None if data.card.id == SYNTHETIC != name else data.records

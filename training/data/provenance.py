@@ -1,15 +1,20 @@
 """The prompts that a bundle was trained, chosen and tested on, found again by its manifest."""
 
+from __future__ import annotations
+
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lengthwise.bundle import Manifest
 from lengthwise.errors import DataError, LengthwiseError
 from training.config import config_from
 from training.data.labelled_splits import LabelledSplits, load_splits
-from training.data.labels import LabelledPrompt, TableOptions, read_prompts
-from training.data.splits import Splits
+from training.data.labels import TableOptions, read_prompts, without
+from training.data.splits import digest_of_prompts
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +28,12 @@ def training_data(manifest: Manifest, data_dir: str | None) -> LabelledSplits | 
         return None
 
 
-def unseen(
-    prompts: Sequence[LabelledPrompt], own: LabelledSplits | None
-) -> tuple[list[LabelledPrompt], int]:
+def unseen(prompts: Dataset, own: LabelledSplits | None) -> tuple[Dataset, int]:
     """Return the prompts not used to train, choose or calibrate, and the number of the others."""
     if own is None:
-        return list(prompts), 0
+        return prompts, 0
     splits = [labelled.splits for labelled in (own, *own.heads)]
-    seen = {item.key for s in splits for item in (*s.train, *s.val, *s.calibration)}
-    kept = [item for item in prompts if item.key not in seen]
+    kept = without(prompts, [part for s in splits for part in (s.train, s.val, s.calibration)])
     return kept, len(prompts) - len(kept)
 
 
@@ -59,9 +61,7 @@ def load_training_splits(
     return labelled
 
 
-def held_out_prompts(
-    manifest: Manifest, data: str | None, data_dir: str | None
-) -> list[LabelledPrompt]:
+def held_out_prompts(manifest: Manifest, data: str | None, data_dir: str | None) -> Dataset:
     """Return the prompts that the bundle was tested on, checked by their digest.
 
     `data` is the test.parquet of the run; None finds them in the bundle's data set.
@@ -70,7 +70,7 @@ def held_out_prompts(
         test = load_splits(config_from(manifest.training), data_dir).splits.test
     else:
         test = read_prompts(TableOptions(data=(data,)), manifest.label)
-    if Splits(train=[], val=[], test=test).test_digest != manifest.dataset.get("test_digest"):
+    if digest_of_prompts(test) != manifest.dataset.get("test_digest"):
         raise DataError(
             f"these are not the test prompts of run {manifest.mlflow_run_id}; give its "
             "test.parquet with --data, or the folder of its data set with --data-dir",

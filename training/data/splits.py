@@ -1,19 +1,22 @@
-"""Splits: training, validation and test prompts. Pure, seeded, by prompt hash and never by row.
+"""Splits: training, validation and test prompts. Seeded, by prompt hash and never by row.
 
 The text of a prompt and the seed decide its part, in every file and for every model.
 """
 
+from __future__ import annotations
+
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from lengthwise.errors import DataError
 from training.config import SplitConfig
-from training.data.labels import LabelledPrompt
-from training.data.records import prompt_hash
+from training.data.records import column, fingerprint, prompt_hash
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 MAX_CALIBRATION: Final = 3000
 """More prompts take longer to score and hardly shrink the sampling error."""
@@ -21,36 +24,47 @@ MAX_CALIBRATION: Final = 3000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Splits:
-    """Disjoint sets of prompts, each in hash order."""
+    """Disjoint sets of labelled prompts, each in hash order."""
 
-    train: list[LabelledPrompt]
-    val: list[LabelledPrompt]
-    test: list[LabelledPrompt]
-    calibration: list[LabelledPrompt] = field(default_factory=list)
+    train: Dataset
+    val: Dataset
+    test: Dataset
+    calibration: Dataset
     """Prompts that the score -> length curves are fitted on: the whole validation part, and the
     training part beyond its limit. Never trained or tested on."""
 
     @property
     def test_digest(self) -> str:
         """SHA-256 over the test prompts; figures of two runs compare if it is equal."""
-        return hashlib.sha256("".join(item.key for item in self.test).encode()).hexdigest()
+        return digest_of_prompts(self.test)
 
 
-def split_prompts(prompts: Sequence[LabelledPrompt], config: SplitConfig) -> Splits:
+def digest_of_prompts(items: Dataset) -> str:
+    keys = (key for batch in items.select_columns(["key"]).iter(1000) for key in batch["key"])
+    return hashlib.sha256("".join(key.hex() for key in keys).encode()).hexdigest()
+
+
+def split_prompts(prompts: Dataset, config: SplitConfig) -> Splits:
     """Split the prompts by the seeded hash of their normalised text."""
+    from datasets import concatenate_datasets
+
     parts = parts_of(prompts, config)
-    unused = parts["train"][config.train_prompts :] if config.train_prompts else []
-    splits = Splits(
-        **{name: part[: getattr(config, f"{name}_prompts")] for name, part in parts.items()},
-        calibration=[*parts["val"], *unused][:MAX_CALIBRATION],
-    )
-    for name in parts:
-        if (count := len(getattr(splits, name))) < 2:
+    limits = {name: getattr(config, f"{name}_prompts") for name in parts}
+    kept = {
+        name: part if limits[name] is None else part.take(min(limits[name], len(part)))
+        for name, part in parts.items()
+    }
+    for name, part in kept.items():
+        if len(part) < 2:
             raise DataError(
-                f"only {len(prompts)} distinct prompts, {count} of them in the {name} part; "
+                f"only {len(prompts)} distinct prompts, {len(part)} of them in the {name} part; "
                 "ranking needs two in each: give more data or larger fractions"
             )
-    return splits
+    unused = (
+        [parts["train"].skip(limit)] if (limit := len(kept["train"])) < len(parts["train"]) else []
+    )
+    calibration = concatenate_datasets([parts["val"], *unused])
+    return Splits(**kept, calibration=calibration.take(min(MAX_CALIBRATION, len(calibration))))
 
 
 def position(prompt: str, seed: int) -> float:
@@ -58,13 +72,23 @@ def position(prompt: str, seed: int) -> float:
     return int(prompt_hash(prompt, salt=f"lengthwise-split-{seed}")[:12], 16) / 2**48
 
 
-def parts_of(
-    prompts: Sequence[LabelledPrompt], config: SplitConfig
-) -> dict[str, list[LabelledPrompt]]:
+def positions(prompts: Dataset, seed: int) -> Any:
+    """Return the position of every prompt, float64 (N,)."""
+
+    def place(batch: dict[str, list[Any]]) -> dict[str, list[float]]:
+        return {"position": [position(prompt, seed) for prompt in batch["prompt"]]}
+
+    name = fingerprint(prompts._fingerprint, seed)
+    columns = prompts.column_names
+    found = prompts.map(place, batched=True, remove_columns=columns, new_fingerprint=name)
+    return np.asarray(column(found, "position"))
+
+
+def parts_of(prompts: Dataset, config: SplitConfig) -> dict[str, Dataset]:
     """Return the prompts of each part in hash order, without limits and however few."""
-    places = np.array([position(item.prompt, config.seed) for item in prompts])
+    places = positions(prompts, config.seed) if len(prompts) else np.empty(0)
     bounds = [config.test_fraction, config.test_fraction + config.val_fraction]
     order = np.argsort(places, kind="stable")
     rows = np.split(order, np.searchsorted(places[order], bounds))
-    test, val, train = ([prompts[n] for n in part] for part in rows)
+    test, val, train = map(prompts.select, rows)
     return {"train": train, "val": val, "test": test}

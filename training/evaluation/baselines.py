@@ -3,34 +3,35 @@
 Each is fitted on the ranker's own training prompts; one value per prompt, higher = longer.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.config import Repeats
-from training.data.labels import LabelledPrompt, targets, texts
+from training.data.labels import targets, texts
+from training.data.records import column
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 _WORD: Final = r"(?u)\b\w+\b"
 
 
-def group_means(
-    train: Sequence[LabelledPrompt], repeats: Repeats, items: Sequence[LabelledPrompt]
-) -> NDArray[np.float64]:
+def group_means(train: Dataset, repeats: Repeats, items: Dataset) -> NDArray[np.float64]:
     """Return the mean log length of each prompt's group, a predictor from the task alone.
 
     A group without training prompts gets the mean of all.
     """
-    logs, names = np.log(targets(train, repeats)), np.array([item.group for item in train])
+    logs, names = np.log(targets(train, repeats)), np.array(column(train, "group").to_pylist())
     means = {name: logs[names == name].mean() for name in set(names)}
-    return np.array([means.get(item.group, logs.mean()) for item in items])
+    return np.array([means.get(group, logs.mean()) for group in items["group"]])
 
 
-def tfidf_ridge(
-    train: Sequence[LabelledPrompt], repeats: Repeats, items: Sequence[LabelledPrompt]
-) -> NDArray[np.float64]:
+def tfidf_ridge(train: Dataset, repeats: Repeats, items: Dataset) -> NDArray[np.float64]:
     """Return log lengths predicted by ridge regression on TF-IDF of words and word pairs.
 
     If at most half of the words of `items` occur in `train`, as in scripts without spaces, the

@@ -5,8 +5,10 @@ held-out rows (split-conformal, each tenth in turn) makes its coverage independe
 coverage of a quantile q calibrated on n responses has a standard deviation of sqrt(q (1 - q) / n).
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,10 @@ from numpy.typing import NDArray
 from lengthwise.bundle import Manifest
 from lengthwise.calibration import LengthCurve
 from lengthwise.errors import ConfigError, DataError
-from training.data.labels import LabelledPrompt
+from training.data.labels import lengths_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 QUANTILES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
 MIN_ROWS: Final = 50
@@ -78,11 +83,12 @@ def target_of(manifest: Manifest, target_model: str | None) -> str | None:
 
 
 def per_response(
-    scores: NDArray[np.float64], prompts: Sequence[LabelledPrompt]
+    scores: NDArray[np.float64], prompts: Dataset
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return scores and lengths with one row per observed response."""
-    lengths = [float(length) for item in prompts for length in item.lengths]
-    return np.repeat(scores, [len(item.lengths) for item in prompts]), np.array(lengths)
+    samples = lengths_of(prompts)
+    lengths = [float(length) for each in samples for length in each]
+    return np.repeat(scores, list(map(len, samples))), np.array(lengths)
 
 
 def _curves(

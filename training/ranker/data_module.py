@@ -6,11 +6,14 @@ micro-batch has G prompts and L tokens in the longest.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import lightning as L
 import numpy as np
+import pyarrow.compute as pc
 import torch
+from datasets import Dataset, Features, List, Value, concatenate_datasets
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -20,8 +23,9 @@ from scoring_service.tokenizing import middle_cut
 from training.config import TrainConfig, times_of
 from training.data.buckets import bucket, micro_batches, pad
 from training.data.frames import framed
-from training.data.labels import side_by_side, texts, union_of
+from training.data.labels import side_by_side, source_codes, targets, union_of
 from training.data.pairs import sample_pairs
+from training.data.records import column, fingerprint
 from training.data.splits import Splits
 
 COMPONENTS: Final = 32
@@ -50,7 +54,7 @@ class Batch(NamedTuple):
 class TokenizedPrompts(NamedTuple):
     """Token ids of each prompt, and the number of prompts that were cut."""
 
-    ids: list[list[int]]
+    ids: Sequence[Sequence[int]]
     num_truncated: int
 
 
@@ -60,6 +64,45 @@ def tokenize(tokenizer: Tokenizer, prompts: Sequence[str]) -> TokenizedPrompts:
     encodings = [tokenizer.encode(prompt) for prompt in prompts]
     num_truncated = sum(bool(encoding.overflowing) for encoding in encodings)
     return TokenizedPrompts(list(map(middle_cut, encodings)), num_truncated)
+
+
+class TokenColumn(Sequence[Any]):
+    """Token ids of prompts in a column of lists on disk; a row is a view of it."""
+
+    def __init__(self, column: Any) -> None:
+        self.offsets = [np.asarray(chunk.offsets) for chunk in column.chunks]
+        self.values = [np.asarray(chunk.values) for chunk in column.chunks]
+        self.ends = np.cumsum([len(each) - 1 for each in self.offsets])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, at: Any) -> Any:
+        chunk = int(np.searchsorted(self.ends, at, side="right"))
+        start, end = self.offsets[chunk][at - self.ends[chunk] - 1 :][:2]
+        return self.values[chunk][start:end]
+
+
+def tokenize_on_disk(
+    tokenizer: Tokenizer, prompts: Dataset, num_processes: int | None
+) -> TokenizedPrompts:
+    """Return what `tokenize` does, from the cache of Hugging Face Datasets if it is there."""
+
+    def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
+        made = [tokenize(tokenizer, [prompt]) for prompt in batch["prompt"]]
+        return {"ids": [each.ids[0] for each in made], "cut": [each.num_truncated for each in made]}
+
+    found = prompts.map(
+        encode,
+        batched=True,
+        num_proc=num_processes,
+        remove_columns=prompts.column_names,
+        features=Features({"ids": List(Value("int32")), "cut": Value("int64")}),
+        new_fingerprint=fingerprint(prompts._fingerprint, tokenizer.to_str()),
+        desc="Tokenizing",
+    )
+    num_truncated = int(np.asarray(column(found, "cut")).sum())
+    return TokenizedPrompts(TokenColumn(column(found, "ids")), num_truncated)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,7 +139,8 @@ class PromptBatches:
     shuffle: bool
     min_tokens: int = 2
     """Least length of a padded micro-batch."""
-    sources: Sequence[str] = ()
+    sources_N: NDArray[np.int64] | None = None
+    """Of each prompt the number of its data set; None: there is one."""
     teacher_NK: NDArray[np.float64] | None = None
     states: Sequence[Tensor] = ()
     """Of each prompt the teacher's vectors of its tokens, (L, M)."""
@@ -104,8 +148,10 @@ class PromptBatches:
     world_size: int = 1
 
     def __post_init__(self) -> None:
-        names = np.asarray(self.sources or [""] * len(self.ids))
-        self.members = [np.flatnonzero(names == name) for name in np.unique(names)]
+        sources_N = self.sources_N
+        if sources_N is None:
+            sources_N = np.zeros(len(self.ids), np.int64)
+        self.members = [np.flatnonzero(sources_N == name) for name in np.unique(sources_N)]
         whole = self.config.batch_size if torch.cuda.is_available() else 8
         self.micro_batch_size = self.config.micro_batch_size or whole
         self._epoch = 0
@@ -196,41 +242,35 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         unlabelled prompts follow, with lengths NaN.
         """
         super().__init__()
-        splits = labels[0]
+        splits, framed_part = labels[0], config.data.framed
         self.splits, self.labels, self.config, self.teacher = splits, labels, config, teacher
         train, items, self.val_items = [s.train for s in labels], splits.train, splits.val
         if config.data.head_per_dataset:
             times = (1, *(times_of(name)[1] for name in config.data.also))
-            items = union_of([each * count for each, count in zip(train, times, strict=True)])
+            repeated = [[each] * count for each, count in zip(train, times, strict=True)]
+            items = union_of([concatenate_datasets(each) for each in repeated])
             self.val_items = union_of([s.val for s in labels])
         self.train_lengths_NK = side_by_side(
-            items, train, lambda item: item.target(config.data.repeats)
+            items, train, partial(targets, repeats=config.data.repeats)
         )
-        self.sources = [] if teacher else [item.source for item in items]
+        self.sources_N = None if teacher else source_codes(items)
         self.pad_id = int((tokenizer.padding or {})["pad_id"])
         # The tokenizer's limit: an encoder may have fewer positions than data.max_prompt_tokens.
         limit = int((tokenizer.truncation or {})["max_length"])
         self.min_train_tokens = limit if config.pad_to_limit else 2
-        prompts, lengths = texts(items), self.train_lengths_NK[:, 0].tolist()
+        plain, lengths = items.select_columns(["prompt"]), self.train_lengths_NK[:, 0]
         if teacher is not None:
             # A batch mixes data sets, whose scores compare and whose lengths do not.
-            foreign = [item.source != splits.val[0].source for item in splits.train]
-            self.train_lengths_NK[foreign] = np.nan
+            own = pc.equal(column(items, "source"), splits.val[0]["source"])
+            self.train_lengths_NK[~np.asarray(own)] = np.nan
             missing = np.full((len(teacher.unlabelled), len(labels)), np.nan)
             self.train_lengths_NK = np.concatenate([self.train_lengths_NK, missing])
-            prompts += teacher.unlabelled
-            lengths = teacher.scores_NK[:, 0].tolist()
-        plain, prompts = prompts, framed(prompts, lengths, config.data.framed, config.seed)
-        self.train = tokenize(tokenizer, prompts)
-        # In a frame, or cut at another limit than the teacher's, a prompt has other tokens.
-        rows = zip(teacher.states if teacher else (), plain, prompts, self.train.ids, strict=False)
-        self.states = [
-            torch.from_numpy(
-                each if text == prompt and len(each) == len(ids) else np.full_like(each[:1], np.nan)
-            )
-            for each, text, prompt, ids in rows
-        ]
-        self.val = tokenize(tokenizer, texts(self.val_items))
+            unlabelled = Dataset.from_dict({"prompt": teacher.unlabelled}, plain.features)
+            plain, lengths = concatenate_datasets([plain, unlabelled]), teacher.scores_NK[:, 0]
+        prompts = framed(plain, lengths, framed_part, config.seed)
+        self.train = tokenize_on_disk(tokenizer, prompts, config.data.num_processes)
+        self.states = [] if teacher is None else _known_states(teacher, plain, prompts, self.train)
+        self.val = tokenize_on_disk(tokenizer, self.val_items, config.data.num_processes)
 
     def train_dataloader(self) -> PromptBatches:
         """Return the training batches, of which each process takes its part."""
@@ -242,7 +282,7 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
             self.config,
             shuffle=True,
             min_tokens=self.min_train_tokens,
-            sources=self.sources,
+            sources_N=self.sources_N,
             teacher_NK=None if self.teacher is None else self.teacher.scores_NK,
             states=self.states,
             rank=trainer.global_rank if trainer else 0,
@@ -253,3 +293,19 @@ class LengthData(L.LightningDataModule):  # type: ignore[misc]
         """Return the validation batches, all of them in every process."""
         lengths_NK = side_by_side(self.val_items, [splits.val for splits in self.labels])
         return PromptBatches(self.val.ids, lengths_NK, self.pad_id, self.config, shuffle=False)
+
+
+def _known_states(
+    teacher: Teacher, plain: Dataset, prompts: Dataset, train: TokenizedPrompts
+) -> list[Tensor]:
+    """Return the teacher's vectors of each prompt, or NaN where it has other tokens.
+
+    It has them in a frame, or cut at another limit than the teacher's.
+    """
+    rows = zip(teacher.states, plain["prompt"], prompts["prompt"], train.ids, strict=False)
+    return [
+        torch.from_numpy(
+            each if text == prompt and len(each) == len(ids) else np.full_like(each[:1], np.nan)
+        )
+        for each, text, prompt, ids in rows
+    ]

@@ -1,14 +1,19 @@
 """The champion of a registered model: a version replaces it only if it is provably better."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import ModelBundle
-from training.data.labels import LabelledPrompt, observed, texts
+from training.data.labels import observed, texts
 from training.evaluation.ranking_metrics import tau_b_difference_ci
 from training.export.bundle_scores import score_prompts
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +26,7 @@ class Promotion:
     """95% paired bootstrap interval of the gain in tau_b; None without a comparison."""
 
 
-def judge(
-    challenger: ModelBundle, champion: ModelBundle | None, test: Sequence[LabelledPrompt]
-) -> Promotion:
+def judge(challenger: ModelBundle, champion: ModelBundle | None, test: Dataset) -> Promotion:
     """Compare both on the challenger's test prompts, which the champion must not have seen.
 
     A draw keeps the champion: replacing it costs a reload and gains nothing. Without a champion,

@@ -1,5 +1,7 @@
 """A trained ranker -> test figures, bundle, test prompts, MLflow run, registered version."""
 
+from __future__ import annotations
+
 import logging
 import shutil
 import tempfile
@@ -7,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,7 @@ from lengthwise.strict_json import finite_or_null
 from scoring_service.ranker.scorer import OnnxScorer
 from training.config import TrainConfig
 from training.data.labelled_splits import LabelledSplits
-from training.data.labels import LabelledPrompt, observed, side_by_side, targets, texts
+from training.data.labels import lengths_of, observed, side_by_side, targets, texts
 from training.data.splits import Splits
 from training.evaluation.baselines import group_means, tfidf_ridge
 from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
@@ -34,6 +36,9 @@ from training.ranker.training_loop import Trained
 from training.release.champion import Promotion, judge
 from training.release.registry import figures_of, show_tau_b, tags_of
 from training.release.tracking import Tracker
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 BUNDLE: Final = "bundle"
 """Folder of the first head's bundle; the others' end in the label or the data set."""
@@ -53,7 +58,7 @@ def write_bundle(
     Returns the bundle and the scores of the test prompts.
     """
     config, splits, tokenizer = labelled.config, labelled.splits, trained.tokenizer
-    parts = splits.train[:NUM_SAMPLED], splits.val, splits.test
+    parts = splits.train.take(min(NUM_SAMPLED, len(splits.train))), splits.val, splits.test
     sample_ids, val_ids, test_ids = (tokenize(tokenizer, texts(part)).ids for part in parts)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as work:
         models = Path(work)
@@ -95,7 +100,7 @@ def write_bundle(
             metrics=metrics,
             history=trained.history,
             calibration=calibration,
-            golden=dict(zip(texts(splits.val[:NUM_GOLDEN]), golden, strict=True)),
+            golden=dict(zip(splits.val["prompt"][:NUM_GOLDEN], golden, strict=True)),
             mlflow_run_id=run_id,
         )
         copy = partial(shutil.copytree, models, dirs_exist_ok=True)
@@ -123,30 +128,28 @@ def assess(
         # Between the two sets of scores: unlike the drop, free of the noise in the lengths.
         "int8_order_tau_b": tau_b(fp32, served),
     }
-    groups = [item.group for item in splits.test]
+    groups = list(splits.test["group"])
     if len(set(groups)) > 1:
         metrics["tau_b_within_groups"] = grouped_tau_b(served, lengths, groups)
         by_group = group_means(*fitting)
         metrics["tau_b_group_means"] = tau_b(by_group, lengths, ties_by_chance=True)
         metrics["tau_b_tfidf_ridge_within_groups"] = grouped_tau_b(ridge, lengths, groups)
-    if all(len(item.lengths) > 1 for item in splits.test):
-        means = [item.target("geometric_mean") for item in splits.test]
+    samples = lengths_of(splits.test)
+    if all(len(lengths) > 1 for lengths in samples):
+        means = targets(splits.test, "geometric_mean")
         metrics["tau_b_geometric_mean"] = tau_b(served, means)
-        samples = [item.lengths for item in splits.test]
         metrics |= {"ceiling": ceiling(samples), "second_answer": ceiling(samples, most=1)}
     return finite_or_null(metrics)
 
 
-def _calibration(
-    scorer: OnnxScorer, items: Sequence[LabelledPrompt], tokenizer: Tokenizer
-) -> dict[str, Any]:
+def _calibration(scorer: OnnxScorer, items: Dataset, tokenizer: Tokenizer) -> dict[str, Any]:
     if len(items) < MIN_ROWS:
         logger.warning("no calibration: fewer than %d prompts were kept for it", MIN_ROWS)
         return {}
     scores = onnx_scores(scorer, tokenize(tokenizer, texts(items)).ids)
     # Only the sample that tests compare with: others may be of another temperature and spread,
     # which cost up to 3 points of coverage.
-    return {items[0].model or "default": calibrate(scores, observed(items))}
+    return {items[0]["model"] or "default": calibrate(scores, observed(items))}
 
 
 def write_test_prompts(path: Path, labelled: LabelledSplits) -> None:
@@ -159,9 +162,9 @@ def write_test_prompts(path: Path, labelled: LabelledSplits) -> None:
     lengths_NK = np.nan_to_num(side_by_side(test, [p.splits.test for p in parts])).astype(int)
     columns: dict[str, Any] = {"prompt": texts(test)}
     columns |= {part.config.data.label: lengths_NK[:, n] for n, part in enumerate(parts)}
-    columns["model"] = [item.model for item in test]
-    if any(item.group for item in test):
-        columns["group"] = [item.group for item in test]
+    columns["model"] = list(test["model"])
+    if any(groups := list(test["group"])):
+        columns["group"] = groups
     pq.write_table(pa.table(columns), path)
 
 
@@ -199,7 +202,7 @@ def log_results(
         tracker.set_tags(tags_of(bundle.manifest))
         tracker.describe(_summary(bundle, splits), banner=bundle.manifest.banner)
     tracker.log_folder(bundle.path, bundle.path.name)
-    tracker.log_model_files(bundle.path.name, texts(splits.test[:2]))
+    tracker.log_model_files(bundle.path.name, splits.test["prompt"][:2])
     with tempfile.TemporaryDirectory() as work:
         save_scorer(Path(work), trained.scorer, trained.tokenizer)
         tracker.log_folder(Path(work), f"{prefix}{CHECKPOINT}")

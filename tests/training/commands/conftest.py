@@ -1,5 +1,6 @@
 """A store with registered bundles of the tiny ranker, and commands run with --json."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -13,8 +14,7 @@ import pytest
 
 from lengthwise.bundle import FP32, TOKENIZER, ModelBundle
 from training.__main__ import main
-from training.data.labels import LabelledPrompt
-from training.data.records import PromptResponse
+from training.data.records import PromptResponse, prompt_hash
 from training.data.splits import Splits
 
 MakeBundle = Callable[..., ModelBundle]
@@ -45,11 +45,7 @@ def draw_prompts(count: int, *, drifted: bool = False, noise: float = 0.3) -> li
 TEST = draw_prompts(120, noise=0.5)
 
 
-DIGEST = Splits(
-    train=[],
-    val=[],
-    test=[LabelledPrompt(prompt=r.prompt, model="", lengths=(r.output_tokens,)) for r in TEST],
-).test_digest
+DIGEST = hashlib.sha256("".join(prompt_hash(r.prompt) for r in TEST).encode()).hexdigest()
 
 
 @pytest.fixture(scope="module")

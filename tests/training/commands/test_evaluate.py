@@ -126,8 +126,9 @@ def test_prompts_that_a_ranker_has_learnt_from_are_dropped(
     trained, splits = learnt(900)
     bundle, log = make_bundle(0, **trained).path, tmp_path / "log.parquet"
     strangers = [replace(record, prompt=f"again {record.prompt}") for record in TEST]
-    for part, num_seen in (([], 0), (splits.train[:30], 30), (splits.test, 0)):
-        rows = [PromptResponse(prompt=p.prompt, output_tokens=int(p.observed)) for p in part]
+    parts = (splits.train.select([]), 0), (splits.train.take(30), 30), (splits.test, 0)
+    for part, num_seen in parts:
+        rows = [PromptResponse(prompt=p["prompt"], output_tokens=p["lengths"][0]) for p in part]
         pd.DataFrame([*strangers, *rows]).to_parquet(log)
         _, result = training("evaluate", "--bundle", bundle, "--data", log)
         assert result["num_seen_in_training"] == num_seen

@@ -226,7 +226,7 @@ def test_each_data_set_has_a_head_and_a_bundle_of_its_own(fit, tmp_path, capsys)
     assert min(first["tau_b"], second["tau_b"]) > 0.3
     # The encoder has seen the prompts of both sets.
     own = training_data(ModelBundle.load(second["bundle"]).manifest, None)
-    assert unseen(own.heads[0].splits.train, own)[0] == []
+    assert len(unseen(own.heads[0].splits.train, own)[0]) == 0
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from tests.lengthwise.tables.logs import write_lines
 from training.config import DataConfig
 from training.data.cards import (
     CARDS,
+    LoadedData,
     card_path,
     load_data,
     read_card,
@@ -34,7 +35,7 @@ def test_every_card_of_the_repository_is_complete(folder):
 
 
 def test_prompts_are_joined_and_rows_filtered(make_card, tmp_path):
-    lengths = tmp_path / "lengths.parquet"
+    table = tmp_path / "lengths.parquet"
     prompts = tmp_path / "prompts.parquet"
     pd.DataFrame(
         {
@@ -43,18 +44,28 @@ def test_prompts_are_joined_and_rows_filtered(make_card, tmp_path):
             "output_tokens": [3, 4, 5],
             "ok": [True, False, True],
         }
-    ).to_parquet(lengths)
+    ).to_parquet(table)
     pd.DataFrame(
         {"set": ["x", "x", "y"], "id": [1, 2, 1], "prompt": ["a", "b", "c"], "ok": [0, 0, 0]}
     ).to_parquet(prompts)
+    joined = sha256_of(prompts)
     card = make_card(
-        table=lengths,
+        table=table,
         rows=3,
         where={"ok": True},
-        prompts={"path": prompts.name, "sha256": sha256_of(prompts), "keys": ["set", "id"]},
+        prompts={"path": prompts.name, "sha256": joined, "keys": ["set", "id"]},
     )
-    records = load_data(str(card)).records
-    assert [(r.prompt, r.output_tokens) for r in records] == [("a", 3), ("c", 5)]
+    assert lengths(load_data(str(card))) == [("a", 3), ("c", 5)]
+    pd.DataFrame({"set": ["x"] * 3, "id": [1, 2, 1], "prompt": ["a", "b", "c"]}).to_parquet(prompts)
+    card.write_text(card.read_text().replace(joined, sha256_of(prompts)))
+    with pytest.raises(
+        DataError, match=r"prompts\.parquet, row 2: its keys are those of an earlier"
+    ):
+        load_data(str(card))
+
+
+def lengths(data: LoadedData) -> list[tuple[str, int]]:
+    return [(r["prompt"], *r["output_tokens"]) for r in data.records]
 
 
 def test_a_changed_file_of_prompts_is_refused(make_card, tmp_path):
@@ -78,19 +89,18 @@ def test_a_written_card_loads_the_table_it_describes(tmp_path):
             table, columns=list(frame), rows=rows, source="here", tokenizer="t", notes="none"
         )
         data = load_data(str(card_path(table)))
-        assert [record.output_tokens for record in data.records] == [3, 4][:rows]
+        assert [n for _, n in lengths(data)] == [3, 4][:rows]
         assert (data.card.id, data.card.tokenizer) == ("my-lengths", "t")
 
 
 def test_a_log_needs_no_card(tmp_path):
     data = load_data(str(write_lines(tmp_path / "gate.v2.jsonl", logs.OPENAI)))
     assert data.card.id == "gate.v2"
-    assert [(r.prompt, r.output_tokens, r.model) for r in data.records] == [
-        *[("one", 10, "m"), ("two", 20, "m"), ("three", 30, "m"), ("four", 40, "m")]
-    ]
-    assert [r.reasoning_tokens for r in data.records] == [0, 0, 0, 25]
+    assert lengths(data) == [("one", 10), ("two", 20), ("three", 30), ("four", 40)]
+    assert set(data.records["model"]) == {"m"}
+    assert data.records["reasoning_tokens"][:] == [0, 0, 0, 25]
     (tmp_path / "server.log").write_text(logs.VLLM_OLD)
-    assert [r.output_tokens for r in load_data(str(tmp_path / "server.log")).records] == [4, 1]
+    assert [n for _, n in lengths(load_data(str(tmp_path / "server.log")))] == [4, 1]
 
 
 def test_columns_of_a_table_without_a_card_are_named_by_settings(tmp_path, caplog):
@@ -105,8 +115,8 @@ def test_columns_of_a_table_without_a_card_are_named_by_settings(tmp_path, caplo
     named = DataConfig(prompt_column="chat", length_column=("n.out",))
     with pytest.raises(DataError, match=r"row 2: it has no prompt; .*--data\.on-bad-rows"):
         load_data(path, None, named)
-    records = load_data(path, None, replace(named, on_bad_rows="skip")).records
-    assert [(r.prompt, r.output_tokens) for r in records] == [("p3", 3), ("p4", 4)]
+    data = load_data(path, None, replace(named, on_bad_rows="skip"))
+    assert lengths(data) == [("p3", 3), ("p4", 4)]
     assert "2 of 3 rows; left out: 1 it has no prompt" in caplog.text
 
 

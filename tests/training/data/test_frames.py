@@ -2,12 +2,18 @@
 
 import numpy as np
 import pytest
+from datasets import Dataset
 
 from benchmarks.studies.frames import CLAIMS, SHORT
 from training.config import TrainConfig
 from training.data import frames
-from training.data.frames import framed
 from training.recipes import recipe
+
+
+def framed(prompts: list[str], lengths: list[int], part: float, seed: int) -> list[str]:
+    drawn = dict(frames.frames(prompts, lengths, part, seed))
+    return [drawn.get(at, prompt) for at, prompt in enumerate(prompts)]
+
 
 PROMPTS = [f"task {number}." for number in range(400)]
 LENGTHS = np.random.default_rng(0).permutation(400).tolist()
@@ -22,6 +28,13 @@ def test_a_part_is_framed_each_keeps_its_task_and_a_second_task_is_a_shorter_one
         assert max(others, default=LENGTHS[number]) == LENGTHS[number]
     assert found == framed(PROMPTS, LENGTHS, 0.3, seed=1) != framed(PROMPTS, LENGTHS, 0.3, seed=2)
     assert framed(PROMPTS, LENGTHS, 0.0, seed=1) == PROMPTS
+
+
+def test_frames_are_written_into_a_dataset():
+    prompts = Dataset.from_dict({"prompt": PROMPTS})
+    found = frames.framed(prompts, LENGTHS, 0.3, seed=1)["prompt"][:]
+    assert found == framed(PROMPTS, LENGTHS, 0.3, seed=1)
+    assert frames.framed(prompts, LENGTHS, 0.0, seed=1)["prompt"][:] == PROMPTS
 
 
 @pytest.mark.parametrize("word", ["brief", "short", "long", "word", "sentence", "detail", "essay"])

@@ -1,5 +1,6 @@
 """Labelled splits: further sets only in training, labels side by side, counts that add up."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,11 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import ConfigError, DataError
+from tests.training.prompts import labels
 from training.config import DataConfig, SplitConfig, TrainConfig
-from training.data.labelled_splits import load_splits
+from training.data.labelled_splits import load_splits, unlabelled_prompts
+from training.data.labels import texts
+from training.data.splits import position, split_prompts
 from training.data.synthetic import generate
 
 
@@ -38,10 +42,9 @@ def test_further_sets_are_learnt_from_and_never_tested_on(
     config = TrainConfig(data=data, split=SplitConfig(test_fraction=0.2))
     labelled = load_splits(config, None)
     alone = load_splits(replace(config, data=replace(data, also=())), None)
-    assert labelled.splits.test == alone.splits.test
+    assert labelled.splits.test.to_list() == alone.splits.test.to_list()
     assert len(labelled.splits.train) == 4 * len(alone.splits.train)
-    held = {item.prompt for item in labelled.splits.test}
-    assert not held & {item.prompt for item in labelled.splits.train}
+    assert not set(texts(labelled.splits.test)) & set(texts(labelled.splits.train))
 
 
 def test_records_are_counted_as_merged_or_dropped(make_card: Callable[..., Path]) -> None:
@@ -72,7 +75,7 @@ def test_equal_lengths_have_no_order_to_learn(
         with pytest.raises(DataError, match="every length of the train part is 7"):
             load_splits(config, None)
     else:
-        assert load_splits(config, None).splits.train
+        assert len(load_splits(config, None).splits.train) > 0
 
 
 @pytest.mark.parametrize("times", ["0", "", "-1", "x"])
@@ -91,7 +94,7 @@ def test_each_data_set_with_a_head_has_its_own_splits(make_card: Callable[..., P
         alone = load_splits(TrainConfig(data=DataConfig(dataset=name)), None)
         assert part.splits.test_digest == alone.splits.test_digest
         again = load_splits(part.config, None)
-        assert (again.splits, again.config.data.orders[0]) == (part.splits, name)
+        assert (again.describe(), again.config.data.orders[0]) == (part.describe(), name)
     with pytest.raises(ConfigError, match="name each data set once"):
         load_splits(TrainConfig(data=replace(data, also=("synthetic",))), None)
 
@@ -110,4 +113,47 @@ def test_each_head_has_the_prompts_with_its_own_label(tmp_path: Path) -> None:
         "reasoning_tokens",
         ("output_tokens",),
     )
-    assert {p.prompt for p in head.splits.test} < {p.prompt for p in labelled.splits.test}
+    assert set(texts(head.splits.test)) < set(texts(labelled.splits.test))
+
+
+OLD, NEW = (generate(count, seed=seed)[0] for count, seed in ((400, 0), (300, 1)))
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    rows = [record.prompt for record in (*NEW, *OLD)] + [f" {NEW[0].prompt.upper()}\n"]
+    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in rows))
+    return path
+
+
+def test_prompts_of_every_part_and_those_that_would_fall_into_one_are_left_out(prompts, caplog):
+    caplog.set_level("INFO")
+    config = TrainConfig(
+        data=DataConfig(unlabelled=(str(prompts), str(prompts))),
+        split=SplitConfig(train_prompts=100),
+    )
+    splits = split_prompts(labels(OLD), config.split)
+    found = unlabelled_prompts(config, splits, None)
+    assert len(set(found)) == len(found) > 150
+    for used in (splits.train, splits.val, splits.test, splits.calibration):
+        assert not set(found) & set(texts(used))
+    assert min(position(prompt, 0) for prompt in found) >= 0.2
+    assert f"{len(found)} prompts without lengths; " in caplog.text
+    other = replace(config, split=replace(config.split, seed=1))
+    assert set(unlabelled_prompts(other, splits, None)) != set(found)
+
+
+def test_a_set_that_is_not_at_hand_is_left_out_with_a_warning_and_an_absent_file_is_an_error(
+    tmp_path, caplog, monkeypatch
+):
+    monkeypatch.delenv("LENGTHWISE_DATA", raising=False)
+    config = TrainConfig(data=DataConfig(unlabelled=("alpaca-davinci003",)))
+    splits = split_prompts(labels(OLD), config.split)
+    assert unlabelled_prompts(config, splits, None) == []
+    assert "data set 'alpaca-davinci003' was not found" in caplog.text
+    assert unlabelled_prompts(config, splits, str(tmp_path)) == []
+    assert "unlabelled prompts of alpaca-davinci003 are left out" in caplog.text
+    absent = replace(config, data=DataConfig(unlabelled=(str(tmp_path / "none.jsonl"),)))
+    with pytest.raises(DataError, match=r"none\.jsonl"):
+        unlabelled_prompts(absent, splits, None)

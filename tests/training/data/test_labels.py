@@ -2,54 +2,68 @@
 
 import logging
 import math
-from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from datasets import concatenate_datasets
 
 from lengthwise.errors import DataError
 from tests.lengthwise.tables import logs
+from tests.training.prompts import labelled, numbered
 from training.data.labels import (
-    LabelledPrompt,
     TableOptions,
     consensus_of,
+    distinct,
     is_held_out,
     label_prompts,
+    lengths_of,
+    observed,
     of_one_model,
     read_prompts,
+    side_by_side,
+    source_codes,
+    targets,
+    texts,
+    union_of,
+    without,
 )
-from training.data.records import PromptResponse, prompt_hash
+from training.data.records import PromptResponse, of_responses, prompt_hash
 
 
-def answers(model: str, *lengths: int) -> list[LabelledPrompt]:
-    return [
-        LabelledPrompt(prompt=f"p{n}", model=model, lengths=(length,))
-        for n, length in enumerate(lengths)
-    ]
+def answers(model: str, *lengths: int) -> Any:
+    return labelled({f"p{n}": (length,) for n, length in enumerate(lengths)}, model=model)
+
+
+def together(*parts: Any) -> Any:
+    return concatenate_datasets(list(parts))
+
+
+def labels_of(items: Any) -> list[tuple[str, str, float]]:
+    return list(zip(texts(items), items["model"], observed(items), strict=True))
 
 
 def test_a_consensus_hears_the_order_of_a_model_and_not_its_verbosity():
-    terse, verbose = answers("a", 10, 20, 40), answers("b", 1000, 2000, 4000)
-    together = consensus_of([*terse, *verbose])
-    assert [item.observed for item in together] == [100, 200, 400]
-    assert {item.model for item in together} == {"consensus"}
+    both = consensus_of(together(answers("a", 10, 20, 40), answers("b", 1000, 2000, 4000)))
+    assert observed(both).tolist() == [100, 200, 400]
+    assert set(both["model"]) == {"consensus"}
 
 
 def test_a_model_that_skips_prompts_does_not_bend_the_consensus():
     full = answers("a", 10, 20, 40)
-    partial = [replace(item, model="b", lengths=(7,)) for item in full[1:2]]
-    assert [item.observed for item in consensus_of([*full, *partial])] == sorted(
-        item.observed for item in consensus_of([*full, *partial])
-    )
+    lengths = observed(consensus_of(together(full, labelled({"p1": (7,)}, model="b"))))
+    assert lengths.tolist() == sorted(lengths)
 
 
 def test_several_models_must_be_chosen_from_or_joined():
-    both = [*answers("a", 10, 20), *answers("b", 5, 9)]
+    both = together(answers("a", 10, 20), answers("b", 5, 9))
     with pytest.raises(DataError, match=r"2 models \(a, b\.\.\.\); choose data\.model"):
         of_one_model(both, model=None, consensus=False, held_out=0)
     with pytest.raises(DataError, match="none called 'c'"):
         of_one_model(both, model="c", consensus=False, held_out=0)
-    assert of_one_model(both, model="b", consensus=False, held_out=0) == both[2:]
+    chosen = of_one_model(both, model="b", consensus=False, held_out=0)
+    assert labels_of(chosen) == [("p0", "b", 5), ("p1", "b", 9)]
 
 
 def test_held_out_models_follow_from_their_names_alone():
@@ -59,61 +73,80 @@ def test_held_out_models_follow_from_their_names_alone():
     assert set(held) <= {name for name in names if is_held_out(name, 0.5)}
 
 
-def record(prompt: str, tokens: int, sample: int = 0, **rest: int) -> PromptResponse:
-    return PromptResponse(prompt=prompt, output_tokens=tokens, sample=sample, **rest)
+def records(*rows: tuple[str, int, int], **about: Any) -> Any:
+    return of_responses(
+        [PromptResponse(prompt=p, output_tokens=n, sample=s, **about) for p, n, s in rows]
+    )
 
 
 def test_repeated_samples_become_one_prompt_with_the_tested_sample_first():
-    prompts = label_prompts([record("A b", 9, 1), record("c", 5), record("a  B", 4, 0)])
-    assert [item.lengths for item in prompts] == [(4, 9), (5,)]
-    assert [item.prompt for item in prompts] == ["A b", "c"]  # as it was first written
-    assert prompts[0].observed == 4
-    assert prompts[0].target("geometric_mean") == pytest.approx(6.0)
-    assert prompts[0].target("first") == 4.0
+    prompts = label_prompts(records(("A b", 9, 1), ("c", 5, 0), ("a  B", 4, 0)))
+    assert lengths_of(prompts) == [[4, 9], [5]]
+    assert texts(prompts) == ["A b", "c"]  # as it was first written
+    assert observed(prompts).tolist() == targets(prompts, "first").tolist() == [4, 5]
+    assert targets(prompts, "geometric_mean") == pytest.approx([6.0, 5.0])
 
 
 def test_models_keep_their_own_lengths():
-    records = [
-        PromptResponse(prompt="a", output_tokens=3, model="x"),
-        PromptResponse(prompt="a", output_tokens=30, model="y"),
+    both = [
+        PromptResponse(prompt="a", output_tokens=length, model=model)
+        for model, length in (("x", 3), ("y", 30))
     ]
-    assert [(p.model, p.observed) for p in label_prompts(records)] == [("x", 3), ("y", 30)]
+    assert labels_of(label_prompts(of_responses(both))) == [("a", "x", 3), ("a", "y", 30)]
 
 
 def test_a_missing_label_is_told():
     with pytest.raises(DataError, match="no reasoning_tokens"):
-        label_prompts([record("a", 3)], "reasoning_tokens")
+        label_prompts(records(("a", 3, 0)), "reasoning_tokens")
 
 
 def test_a_response_without_reasoning_has_no_reasoning_label():
-    records = [record("a", 3, reasoning_tokens=0), record("b", 3, reasoning_tokens=2)]
-    prompts = label_prompts(records, "reasoning_tokens")
-    assert [(p.prompt, p.observed) for p in prompts] == [("b", 2)]
+    made = of_responses(
+        [
+            PromptResponse(prompt=prompt, output_tokens=3, reasoning_tokens=thought)
+            for prompt, thought in (("a", 0), ("b", 2))
+        ]
+    )
+    prompts = label_prompts(made, "reasoning_tokens")
+    assert (texts(prompts), observed(prompts).tolist()) == (["b"], [2])
 
 
 def test_two_models_make_a_consensus_of_those_that_are_not_held_out():
-    both = [*answers("a", 10, 20, 40), *answers("b", 40, 20, 90)]
+    both = together(answers("a", 10, 20, 40), answers("b", 40, 20, 90))
     joined = of_one_model(both, model=None, consensus=True, held_out=0)
-    assert joined == consensus_of(both)
-    assert {item.model for item in joined} == {"consensus"}
+    assert labels_of(joined) == labels_of(consensus_of(both))
     (held,) = [name for name in "abcdefgh" if is_held_out(name, 0.1)][:1] or ["?"]
     others = [name for name in "abcdefgh" if not is_held_out(name, 0.1)][:2]
-    three = [item for n, name in enumerate([held, *others]) for item in answers(name, 5 + n, 50)]
-    kept = [item for item in three if item.model != held]
-    assert of_one_model(three, model=None, consensus=True, held_out=0.1) == consensus_of(kept)
+    parts = [answers(name, 5 + n, 50) for n, name in enumerate([held, *others])]
+    joined = of_one_model(together(*parts), model=None, consensus=True, held_out=0.1)
+    assert labels_of(joined) == labels_of(consensus_of(together(*parts[1:])))
     alone = answers("a", 10, 20)
-    assert of_one_model(alone, model=None, consensus=True, held_out=0) == alone
+    one = of_one_model(alone, model=None, consensus=True, held_out=0)
+    assert labels_of(one) == labels_of(alone)
 
 
 def test_a_consensus_is_never_below_one_token():
-    talkative = [*answers("a", 1, 10_000), answers("b", 1, 1)[1]]
-    assert [item.observed for item in consensus_of(talkative)] == [1, 100]
+    quiet = labelled({"p1": (1,)}, model="b")
+    lengths = observed(consensus_of(together(answers("a", 1, 10_000), quiet)))
+    assert lengths.tolist() == [1, 100]
 
 
 def test_a_model_is_held_out_below_the_fraction_and_not_at_it():
     place = int(prompt_hash("m", salt="lengthwise-models")[:12], 16) / 2**48
     assert not is_held_out("m", place)
     assert is_held_out("m", math.nextafter(place, 1))
+
+
+def test_prompts_of_several_sets_are_joined_and_told_apart_by_their_keys():
+    first, second = numbered(4), labelled({"BEES 3": (9,), "wasps": (2,)})
+    assert texts(union_of([first, second])) == ["bees 0", "bees 1", "bees 2", "bees 3", "wasps"]
+    assert texts(without(second, [first, first.select([])])) == ["wasps"]
+    assert texts(distinct(together(first, second)))[3:] == ["BEES 3", "wasps"]
+    rows = side_by_side(first, [first, second])
+    np.testing.assert_array_equal(rows[2:], [[3, np.nan], [4, 9]])
+    sets = together(*(label_prompts(records(("a", 3, 0)), source=name) for name in "yxy"))
+    assert source_codes(sets).tolist() == [1, 0, 1]
+    assert np.isnan(side_by_side(sets, [sets.select([0])])[1]).all()
 
 
 @pytest.fixture
@@ -135,25 +168,26 @@ def test_length_columns_are_samples_and_the_label_is_the_default(table, caplog):
     chosen = TableOptions(data=(table,), prompt_column="text", length_column=("second", "first"))
     with caplog.at_level(logging.INFO, logger="training"):
         prompts = read_prompts(chosen, "reasoning_tokens")
-    assert [(item.prompt, item.lengths) for item in prompts] == [("a", (4, 7, 3, 5)), ("b", (6,))]
+    assert (texts(prompts), lengths_of(prompts)) == (["a", "b"], [[4, 7, 3, 5], [6]])
     assert "1 rows with a length of 0 dropped" in caplog.text
     by_label = read_prompts(TableOptions(data=(table,), prompt_column="text"), "second")
-    assert [item.observed for item in by_label] == [4, 6]
+    assert observed(by_label).tolist() == [4, 6]
 
 
 def test_a_model_must_be_chosen_where_the_table_holds_several(table):
-    columns = {"prompt_column": "text", "length_column": ("second",), "group_column": "task"}
+    columns: Any = {"prompt_column": "text", "length_column": ("second",), "group_column": "task"}
     with pytest.raises(DataError, match="the rows are of m, n; choose one with --model"):
-        read_prompts(TableOptions(data=(table,), model_column="llm", **columns), "")  # type: ignore[arg-type]
-    one = TableOptions(data=(table,), model_column="llm", model="n", **columns)  # type: ignore[arg-type]
-    assert [(p.model, p.observed, p.group) for p in read_prompts(one, "")] == [("n", 7, "x")]
+        read_prompts(TableOptions(data=(table,), model_column="llm", **columns), "")
+    one = TableOptions(data=(table,), model_column="llm", model="n", **columns)
+    (row,) = read_prompts(one, "")
+    assert (row["model"], row["lengths"], row["group"]) == ("n", [7], "x")
     with pytest.raises(DataError, match="3 a model other than o"):
-        read_prompts(TableOptions(data=(table,), model_column="llm", model="o", **columns), "")  # type: ignore[arg-type]
+        read_prompts(TableOptions(data=(table,), model_column="llm", model="o", **columns), "")
 
 
 def test_a_log_is_read_like_a_table(tmp_path):
     path = str(logs.write_lines(tmp_path / "log.jsonl", logs.LITELLM))
     prompts = read_prompts(TableOptions(data=(path,), model="m"), "output_tokens")
-    assert [(item.prompt, item.observed) for item in prompts] == [("one", 12), ("two", 30)]
+    assert (texts(prompts), observed(prompts).tolist()) == (["one", "two"], [12, 30])
     (reasoned,) = read_prompts(TableOptions(data=(path,), on_bad_rows="skip"), "reasoning_tokens")
-    assert (reasoned.prompt, reasoned.observed) == ("two", 20)
+    assert (reasoned["prompt"], reasoned["lengths"]) == ("two", [20])

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from datasets import concatenate_datasets
 
 from lengthwise.bundle import Manifest
 from lengthwise.errors import DataError
@@ -34,15 +36,22 @@ def trained(make_card: Callable[..., Path]) -> tuple[LabelledSplits, Manifest]:
     return labelled, manifest
 
 
+def parts_of(labelled: LabelledSplits) -> dict[str, list[Any]]:
+    names = ("train", "val", "test", "calibration")
+    return {name: getattr(labelled.splits, name).to_list() for name in names}
+
+
 def test_the_prompts_of_a_bundle_are_found_again(
     trained: tuple[LabelledSplits, Manifest], tmp_path: Path
 ) -> None:
     labelled, manifest = trained
-    assert training_data(manifest, None) == labelled
-    assert load_training_splits(manifest, None, None) == labelled
-    assert held_out_prompts(manifest, None, None) == labelled.splits.test
+    found = training_data(manifest, None)
+    assert found is not None
+    assert parts_of(found) == parts_of(labelled)
+    assert parts_of(load_training_splits(manifest, None, None)) == parts_of(labelled)
+    assert held_out_prompts(manifest, None, None).to_list() == parts_of(labelled)["test"]
     table = tmp_path / "test.parquet"
-    rows = [{"prompt": p.prompt, "output_tokens": p.observed} for p in labelled.splits.test]
+    rows = [{"prompt": p["prompt"], "output_tokens": p["lengths"][0]} for p in labelled.splits.test]
     pd.DataFrame(rows).to_parquet(table)
     assert len(held_out_prompts(manifest, str(table), None)) == len(labelled.splits.test)
     pd.DataFrame(rows[1:]).to_parquet(table)
@@ -55,9 +64,10 @@ def test_only_prompts_that_nothing_was_learnt_from_are_unseen(
 ) -> None:
     labelled, _ = trained
     splits = labelled.splits
-    everyone = [*splits.test, *splits.train, *splits.val, *splits.calibration]
+    every = [splits.test, splits.train, splits.val, splits.calibration]
+    everyone = concatenate_datasets(every)
     kept, num_seen = unseen(everyone, labelled)
-    assert kept == splits.test
+    assert kept.to_list() == splits.test.to_list()
     assert num_seen == len(everyone) - len(splits.test)
     assert len(splits.calibration) > len(splits.val)  # A limit leaves prompts to calibrate on.
     assert unseen(everyone, None) == (everyone, 0)
@@ -72,7 +82,8 @@ def test_other_data_is_not_taken_for_the_bundles_own(
     make_card(RECORDS, notes="another card of the same table")
     found = training_data(manifest, None)
     assert found is not None
-    assert found.splits == load_training_splits(manifest, None, None).splits == labelled.splits
+    again = load_training_splits(manifest, None, None)
+    assert parts_of(found) == parts_of(again) == parts_of(labelled)
     assert "card logs has changed since the run" in caplog.text
     make_card(RECORDS[:-20])
     with pytest.raises(DataError, match=r"of logs from .*, train_prompts|test_digest differ"):

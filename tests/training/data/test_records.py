@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -9,9 +10,22 @@ import pytest
 from lengthwise.errors import DataError
 from lengthwise.tables.options import RecordOptions
 from lengthwise.tables.prompt_text import normalised
-from lengthwise.tables.reading import read_table
 from tests.lengthwise.tables import logs
-from training.data.records import FieldMap, prompt_hash, read_records, to_records
+from training.data.records import (
+    FieldMap,
+    PromptResponse,
+    checked,
+    num_empty,
+    num_responses,
+    of_responses,
+    prompt_hash,
+    read_records,
+    stored,
+)
+
+
+def to_records(frame: pd.DataFrame, fields: FieldMap, path: str | None = None) -> list[Any]:
+    return list(checked(enumerate(frame.to_dict("records")), fields, path=path))
 
 
 def table(**columns: list[object]) -> pd.DataFrame:
@@ -26,8 +40,9 @@ def test_the_same_table_reads_alike_from_every_format(tmp_path, suffix):
         "jsonl": partial(table().to_json, orient="records", lines=True),
         "csv": partial(table().to_csv, index=False),
     }[suffix](path)
-    records, dropped = to_records(read_table(path), FieldMap())
-    assert [(r.prompt, r.output_tokens) for r in records] == [("a", 3), ("b", 5), ("c", 7)]
+    records, dropped = read_records(path, RecordOptions())
+    assert records["prompt"][:] == ["a", "b", "c"]
+    assert records["output_tokens"][:] == [[3], [5], [7]]
     assert dropped == 0
 
 
@@ -66,9 +81,9 @@ def test_case_and_spacing_do_not_make_another_prompt():
 def test_reasoning_and_answer_add_up_where_there_is_no_total():
     frame = pd.DataFrame({"prompt": ["a", "b"], "thinking": [10, 0], "answer": [5, 7]})
     fields = FieldMap(output_tokens=(), reasoning_tokens="thinking", answer_tokens="answer")
-    records, _ = to_records(frame, fields)
-    assert [r.output_tokens for r in records] == [15, 7]
-    assert [r.reasoning_tokens for r in records] == [10, 0]
+    records = to_records(frame, fields)
+    assert [r["output_tokens"] for r in records] == [[15], [7]]
+    assert [r["reasoning_tokens"] for r in records] == [10, 0]
 
 
 def test_an_answer_is_what_reasoning_leaves_of_the_output():
@@ -78,36 +93,33 @@ def test_an_answer_is_what_reasoning_leaves_of_the_output():
     fields = FieldMap(
         output_tokens=("all",), reasoning_tokens="thought", group="id", group_until="/"
     )
-    records, _ = to_records(frame, fields)
-    assert [record.answer_tokens for record in records] == [2, 4]
-    assert {record.group for record in records} == {"maths"}
+    records = to_records(frame, fields)
+    assert [record["answer_tokens"] for record in records] == [2, 4]
+    assert {record["group"] for record in records} == {"maths"}
     with pytest.raises(DataError, match="8 reasoning tokens of 4 output tokens"):
         to_records(frame.assign(thought=8), replace(fields, group=None, group_until=None))
 
 
 def test_dropped_lengths_are_counted_over_all_length_columns():
     frame = table(output_tokens=[1, 0, 7], second=[0, 0, 1])
-    records, dropped = to_records(frame, FieldMap(output_tokens=("output_tokens", "second")))
-    assert [(r.prompt, r.sample, r.output_tokens) for r in records] == [
-        ("a", 0, 1),
-        ("c", 0, 7),
-        ("c", 1, 1),
-    ]
-    assert dropped == 3
+    fields = FieldMap(output_tokens=("output_tokens", "second"))
+    records, _ = stored(lambda _: iter(to_records(frame, fields)), "two columns")
+    assert records["output_tokens"][:] == [[1, 0], [0, 0], [7, 1]]
+    assert (num_responses(records), num_empty(records)) == (3, 3)
 
 
 def test_a_sample_column_numbers_the_responses():
-    records, _ = to_records(table(take=[4, 0, 2]), FieldMap(sample="take"))
-    assert [record.sample for record in records] == [4, 0, 2]
+    records = to_records(table(take=[4, 0, 2]), FieldMap(sample="take"))
+    assert [record["sample"] for record in records] == [4, 0, 2]
 
 
 def test_reasoning_may_be_all_of_the_output_and_a_given_answer_stays():
     fields = FieldMap(reasoning_tokens="thought")
-    records, _ = to_records(table(thought=[3, 0, 2]), fields)
-    assert [record.answer_tokens for record in records] == [0, 5, 5]
+    records = to_records(table(thought=[3, 0, 2]), fields)
+    assert [record["answer_tokens"] for record in records] == [0, 5, 5]
     both = replace(fields, answer_tokens="said")
-    records, _ = to_records(table(thought=[3, 0, 2], said=[9, 9, 9]), both)
-    assert [record.answer_tokens for record in records] == [9, 9, 9]
+    records = to_records(table(thought=[3, 0, 2], said=[9, 9, 9]), both)
+    assert [record["answer_tokens"] for record in records] == [9, 9, 9]
 
 
 def test_records_of_one_model_are_chosen_after_the_check(tmp_path):
@@ -116,7 +128,7 @@ def test_records_of_one_model_are_chosen_after_the_check(tmp_path):
     records, dropped = read_records(
         path, RecordOptions(model_column="llm", model="x"), "output_tokens"
     )
-    assert [record.prompt for record in records] == ["a", "c"]
+    assert records["prompt"][:] == ["a", "c"]
     assert dropped == 0
     assert len(read_records(path, RecordOptions(model_column="llm"), "output_tokens")[0]) == 2
 
@@ -126,8 +138,30 @@ def test_a_log_names_the_model_of_each_row(tmp_path):
     rows[1]["request"]["model"] = "other"
     path = logs.write_lines(tmp_path / "log.jsonl", rows)
     records, _ = read_records(path, RecordOptions(model="other"), "output_tokens")
-    assert [record.prompt for record in records] == ["two"]
+    assert records["prompt"][:] == ["two"]
     path = tmp_path / "logs.csv"
     table(llm=["x", "y", "x"]).to_csv(path, index=False)
     with pytest.raises(DataError, match=r"no column 'model'; .*give --model-column COLUMN"):
         read_records(path, RecordOptions(model="x"), "output_tokens")
+
+
+def test_rows_are_read_once_and_anew_after_any_change(tmp_path, caplog):
+    caplog.set_level("INFO")
+    path = tmp_path / "logs.csv"
+    table(output_tokens=[3, 0, 7]).to_csv(path, index=False)
+    first, again = (read_records(path, RecordOptions()) for _ in range(2))
+    assert first[1] == again[1] == 1
+    assert first[0].cache_files == again[0].cache_files
+    told = "2 of 3 rows; left out: 1 an output of 0 tokens"
+    assert len([line for line in caplog.messages if told in line]) == 2
+    kept = read_records(path, RecordOptions(censored="keep"))[0]
+    assert kept.cache_files != first[0].cache_files
+    table().to_csv(path, index=False)
+    assert len(read_records(path, RecordOptions())[0]) == 3
+
+
+def test_responses_in_memory_become_the_same_rows():
+    made = of_responses([PromptResponse(prompt="a", output_tokens=3, reasoning_tokens=1)])
+    (row,) = made
+    assert (row["prompt"], row["output_tokens"], row["answer_tokens"]) == ("a", [3], 2)
+    assert row["key"].hex() == prompt_hash("A")

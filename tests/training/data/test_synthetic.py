@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from lengthwise.agreement import tau_b
-from training.data.labels import label_prompts, observed
+from tests.training.prompts import labels
+from training.data.labels import lengths_of, observed
 from training.data.synthetic import MANNERS, SAMPLES, TASKS, generate
 from training.evaluation.baselines import tfidf_ridge
 
@@ -22,15 +23,17 @@ def test_the_synthetic_set_is_the_same_for_a_seed_and_as_long_as_real_answers():
 
 def test_it_is_as_predictable_as_vicunas_answers():
     records, attainable = generate(6000, seed=0, samples=SAMPLES)
-    prompts = label_prompts(records)
+    prompts = labels(records)
     assert (len(records), len(prompts)) == (12_000, 6000)
-    train, test = prompts[:4000], prompts[4000:]
+    train, test = prompts.take(4000), prompts.skip(4000)
     lengths = observed(test)
     assert tau_b(tfidf_ridge(train, "geometric_mean", test), lengths) == pytest.approx(
         0.52, abs=0.02
     )
     assert attainable == pytest.approx(0.61, abs=0.02)
-    assert tau_b([item.lengths[1] for item in test], lengths) == pytest.approx(0.64, abs=0.02)
+    assert tau_b([second for _, second in lengths_of(test)], lengths) == pytest.approx(
+        0.64, abs=0.02
+    )
 
 
 def test_a_manner_shifts_a_long_task_more_than_a_short_one():

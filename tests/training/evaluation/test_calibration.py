@@ -8,7 +8,7 @@ import pytest
 from lengthwise.bundle import ModelBundle
 from lengthwise.calibration import LengthCurve
 from lengthwise.errors import ConfigError, DataError
-from training.data.labels import LabelledPrompt
+from tests.training.prompts import labelled
 from training.evaluation import calibration
 from training.evaluation.calibration import QUANTILES, calibrate, coverage, per_response
 
@@ -55,11 +55,7 @@ def test_too_few_rows_are_refused() -> None:
 
 
 def test_each_response_of_a_prompt_is_a_row() -> None:
-    prompts = [
-        LabelledPrompt(prompt="a", model="", lengths=(3, 5)),
-        LabelledPrompt(prompt="b", model="", lengths=(7,)),
-    ]
-    scores, lengths = per_response(np.array([0.5, 2.0]), prompts)
+    scores, lengths = per_response(np.array([0.5, 2.0]), labelled({"a": (3, 5), "b": (7,)}))
     assert scores.tolist() == [0.5, 0.5, 2.0]
     assert lengths.tolist() == [3, 5, 7]
 

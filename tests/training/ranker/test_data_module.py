@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from tests.training.prompts import labelled, numbered, splits_of
 from training.config import DataConfig, LossConfig, TrainConfig
-from training.data.labels import LabelledPrompt
-from training.data.splits import Splits
-from training.ranker.data_module import Batch, LengthData, PromptBatches, tokenize
+from training.data.labels import texts
+from training.ranker.data_module import Batch, LengthData, PromptBatches, tokenize, tokenize_on_disk
 from training.ranker.encoder import build_scorer
 
 CONFIG = TrainConfig(batch_size=8, micro_batch_size=3, validations_per_epoch=1)
@@ -105,14 +105,24 @@ def test_prompts_longer_than_the_encoder_are_cut_and_counted(tiny_bert: Path) ->
     assert tokenized.num_truncated == 1
 
 
+@pytest.mark.parametrize("num_processes", [None, 2])
+def test_tokens_on_disk_are_those_in_memory(tiny_bert: Path, num_processes: int | None) -> None:
+    _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=8)
+    prompts = labelled({"bees and " * (n % 20) + f"bees {n}": (n + 1,) for n in range(2500)})
+    found = tokenize_on_disk(tokenizer, prompts, num_processes)
+    expected = tokenize(tokenizer, texts(prompts))
+    assert [row.tolist() for row in found.ids] == expected.ids
+    assert (len(found.ids), found.num_truncated) == (2500, expected.num_truncated)
+
+
 def test_a_prompt_of_several_data_sets_is_encoded_once_with_a_length_of_each(tiny_bert):
     _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=8)
     sets = [
-        [LabelledPrompt(prompt=f"bees {n}", model="m", lengths=(n + offset,)) for n in numbers]
+        labelled({f"bees {n}": (n + offset,) for n in numbers})
         for numbers, offset in ((range(1, 4), 0), (range(3, 5), 100))
     ]
     config = replace(CONFIG, data=DataConfig(dataset="a", also=("b*2",), head_per_dataset=True))
-    made = LengthData([Splits(train=s, val=s, test=[]) for s in sets], tokenizer, config)
+    made = LengthData([splits_of(s, s) for s in sets], tokenizer, config)
     rows = [[1, np.nan], [2, np.nan], [3, 103], [np.nan, 104], [np.nan, 104]]
     np.testing.assert_allclose(made.train_lengths_NK, rows)
     (batch,) = made.val_dataloader()
@@ -121,14 +131,14 @@ def test_a_prompt_of_several_data_sets_is_encoded_once_with_a_length_of_each(tin
 
 def test_states_follow_their_prompts_and_are_unknown_in_a_frame_or_of_another_cut(tiny_bert):
     _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=64)
-    prompts = [LabelledPrompt(prompt=f"bees {n}", model="m", lengths=(n + 1,)) for n in range(16)]
-    ids = tokenize(tokenizer, [item.prompt for item in prompts]).ids
+    prompts = numbered(16)
+    ids = tokenize(tokenizer, texts(prompts)).ids
     states = [np.full((len(each), 2), n, np.float16) for n, each in enumerate(ids, 1)]
     states[3] = states[3][:-1]
     teacher: Any = SimpleNamespace(scores_NK=LENGTHS[:16], unlabelled=[], states=states)
     config = replace(CONFIG, data=DataConfig(framed=0.3))
-    made = LengthData([Splits(train=prompts, val=prompts, test=[])], tokenizer, config, teacher)
-    known = [made.train.ids[n] == ids[n] and n != 3 for n in range(16)]
+    made = LengthData([splits_of(prompts, prompts)], tokenizer, config, teacher)
+    known = [made.train.ids[n].tolist() == ids[n] and n != 3 for n in range(16)]
     assert 0 < sum(known) < 15
     for batch in made.train_dataloader():
         rows = [row for micro in batch.states for row in micro]
@@ -140,8 +150,8 @@ def test_states_follow_their_prompts_and_are_unknown_in_a_frame_or_of_another_cu
 def test_padding_to_the_limit_stops_at_the_encoders_last_position(tiny_bert: Path) -> None:
     _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=500)
     config = replace(CONFIG, pad_to_limit=True, data=DataConfig(max_prompt_tokens=500))
-    prompts = [LabelledPrompt(prompt=f"bees {n}", model="m", lengths=(n + 1,)) for n in range(16)]
-    data = LengthData([Splits(train=prompts, val=prompts, test=[])], tokenizer, config)
+    prompts = numbered(16)
+    data = LengthData([splits_of(prompts, prompts)], tokenizer, config)
     padded = {ids.shape[1] for batch in data.train_dataloader() for ids, _ in batch.micro_batches}
     chosen_by = {ids.shape[1] for batch in data.val_dataloader() for ids, _ in batch.micro_batches}
     assert padded == {128}

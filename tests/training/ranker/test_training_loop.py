@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from lengthwise.errors import ConfigError, DataError
+from tests.training.prompts import labels, splits_of
 from training.config import DataConfig, EncoderConfig, LossConfig, TrainConfig
-from training.data.labels import LabelledPrompt, texts
+from training.data.labels import texts
 from training.data.splits import Splits
 from training.data.synthetic import generate
 from training.ranker import training_loop as learning
@@ -64,21 +65,19 @@ def learnt(
     backbone: Path, folder: Path, *, resume: bool = False, **changes: Any
 ) -> tuple[Trained, Splits]:
     """A ranker of the tiny encoder on 60 synthetic prompts."""
-    items = [
-        LabelledPrompt(prompt=r.prompt, model="m", lengths=(r.output_tokens,))
-        for r in generate(90, seed=1)[0]
-    ]
-    splits = Splits(train=items[:60], val=items[60:75], test=items[75:])
+    items = labels(generate(90, seed=1)[0])
+    rows = (range(60), range(60, 75), range(75, 90))
+    splits = splits_of(*map(items.select, rows))
     changes = {"epochs": 1, "batch_size": 8, "validations_per_epoch": 1, **changes}
     config = TrainConfig(
         encoder=EncoderConfig(backbone=str(backbone)),
         data=DataConfig(max_prompt_tokens=32),
         **changes,
     )
-    labels = [splits] * (1 + len(config.data.heads))
+    heads = [splits] * (1 + len(config.data.heads))
     folder.mkdir(exist_ok=True)
-    encoder = load_encoder(config, len(labels))
-    return train(config, encoder, labels, folder, False, resume=resume), splits
+    encoder = load_encoder(config, len(heads))
+    return train(config, encoder, heads, folder, False, resume=resume), splits
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning on torch 2.13
@@ -98,7 +97,7 @@ def test_a_checkpoint_is_a_ranker_that_scores_on_its_own(tiny_bert: Path, tmp_pa
     trained, splits = learnt(tiny_bert, tmp_path)
     scores = LengthRanker.load_from_checkpoint(tmp_path / BEST).score(texts(splits.test))
     with torch.inference_mode():
-        one = trained.tokenizer.encode(splits.test[0].prompt)
+        one = trained.tokenizer.encode(splits.test[0]["prompt"])
         alone = trained.scorer(torch.tensor([one.ids]), torch.tensor([one.attention_mask]))
     assert scores[0] == pytest.approx(float(alone), abs=1e-5)
 

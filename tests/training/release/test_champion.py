@@ -9,12 +9,12 @@ import pytest
 
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import Manifest, ModelBundle
-from training.data.labels import LabelledPrompt
+from tests.training.prompts import labelled
 from training.release import champion
 from training.release.champion import judge
 
 LENGTHS = np.arange(1.0, 201.0)
-TEST = [LabelledPrompt(prompt=str(n), model="", lengths=(int(n),)) for n in LENGTHS]
+TEST = labelled({str(n): (int(n),) for n in LENGTHS})
 SPLIT = {"split": {"seed": 0, "val_fraction": 0.05, "test_fraction": 0.15}}
 
 
@@ -88,7 +88,7 @@ def test_a_champion_of_other_splits_or_lengths_is_not_compared(changes: dict[str
 
 
 def test_an_undefined_tau_b_is_not_compared() -> None:
-    verdict = judge(bundle(10), bundle(90), [replace(item, lengths=(7,)) for item in TEST])
+    verdict = judge(bundle(10), bundle(90), labelled({str(n): (7,) for n in LENGTHS}))
     assert not verdict.promoted
     assert "one tau_b is undefined" in verdict.reason
 

@@ -1,7 +1,6 @@
 """Publishing: test figures, the table of held-out prompts, the prompts of the length curves."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ from lengthwise.agreement import tau_b
 from lengthwise.bundle import FP32, INT8, ModelBundle
 from lengthwise.tables.reading import read_table
 from scoring_service.ranker.scorer import OnnxScorer
+from tests.training.prompts import labels, splits_of
 from training.config import DataConfig, TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
-from training.data.labels import LabelledPrompt, observed, texts
-from training.data.splits import Splits
+from training.data.labels import lengths_of, observed, targets, texts
+from training.data.records import PromptResponse
 from training.data.synthetic import generate
 from training.evaluation.calibration import MIN_ROWS, calibrate
 from training.export.bundle_scores import score_prompts
@@ -58,12 +58,13 @@ def test_the_curves_are_of_the_served_model_on_the_calibration_prompts(
 ) -> None:
     tokenizer = Tokenizer.from_file(str(tiny_bundle.tokenizer_path))
     tokenizer.enable_truncation(tiny_bundle.manifest.max_prompt_tokens)
-    items = [replace(item, model="llama") for item in labelled.splits.train[:80]]
+    part = labelled.splits.train.take(80)
+    items = part.remove_columns("model").add_column("model", ["llama"] * 80)
     scorer = OnnxScorer(tiny_bundle.model_path("auto"))
     found = publish._calibration(scorer, items, tokenizer)
     scores = score_prompts(tiny_bundle, texts(items))
     assert found == {"llama": calibrate(scores, observed(items))}
-    assert publish._calibration(scorer, items[: MIN_ROWS - 1], tokenizer) == {}
+    assert publish._calibration(scorer, items.take(MIN_ROWS - 1), tokenizer) == {}
     assert "no calibration: fewer than 50 prompts" in caplog.text
 
 
@@ -104,21 +105,23 @@ def test_a_bundle_states_its_precisions_and_the_cost_of_its_training(
 WORDS = ("yes", "no", "short", "poem", "long", "essay")
 
 
-def items(count: int, seed: int, samples: int, groups: int) -> list[LabelledPrompt]:
+def items(count: int, seed: int, samples: int, groups: int) -> Any:
     rng = np.random.default_rng(seed)
     drawn = []
     for number in range(count):
         words = rng.integers(len(WORDS), size=3)
         lengths = np.exp(words.mean() + rng.normal(0, 0.4, samples)) * 20 + 1
-        drawn.append(
-            LabelledPrompt(
+        drawn += [
+            PromptResponse(
                 prompt=" ".join([*(WORDS[n] for n in words), str(number)]),
                 model="m",
-                lengths=tuple(int(length) for length in lengths),
+                output_tokens=int(length),
+                sample=sample,
                 group=f"g{number % groups}",
             )
-        )
-    return drawn
+            for sample, length in enumerate(lengths)
+        ]
+    return labels(drawn)
 
 
 @pytest.fixture
@@ -126,8 +129,8 @@ def figures_of(tiny_bundle: ModelBundle) -> Any:
     def run(*, samples: int = 1, groups: int = 1) -> tuple[Any, Any, Any]:
         train, test = (items(count, seed, samples, groups) for seed, count in enumerate((90, 60)))
         scores = score_prompts(tiny_bundle, texts(test))
-        splits = Splits(train=train, val=[], test=test)
-        tokens = [len(item.prompt.split()) for item in test]
+        splits = splits_of(train, train, test)
+        tokens = [len(prompt.split()) for prompt in texts(test)]
         return publish.assess(TrainConfig(), splits, scores, -scores, tokens), scores, test
 
     return run
@@ -146,8 +149,8 @@ def test_the_scores_are_those_of_the_served_model_and_give_tau_b(figures_of: Any
 def test_groups_and_repeated_samples_add_their_figures(figures_of: Any) -> None:
     metrics, scores, test = figures_of(samples=3, groups=3)
     assert {"tau_b_within_groups", "tau_b_group_means"} < set(metrics)
-    assert metrics["second_answer"] == tau_b([item.lengths[1] for item in test], observed(test))
-    further = np.prod([item.lengths[1:] for item in test], axis=1)
+    assert metrics["second_answer"] == tau_b([row[1] for row in lengths_of(test)], observed(test))
+    further = np.prod([row[1:] for row in lengths_of(test)], axis=1)
     assert metrics["ceiling"] == pytest.approx(tau_b(further, observed(test)), abs=1e-3)
-    means = [item.target("geometric_mean") for item in test]
+    means = targets(test, "geometric_mean")
     assert metrics["tau_b_geometric_mean"] == tau_b(scores, means)

@@ -7,7 +7,7 @@ import numpy as np
 
 from lengthwise.errors import DataError
 from training.commands.options import OutputOptions, print_result, print_rows
-from training.data.labels import TableOptions, read_prompts
+from training.data.labels import TableOptions, lengths_of, read_prompts
 
 RUNS: Final = 10
 """Answers to each prompt in the paper."""
@@ -26,15 +26,16 @@ def main(table: TableOptions, output: OutputOptions) -> None:
     example:
       python -m training delta --data lengths/m.jsonl
     """
-    repeated = [item for item in read_prompts(table, "output_tokens") if len(item.lengths) > 1]
+    prompts = read_prompts(table, "output_tokens")
+    repeated = [lengths for lengths in lengths_of(prompts) if len(lengths) > 1]
     if not repeated:
         raise DataError(f"no prompt has two answers or more; collect them with --samples {RUNS}")
-    variance = float(np.median([max(item.lengths) / min(item.lengths) for item in repeated])) - 1
+    variance = float(np.median([max(lengths) / min(lengths) for lengths in repeated])) - 1
     result = {
         "delta": variance / (1 + variance),
         "variance": variance,
         "prompts": len(repeated),
-        "answers_per_prompt": float(np.mean([len(item.lengths) for item in repeated])),
+        "answers_per_prompt": float(np.mean(list(map(len, repeated)))),
     }
     fit = f"python -m training fit pars --out run --loss.delta {result['delta']:.2f}"
     print_result(result, output, lambda: _print(result), fit)
