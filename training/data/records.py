@@ -111,7 +111,7 @@ def fingerprint(*parts: object) -> str:
 def _code() -> bytes:
     """Return the hash of the code that reads: another version of it reads anew."""
     folders = (Path(tables.__file__).parent, Path(__file__).parent)
-    sources = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.py"))]
+    sources = [path.read_bytes() for folder in folders for path in sorted(folder.rglob("*.py"))]
     return hashlib.sha256(b"".join(sources)).digest()
 
 
@@ -236,6 +236,9 @@ def read_records(
     elif not options.length_column and label not in get_args(Label):
         options = replace(options, length_column=(label,))
     identity = getattr(table, "_fingerprint", None) or digest_of(table)
+    counter = Path(options.tokenizer or "none")
+    files = (path for path in (counter, counter / "tokenizer.json") if path.is_file())
+    identity += "".join(map(digest_of, files))
     read = partial(_log_rows, table, options, label, group, has_details)
     records, notes = stored(read, identity, options, label, group, has_details)
     return records, num_empty(records) + notes.get("no_answer", 0)

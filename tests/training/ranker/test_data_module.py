@@ -1,5 +1,7 @@
 """Batches: every prompt once per epoch, resumable anywhere, and padding without effect."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,3 +158,40 @@ def test_padding_to_the_limit_stops_at_the_encoders_last_position(tiny_bert: Pat
     chosen_by = {ids.shape[1] for batch in data.val_dataloader() for ids, _ in batch.micro_batches}
     assert padded == {128}
     assert max(chosen_by) < 10
+
+
+LARGE = """
+import resource, sys
+from tokenizers import Tokenizer, models, pre_tokenizers
+from training.config import DataConfig, TrainConfig
+from training.data.labelled_splits import load_splits
+from training.ranker.data_module import LengthData
+
+def peak_mb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+tokenizer = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "bees": 2}, unk_token="[UNK]"))
+tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+tokenizer.enable_padding(pad_id=0, pad_token="[PAD]")
+tokenizer.enable_truncation(16)
+before = peak_mb()
+config = TrainConfig(data=DataConfig(dataset=sys.argv[1]))
+splits = load_splits(config, None).splits
+data = LengthData([splits], tokenizer, config)
+batch = next(iter(data.train_dataloader()))
+print(len(splits.train), len(batch.lengths_BK), peak_mb() - before)
+"""
+"""What a training run does with a log before its first step; the libraries are in memory before."""
+
+
+@pytest.mark.slow
+def test_a_million_rows_are_batched_in_two_gigabytes(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with path.open("w") as file:
+        for n in range(1_000_000):
+            file.write(f'{{"prompt": "{n} bees of {n * 7919}", "output_tokens": {n % 997 + 1}}}\n')
+    command = [sys.executable, "-c", LARGE, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    num_train, num_batch, peak_mb = map(float, done.stdout.split())
+    assert (num_train > 790_000, num_batch) == (True, TrainConfig().batch_size)
+    assert peak_mb < 2048
