@@ -46,14 +46,16 @@ def serve(engine, prompts, lengths, scores):
     return ((ended - began) / np.array(lengths)[:, None]).mean(axis=0)
 
 
-def lone_ms(engine, scoring, prompts):
+def lone_ms(engine, prompts):
     """Return the CPU milliseconds up to the first token without scoring, and those added by it."""
     from vllm import SamplingParams
 
+    tracker = scheduler_of(engine).lengthwise_tracker
+    holds = tracker.holds
     spent, params = np.zeros((len(prompts), 2)), SamplingParams(max_tokens=4, ignore_eos=True)
     for row, prompt in enumerate(prompts):
         for side in (0, 1) if row % 2 else (1, 0):
-            scheduler_of(engine).lengthwise.scoring = scoring if side else None
+            tracker.holds = holds if side else None
             began_s = time.process_time()
             engine.add_request("lone", {"prompt_token_ids": prompt}, params)
             engine.step()
@@ -89,10 +91,10 @@ def main(small, large, test, count=2000):
                 scheduler._lengthwise_scoring = scoring
                 scheduler.lengthwise_start(load_policy(policy))
                 found = serve(engine, prompts, lengths, scores)
-                counts = scheduler.lengthwise.annotation_counts
+                counts = scheduler.lengthwise_tracker.annotation_counts
                 print(f"{name:22} {found.round(4)}  {counts}", flush=True)
                 if scoring:
-                    print("  lone, CPU ms, and more:", lone_ms(engine, scoring, prompts[:LONE]))
+                    print("  lone, CPU ms, and more:", lone_ms(engine, prompts[:LONE]))
                     scoring.close()
 
 

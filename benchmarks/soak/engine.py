@@ -35,7 +35,7 @@ from scipy.stats import bootstrap
 
 from scheduler_adapters.engines.engine_metrics import observers_from_environment
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
-from scheduler_adapters.planner.ranking import Ranker
+from scheduler_adapters.planner.request_tracker import RequestTracker
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.timeline.live_log import VARIABLE
 from scheduler_adapters.timeline.timeline import read_timeline
@@ -157,13 +157,13 @@ class StepLoop:
         self.now_s, self.numbers = 1.0, itertools.count()
         config = SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_rank=0))
         self.scheduler = SimpleNamespace(
-            vllm_config=config, lengthwise=Ranker(FCFS(), clock=lambda: self.now_s),
+            vllm_config=config, lengthwise_tracker=RequestTracker(FCFS(), clock=lambda: self.now_s),
             _lengthwise_planner=None, running=[], waiting=[], _lengthwise_holders=[],
             connector=None, kv_cache_manager=SimpleNamespace(usage=0.5),
         )  # fmt: skip
         self.observers = observers_from_environment(self.scheduler, thinks=False)
-        now = self.scheduler.lengthwise.clock
-        self.scheduler.lengthwise = Ranker(FCFS(), now, self.observers)
+        now = self.scheduler.lengthwise_tracker.clock
+        self.scheduler.lengthwise_tracker = RequestTracker(FCFS(), now, self.observers)
         self.outputs = [(7,)] * residents
         for _ in range(residents):
             self.admit()
@@ -181,7 +181,9 @@ class StepLoop:
         self.now_s += 0.02
         running = self.scheduler.running
         views = [request.view for request in running]
-        self.scheduler.lengthwise.emitted(views, self.outputs, [1] * len(views), self.now_s)
+        self.scheduler.lengthwise_tracker.events.emitted(
+            views, self.outputs, [1] * len(views), self.now_s
+        )
         for request in running:
             request.left -= 1
         ended = [request for request in running if not request.left]

@@ -4,18 +4,17 @@ The trace is cut into pieces. A latency model is fitted to the steps of every ot
 pieces between are simulated under the same policy, and compared request by request.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from benchmarks.validation.errors import against_repeats
 from benchmarks.validation.step_fit import fit_steps
 from lengthwise.progress import Progress
-from scheduler_adapters.engines.driver import EngineDriver
-from scheduler_adapters.engines.engine_clock import ClockKind
+from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
@@ -43,6 +42,26 @@ class TrialConfig:
     one CPU thread, and "wall" for any other."""
     seed: int = 0
     """Of the synthetic trace, the prompts and the order of the pieces."""
+
+
+class EngineDriver(Protocol):
+    """One engine in this process, idle between two calls, as `VllmDriver` is."""
+
+    limits: Mapping[str, Any]
+    """Memory, seats and token budget of the engine, as fields of `Instance`."""
+
+    def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
+        """Return a clock for this engine and its kind; None: the engine's usual kind."""
+
+    def serve(
+        self,
+        requests: Requests,
+        *,
+        clock: EngineClock,
+        seed: int,
+        observers: Sequence[EngineObserver] = (),
+    ) -> Timeline:
+        """Serve the requests, prompts drawn by `seed`, as they arrive by `clock`."""
 
 
 class StepRecorder(EngineObserver):

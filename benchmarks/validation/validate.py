@@ -16,9 +16,13 @@ import pandas as pd
 from benchmarks.validation.engine_trial import METRICS, TrialConfig, run_trial
 from benchmarks.validation.errors import RepeatedError
 from lengthwise.errors import ConfigError, at_least, require
-from scheduler_adapters.engines.driver import longest_context
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
-from scheduler_adapters.engines.vllm_v1.in_process import STOCK, OfflineConfig, open_driver
+from scheduler_adapters.engines.vllm_v1.in_process import (
+    STOCK,
+    OfflineConfig,
+    longest_context,
+    open_driver,
+)
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.latency_tables import text_of

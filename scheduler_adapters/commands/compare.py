@@ -17,7 +17,7 @@ from lengthwise.report_page import ReportSection, save_table, write_report
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
 from scheduler_adapters.commands.experiment_settings import check_names, check_one_of, load_named
-from scheduler_adapters.planner.score_order import ScoreOrder, past_lower_score_fraction
+from scheduler_adapters.engines.score_order import ScoreOrder, past_lower_score_fraction
 from scheduler_adapters.reporting import latency_tables as tables
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
 from scheduler_adapters.reporting.latency_tables import Outcome, text_of

@@ -16,9 +16,12 @@ from lengthwise.errors import UnsupportedByEngine
 from lengthwise.report_page import ReportSection, write_report
 from lengthwise.strict_json import to_json
 from lengthwise.tables.reading import read_table
-from scheduler_adapters.engines.driver import longest_context
 from scheduler_adapters.engines.engine_clock import ClockKind
-from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_driver
+from scheduler_adapters.engines.vllm_v1.in_process import (
+    OfflineConfig,
+    longest_context,
+    open_driver,
+)
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.reporting import figures as charts
 from scheduler_adapters.reporting.latency_tables import ecdf_table, text_of

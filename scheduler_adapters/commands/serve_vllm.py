@@ -36,9 +36,9 @@ from scheduler_adapters.engines.vllm_v1.middleware import (
     ALLOWED_PROXIES,
     VARIABLE,
     MiddlewareConfig,
-    ScoreConfig,
     hash_of,
 )
+from scheduler_adapters.engines.vllm_v1.request_scores import ScoreConfig
 from scheduler_adapters.planner.capabilities import require_capabilities, require_think_end
 from scheduler_adapters.policies.shortest_predicted import GuardKind
 from scheduler_adapters.policy import Policy

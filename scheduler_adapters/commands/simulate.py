@@ -17,7 +17,7 @@ from lengthwise.errors import ConfigError
 from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.experiment_settings import Setup, check_one_of, check_place
-from scheduler_adapters.planner.score_order import ScoreOrder, past_lower_score_fraction
+from scheduler_adapters.engines.score_order import ScoreOrder, past_lower_score_fraction
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.cluster import ClusterRun

@@ -2,7 +2,7 @@
 
 A step never scores. It reads the scores that the thread has made since the last step
 (`late_scores.py`). While seats are scarce, it holds a request back until then; while none waits,
-nothing is scored (`ranking.py`). An error at one prompt leaves that request without a score.
+nothing is scored (`ScoreHolds`). An error at one prompt leaves that request without a score.
 Imports no engine.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
@@ -23,6 +22,7 @@ from lengthwise.errors import ConfigError, UnsupportedByEngine, require
 from lengthwise.tables.prompt_text import CutText
 from scheduler_adapters.engines.chat_frames import ChatFrames
 from scheduler_adapters.planner.late_scores import MAX_KEPT, LateScore
+from scoring_service.shares import Client, FairQueue
 
 if TYPE_CHECKING:
     from scoring_service.ranker.model import RankerModel
@@ -123,8 +123,7 @@ class BundleScoring:
         self._settings = settings
         self.hold_s, self.score_all = settings.deadline_s, settings.score_all
         self._changed = threading.Condition()
-        self._clients: dict[str, deque[_Waiting]] = {}
-        """Client -> its waiting prompts; the client that is next is first."""
+        self._waiting: FairQueue[_Waiting] = FairQueue()
         self._num_open = 0
         """Prompts that wait or are being scored."""
         self._is_closed = False
@@ -144,7 +143,7 @@ class BundleScoring:
             if self._num_open >= MAX_KEPT:
                 return False
             self._num_open += 1
-            self._clients.setdefault(client, deque()).append(_Waiting(key, prompt, take))
+            self._waiting.push(Client(name=client), _Waiting(key, prompt, take), cost=1)
             self._changed.notify_all()
         return True
 
@@ -172,13 +171,11 @@ class BundleScoring:
         """Return the next prompts, of the clients in turn; nothing after the end."""
         taken: list[_Waiting] = []
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or bool(self._clients))
-            while self._clients and len(taken) < _TOGETHER and not self._is_closed:
-                client = next(iter(self._clients))
-                waiting = self._clients.pop(client)
-                taken.append(waiting.popleft())
-                if waiting:
-                    self._clients[client] = waiting
+            self._changed.wait_for(lambda: self._is_closed or bool(self._waiting.all.num))
+            while len(taken) < _TOGETHER and not self._is_closed:
+                if (entry := self._waiting.pop()) is None:
+                    break
+                taken.append(entry.item)
         return taken
 
     def _score(self, taken: Sequence[_Waiting]) -> Iterator[tuple[_Waiting, LateScore]]:

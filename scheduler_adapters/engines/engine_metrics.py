@@ -21,7 +21,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineSocket, report_server
-from scheduler_adapters.planner.score_order import ScoreOrder
+from scheduler_adapters.engines.score_order import ScoreOrder
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policy import Policy, PolicyWrapper
 from scheduler_adapters.timeline.live_log import VARIABLE, TimelineLog
@@ -138,7 +138,7 @@ class EngineMetrics(EngineObserver):
         """Return load and metrics; a busy engine exports them at the end of its step."""
         if not (self.scheduler.running or self.scheduler.waiting):
             self.export()
-        elif self.scheduler.lengthwise.clock() >= self._exported_s + EVERY_S:
+        elif self.scheduler.lengthwise_tracker.clock() >= self._exported_s + EVERY_S:
             self._is_fresh.clear()
             self._is_read = True
             self._is_fresh.wait(STEP_WITHIN_S)
@@ -149,10 +149,10 @@ class EngineMetrics(EngineObserver):
         with self.later.lock:
             self.later.tell()
             scheduler, metrics, clock = self.scheduler, self._metrics, self.tokens
-            hints = asdict(scheduler.lengthwise.annotation_counts)
+            hints = asdict(scheduler.lengthwise_tracker.annotation_counts)
             counters = {hint: metrics["engine_requests"].labels(hint) for hint in hints} | metrics
             totals = hints | {
-                "expired_ranks": scheduler.lengthwise.num_expired,
+                "expired_ranks": scheduler.lengthwise_tracker.num_expired,
                 "admissions_past_lower_score": self.order.num_past_lower_score,
                 "deferrals": getattr(scheduler._lengthwise_planner, "num_deferred", 0),
                 "telemetry_dropped": self.timeline.drops.count if self.timeline else 0,
@@ -216,9 +216,9 @@ def load_report(scheduler: Any, clock: TokenClock, *, engine: int) -> dict[str, 
     Source: PASCAL, Algorithms 1 and 2; quantum and threshold of the policy, or else as published.
     """
     phases = Tally(clock.phase(one.request_id).name.lower() for one in scheduler.running)
-    num_ahead, num_empty, num_paced = clock.pacers(scheduler.lengthwise.clock())
+    num_ahead, num_empty, num_paced = clock.pacers(scheduler.lengthwise_tracker.clock())
     waiting = [*scheduler.waiting, *scheduler._lengthwise_holders]
-    pascal = _pascal_of(scheduler.lengthwise.policy)
+    pascal = _pascal_of(scheduler.lengthwise_tracker.policy)
     evicted = [request for request in waiting if request.num_preemptions]
     return {
         "engine": engine,

@@ -1,4 +1,5 @@
 """The next step of a real engine, planned by the ranks of a policy. Names no engine.
 
-Start with `planner.py`; `ranking.py` keeps the waiting requests, `residents.py` the others.
+Start with `request_tracker.py`: it ranks the requests of an engine. `ranked_queue.py` orders those
+that wait, `residents.py` keeps the others, `planner.py` plans the steps.
 """

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Generic
 
-from scheduler_adapters.planner.ranking import Item
+from scheduler_adapters.planner.ranked_queue import Item
 
 
 class EngineView(ABC, Generic[Item]):

@@ -1,10 +1,20 @@
-"""Scores that arrive after their requests, matched by a key that both carry, in either order."""
+"""Scores that arrive after their requests: from outside, or from the engine's own ranker.
+
+Scores and requests are matched by a key that both carry, in either order. While the engine's own
+ranker scores a request, the request may be held out of a contended queue.
+"""
+
+from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from scheduler_adapters.planner.request_annotations import read_annotations
+from scheduler_adapters.planner.request_annotations import AnnotationCounts, read_annotations
+
+if TYPE_CHECKING:
+    from scheduler_adapters.planner.ranked_queue import RankedQueue, RankedRequest
 
 Item = TypeVar("Item")
 MAX_KEPT: Final = 8192
@@ -83,6 +93,94 @@ class LateScores(Generic[Item]):
                 _drop_oldest(self._known)
             for item in self._waiting.pop(late.key, ()):
                 yield item, late
+
+
+class ScoreHolds:
+    """Requests of one engine without a score, until the engine's own ranker has scored them.
+
+    Args:
+        late: where the scores arrive.
+        counts: of the requests that get none.
+        scores_all: True if requests that could start at once are scored as well.
+    """
+
+    def __init__(
+        self,
+        scoring: PromptScoring,
+        late: LateScores[RankedRequest],
+        counts: AnnotationCounts,
+        scores_all: bool,
+    ) -> None:
+        self._scoring = scoring
+        self._late = late
+        self._counts = counts
+        self._scores_all = scores_all
+        self._unscored: list[RankedRequest] = []
+        """Requests queued without a score, since seats and tokens were free for all."""
+
+    def hold(self, tracked: RankedRequest, key: str, prompt: Sequence[int], now_s: float) -> None:
+        """Hold a request that has arrived."""
+        tracked.held_until_s = now_s + self._scoring.hold_s
+        tracked.unscored = key, prompt
+        if self._scores_all:
+            self.score(tracked)
+
+    def score(self, tracked: RankedRequest) -> None:
+        """Give a prompt to the engine's own ranker, once."""
+        if tracked.unscored is not None:
+            (key, prompt), tracked.unscored = tracked.unscored, None
+            tracked.late_score = self._late.expect(key, tracked)
+            if tracked.late_score is None and not self._scoring.submit(
+                key, prompt, tracked.view.client, self._late.inbox.append
+            ):
+                self._counts.count("full")
+                tracked.held_until_s = min(0.0, tracked.held_until_s)  # over in the next step
+
+    def score_waiting(self, queues: Iterable[RankedQueue[Any]]) -> None:
+        """Score what still waits of the requests that the last step could have started."""
+        unscored, self._unscored = self._unscored, []
+        for tracked in unscored:
+            if any(tracked.view.number in queue for queue in queues):
+                self.score(tracked)
+            else:
+                self._counts.count("at_once")
+
+    def request(
+        self,
+        queue: RankedQueue[Any],
+        now_s: float,
+        num_free: int,
+        num_tokens: float,
+        is_idle: bool,
+    ) -> float | None:
+        """Request the scores of held requests, unless seats and tokens suffice for all that wait.
+
+        Returns the time up to which holds are over; None: the present time after this call. An
+        idle engine first waits for the scores, as a step without requests would do nothing.
+        """
+        held = [item.lengthwise for item in queue.held.values()]
+        is_contended = (
+            self._scores_all
+            or len(queue) + len(held) > num_free
+            or num_tokens
+            < sum(one.view.prompt_tokens for one in held)
+            + sum(item.lengthwise.view.prompt_tokens for item in queue)
+        )
+        if not is_contended:
+            self._unscored += [tracked for tracked in held if tracked.unscored is not None]
+            return inf
+        first_s: float = held[0].held_until_s
+        for tracked in held:
+            self.score(tracked)
+        if not is_idle:
+            return None
+        self._scoring.wait(first_s - now_s)
+        return first_s
+
+    def over(self, queue: RankedQueue[Any], over_s: float) -> list[RankedRequest]:
+        """Return the requests of a queue whose holds end by then."""
+        held = (item.lengthwise for item in queue.held.values())
+        return [tracked for tracked in held if tracked.held_until_s <= over_s]
 
 
 def _drop_oldest(kept: dict[str, Any]) -> None:

@@ -1,20 +1,34 @@
-"""The plan of a real engine's next step: the residents that run, and the admissions.
+"""The plan of a real engine's next step: the residents that run, the admissions, the evictions.
 
 Steps equal those of the slow reference engine in `tests/`. While every resident fits into the step,
-no rank is computed and nothing is sorted. The engine keeps its memory and its batch.
+no rank is computed and nothing is sorted. The engine keeps its memory and its batch. Evictions, for
+a decode without a block or for a better waiting request, are carried out in the engine at once.
 """
 
+from collections.abc import Iterator
 from itertools import chain
 from math import inf
 from typing import Generic
 
 from scheduler_adapters.planner.engine_view import EngineView
-from scheduler_adapters.planner.eviction import displace, secure_block
-from scheduler_adapters.planner.ranking import Item, RankedQueue, RankEntry, Ranker, RankOrder
+from scheduler_adapters.planner.ranked_queue import (
+    EngineRequest,
+    Item,
+    RankedQueue,
+    RankEntry,
+    RankOrder,
+)
+from scheduler_adapters.planner.request_tracker import RequestTracker
 from scheduler_adapters.planner.residents import Residents
-from scheduler_adapters.planner.step_budget import Plan, Step, StepBudget
+from scheduler_adapters.planner.step_budget import (
+    Plan,
+    Step,
+    StepBudget,
+    evict_order,
+    fewest_victims,
+)
 from scheduler_adapters.policy import ask_rule
-from scheduler_adapters.views import UNLIMITED, StepRule
+from scheduler_adapters.views import UNLIMITED, Phase, StepRule
 
 # While every resident fits, decodes are not put in order, and reordered ones accumulate.
 _MANY_REORDERED = 1024
@@ -26,11 +40,13 @@ class Planner(Generic[Item]):
     The engine reports its events to `residents`.
     """
 
-    def __init__(self, ranker: Ranker, view: EngineView[Item], waiting: RankedQueue[Item]) -> None:
-        self.residents = Residents(ranker, view, waiting)
+    def __init__(
+        self, tracker: RequestTracker, view: EngineView[Item], waiting: RankedQueue[Item]
+    ) -> None:
+        self.residents = Residents(tracker, view, waiting)
         self.num_deferred = 0
         """Residents left out of a step, summed over all steps."""
-        self._ranker = ranker
+        self._tracker = tracker
         self._view = view
         self._waiting = waiting
         self._limits = view.max_num_seqs, view.max_chunk()
@@ -39,13 +55,13 @@ class Planner(Generic[Item]):
 
     def plan(self) -> Plan[Item] | None:
         """Return the next step, or None without any request; evicts in the engine."""
-        load = self._ranker.load
+        load = self._tracker.load
         self._view.begin_step()
         self.residents.step_planned()
         if not (load.num_decoding or load.num_prefilling or load.num_waiting):
             return None
         self.residents.expire_in_time()
-        rule = ask_rule(self._ranker.policy, load)
+        rule = ask_rule(self._tracker.policy, load)
         limits = self._view.max_num_seqs, self._view.max_chunk()
         # A policy returns the same objects again and again.
         if rule is not self._budget.rule or limits != self._limits:
@@ -76,7 +92,7 @@ class Planner(Generic[Item]):
 
         Tokens counted by `most_needed` only may be left over: requests that could use them run.
         """
-        residents, load, rule, view = self.residents, self._ranker.load, budget.rule, self._view
+        residents, load, rule, view = self.residents, self._tracker.load, budget.rule, self._view
         num_decodes, num_prefills = load.num_decoding, load.num_prefilling
         if rule.padded_tokens or budget.whole_prompts or num_decodes > budget.max_decodes:
             return None
@@ -157,7 +173,7 @@ class Planner(Generic[Item]):
 
     def _leave_out(self, step: Step[Item], entries: list[RankEntry[Item]]) -> list[Item]:
         """Return the residents that do not run, and note when each of them last ran."""
-        residents, newest_s = self.residents, self._ranker.load.last_step_end_s
+        residents, newest_s = self.residents, self._tracker.load.last_step_end_s
         others = step.placed | step.evicted if step.evicted else step.placed
         if step.seated:
             others = others | {item.lengthwise.view.number for item in step.seated}
@@ -235,3 +251,81 @@ class Planner(Generic[Item]):
                     continue
             step.admission_closed = True
             return
+
+
+def secure_block(residents: Residents[Item], step: Step[Item], decode: Item) -> bool:
+    """Reserve the block for a decode's next token, by eviction if needed.
+
+    False if the decode itself was evicted, or no resident could be.
+    """
+    needed = residents.view.growth([decode])
+    priority = decode.lengthwise.priority or 0
+    while step.free_blocks < needed:
+        victim = decode
+        for item in residents:
+            tracked = item.lengthwise
+            may_go = tracked.rank.evict_key is not None or (tracked.priority or 0) > priority
+            if may_go and tracked.view.number not in step.placed:
+                victim = max(victim, item, key=_evict_order)
+        if not _evict(residents, step, victim) or victim is decode:
+            return False
+    step.free_blocks -= needed
+    return True
+
+
+def displace(residents: Residents[Item], waiting: RankedQueue[Item], step: Step[Item]) -> None:
+    """Evict worse residents for the best waiting requests, as far as that makes room."""
+    view = residents.view
+    while step.budget.num_admissions < step.budget.max_admissions:
+        # From the first each time: an eviction queues the victim.
+        others = (item for item in waiting.in_order() if item not in step.seated)
+        best = next((item for item in others if not view.is_blocked(item, step.seated)), None)
+        if best is None or best.lengthwise.view.number in step.evicted:
+            return
+        if not _make_room(residents, step, best):
+            return
+        step.free_blocks -= view.need(best)[1]
+        step.seated.append(best)
+        waiting.plan(best)
+        step.budget.num_admissions += 1
+
+
+def _make_room(residents: Residents[Item], step: Step[Item], best: Item) -> bool:
+    """Evict the fewest worst residents that make room for `best`, or none if they do not."""
+    view = residents.view
+    seats = step.budget.seats - len(residents) - len(step.seated) - 1
+    if seats < 0 and not residents.any_after(best.lengthwise.rank.evict_key):
+        return False
+    growth = view.growth(list(residents.decoding.values()))
+    room = step.free_blocks - growth - view.need(best, 1)[1]
+    victims = fewest_victims(room, seats, _worse_than(residents, best))
+    return victims is not None and all(_evict(residents, step, victim) for victim in victims)
+
+
+def _worse_than(residents: Residents[Item], best: Item) -> Iterator[tuple[Item, int]]:
+    """Yield the residents worse than `best`, worst first, and the blocks freed up to each."""
+    limit = best.lengthwise.rank.evict_key
+    worse = [
+        item
+        for item in residents
+        if limit is not None and (item.lengthwise.rank.evict_key or ()) > limit
+    ]
+    victims: list[Item] = []
+    for item in sorted(worse, key=_evict_order, reverse=True):
+        victims.append(item)
+        decodes = [each for each in victims if each.lengthwise.view.phase > Phase.PREFILL]
+        yield item, residents.freed_blocks(victims, hit_by=best) + residents.view.growth(decodes)
+
+
+def _evict(residents: Residents[Item], step: Step[Item], item: Item) -> bool:
+    held = residents.freed_blocks([item])
+    if not residents.view.evict(item):
+        return False
+    step.free_blocks += held
+    step.evicted.add(item.lengthwise.view.number)
+    return True
+
+
+def _evict_order(item: EngineRequest) -> tuple[int, bool, tuple[float, ...], int]:
+    tracked = item.lengthwise
+    return tracked.priority or 0, *evict_order(tracked.rank, tracked.view.number)

@@ -11,7 +11,8 @@ from math import inf
 from typing import Generic
 
 from scheduler_adapters.planner.engine_view import EngineView
-from scheduler_adapters.planner.ranking import Item, RankedQueue, Ranker, RankTimers
+from scheduler_adapters.planner.ranked_queue import Item, RankedQueue, RankTimers
+from scheduler_adapters.planner.request_tracker import RequestTracker
 from scheduler_adapters.views import Phase, Rank
 
 # Names of their own: to look one up in the enumeration takes ten times as long.
@@ -21,11 +22,13 @@ _PREFILL, _REASONING, _ANSWERING = Phase.PREFILL, Phase.REASONING, Phase.ANSWERI
 class Residents(Generic[Item]):
     """The residents of one engine, by phase and receive number."""
 
-    def __init__(self, ranker: Ranker, view: EngineView[Item], waiting: RankedQueue[Item]) -> None:
-        self.ranker = ranker
+    def __init__(
+        self, tracker: RequestTracker, view: EngineView[Item], waiting: RankedQueue[Item]
+    ) -> None:
+        self.tracker = tracker
         self.view = view
         self._waiting = waiting
-        self.think_end = ranker.think_end if ranker.policy.traits.sees_thinking else ()
+        self.think_end = tracker.events.think_end if tracker.policy.traits.sees_thinking else ()
         self.prefilling: dict[int, Item] = {}
         self.decoding: dict[int, Item] = {}
         self.num_loaded = 0
@@ -43,7 +46,7 @@ class Residents(Generic[Item]):
         self._token_checks: dict[int, list[int]] = defaultdict(list)
         """Step -> residents whose rank may end with its tokens."""
         self._timers: RankTimers[Item] = RankTimers(self._find, self)
-        ranker.load.total_blocks = view.total_blocks
+        tracker.load.total_blocks = view.total_blocks
 
     def __len__(self) -> int:
         return len(self.prefilling) + len(self.decoding)
@@ -55,7 +58,7 @@ class Residents(Generic[Item]):
 
     def admitted(self, item: Item) -> None:
         """Add a waiting request that became resident in the step just scheduled."""
-        tracked, load = item.lengthwise, self.ranker.load
+        tracked, load = item.lengthwise, self.tracker.load
         load.num_started += 1
         tracked.view.admission_number = load.num_started
         tracked.view.phase = _PREFILL
@@ -117,14 +120,14 @@ class Residents(Generic[Item]):
                     self._see_tokens(item)
                     tracked.view.phase = _ANSWERING
                     self._rerank(item)
-        for number in self._token_checks.pop(self.ranker.load.step, ()):
+        for number in self._token_checks.pop(self.tracker.load.step, ()):
             decode = self.decoding.get(number)
             if decode is not None and not self._rank_if_due(decode, {}):
                 self._watch(decode)
 
     def count(self) -> None:
         """Update the load view."""
-        load, view = self.ranker.load, self.view
+        load, view = self.tracker.load, self.view
         self.num_loaded = len(view.loaded())
         load.num_waiting = len(self._waiting.entries) + self.num_loaded
         load.num_prefilling = len(self.prefilling)
@@ -144,7 +147,7 @@ class Residents(Generic[Item]):
     def _see_tokens(self, item: Item) -> None:
         view = item.lengthwise.view
         view.generated_tokens = len(self.view.output(item))
-        view.last_token_s = self.left_out.get(view.number, self.ranker.load.last_step_end_s)
+        view.last_token_s = self.left_out.get(view.number, self.tracker.load.last_step_end_s)
         if view.phase is _REASONING:
             view.thinking_tokens = view.generated_tokens
 
@@ -152,7 +155,7 @@ class Residents(Generic[Item]):
     # too small for all residents, else it changes nothing. Others are replaced as they end.
 
     def _rerank(self, item: Item) -> None:
-        self.ranker.rerank(item.lengthwise)
+        self.tracker.rerank(item.lengthwise)
         self._watch(item)
 
     def _watch(self, item: Item) -> None:
@@ -167,7 +170,7 @@ class Residents(Generic[Item]):
         self._timers.add(tracked)
         if tracked.rerank_at_tokens < inf and view.phase > _PREFILL:
             missing = tracked.rerank_at_tokens - len(self.view.output(item))
-            self._token_checks[self.ranker.load.step + max(1, int(missing))].append(view.number)
+            self._token_checks[self.tracker.load.step + max(1, int(missing))].append(view.number)
 
     def _rank_if_due(self, item: Item, shared: dict[Hashable, Rank]) -> bool:
         """Replace the rank of a decode that has generated the tokens it was valid for."""
@@ -177,7 +180,7 @@ class Residents(Generic[Item]):
         self._see_tokens(item)
         group = tracked.rank.group
         if group in shared:
-            self.ranker.set_rank(tracked, shared[group])
+            self.tracker.set_rank(tracked, shared[group])
             self.reordered.add(tracked.view.number)
         else:
             self._rerank(item)
@@ -188,7 +191,7 @@ class Residents(Generic[Item]):
 
     def rank_momentary(self) -> None:
         """Replace the momentary ranks of decodes, with the time at which the last step ended."""
-        load, shared = self.ranker.load, dict[Hashable, Rank]()
+        load, shared = self.tracker.load, dict[Hashable, Rank]()
         now_s, load.now_s = load.now_s, load.last_step_end_s
         for item in self.decoding.values():
             self._rank_if_due(item, shared)
@@ -200,7 +203,7 @@ class Residents(Generic[Item]):
 
     def expire_in_time(self) -> None:
         """Replace the ranks that have ended by now."""
-        for item in self._timers.pop(self.ranker.load.now_s):
+        for item in self._timers.pop(self.tracker.load.now_s):
             self._expire(item)
 
     def _find(self, number: int) -> Item | None:
@@ -209,7 +212,7 @@ class Residents(Generic[Item]):
     def _expire(self, item: Item) -> None:
         if item.lengthwise.view.number in self.decoding:
             self._see_tokens(item)
-        self.ranker.expire(item.lengthwise)
+        self.tracker.expire(item.lengthwise)
         self._watch(item)
 
     # Tokens and blocks.

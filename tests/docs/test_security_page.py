@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from scheduler_adapters.engines.vllm_v1.middleware import ScoreConfig
+from scheduler_adapters.engines.vllm_v1.request_scores import ScoreConfig
 from scoring_service.service.config import ServerConfig
 
 ROOT = Path(__file__).resolve().parents[2]

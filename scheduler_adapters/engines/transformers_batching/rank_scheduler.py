@@ -33,7 +33,8 @@ from scheduler_adapters.engines.transformers_batching.planner_view import (
 from scheduler_adapters.planner import capabilities
 from scheduler_adapters.planner.late_scores import PromptScoring, late_score
 from scheduler_adapters.planner.planner import Planner
-from scheduler_adapters.planner.ranking import RankedQueue, RankedRequest, Ranker
+from scheduler_adapters.planner.ranked_queue import RankedQueue, RankedRequest
+from scheduler_adapters.planner.request_tracker import RequestTracker
 from scheduler_adapters.planner.step_budget import Plan
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver, overriding
@@ -100,11 +101,11 @@ def use_policy(
     capabilities.require_think_end(policy, bool(think_end), "give think_end, a list of token ids")
     end = tuple(think_end) if policy.traits.sees_thinking else ()
 
-    def make_ranker() -> Ranker:
-        return Ranker(deepcopy(policy), clock, observers, think_end=end, scoring=scoring)
+    def make_tracker() -> RequestTracker:
+        return RequestTracker(deepcopy(policy), clock, observers, think_end=end, scoring=scoring)
 
     name = f"lengthwise-{policy.name}-{next(_numbers)}"
-    SCHEDULER_MAPPING[name] = partial(RankedScheduler, make_ranker=make_ranker, hints=hints)
+    SCHEDULER_MAPPING[name] = partial(RankedScheduler, make_tracker=make_tracker, hints=hints)
     return name
 
 
@@ -133,31 +134,31 @@ def require_ours(manager: Any, *, timeout_s: float = 60.0) -> RankedScheduler:
 class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
     """FIFO over the requests that the policy shows to it."""
 
-    lengthwise: Ranker
+    tracker: RequestTracker
     """Policy, load and counters of this engine."""
     active_requests: dict[str, RequestState]
     """The engine's own: its residents by id, in order of admission."""
 
     def __init__(
-        self, *args: Any, make_ranker: Callable[[], Ranker], hints: Hints, **kwargs: Any
+        self, *args: Any, make_tracker: Callable[[], RequestTracker], hints: Hints, **kwargs: Any
     ) -> None:
-        self._make_ranker = make_ranker
+        self._make_tracker = make_tracker
         self._hints = hints
         super().__init__(*args, **kwargs)  # which calls reset()
 
     @property
     def follows_steps(self) -> bool:
         """Return whether a step's tokens are needed before the next step is scheduled."""
-        return self.planner is not None or bool(self.lengthwise.observers)
+        return self.planner is not None or bool(self.tracker.events.observers)
 
     def reset(self) -> None:
         super().reset()
-        self.lengthwise = self._make_ranker()
-        self._measuring = overriding(self.lengthwise.observers, "measured")
+        self.tracker = self._make_tracker()
+        self._measuring = overriding(self.tracker.events.observers, "measured")
         self.planner: Planner[RequestState] | None = None
-        self._queue: RankedQueue[RequestState] = RankedQueue(self.lengthwise.shares)
-        if capabilities.plans_steps(self.lengthwise.policy):
-            self.planner = Planner(self.lengthwise, TransformersView(self), self._queue)
+        self._queue: RankedQueue[RequestState] = RankedQueue(self.tracker.shares)
+        if capabilities.plans_steps(self.tracker.policy):
+            self.planner = Planner(self.tracker, TransformersView(self), self._queue)
         self._running: Sequence[Any] = ()
         """The requests of a step that has not ended yet."""
         self._step_start_s = 0.0
@@ -173,7 +174,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         keys of `request_annotations.py`. An unusable score is ignored.
         """
         if (late := late_score(request_id, hints)) is not None:
-            self.lengthwise.late_scores.inbox.append(late)
+            self.tracker.late_scores.inbox.append(late)
 
     # The engine's loop: new requests, cancelled ones, schedule_batch, the step itself, and then
     # finish_request for each finished request. So a step has ended when the next turn begins.
@@ -184,7 +185,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             # A resident that lost its blocks; it may return as another object.
             tracked: RankedRequest = self._left.pop(state.request_id).lengthwise
             state.lengthwise = tracked
-            self.lengthwise.requeue(
+            self.tracker.requeue(
                 tracked,
                 generated_tokens=len(output_of(state)),
                 preemptions=tracked.view.preemptions + 1,
@@ -198,7 +199,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
                     f"id {state.request_id!r} is in use; give the request another"
                 )
             for each in sequences:
-                each.lengthwise = self.lengthwise.track(
+                each.lengthwise = self.tracker.track(
                     each.request_id,
                     age_s=time.perf_counter() - state.created_time,
                     prompt_tokens=len(state.initial_tokens),
@@ -218,18 +219,17 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         self.block_new_requests &= not cancelled
         for state in cancelled:
             self._queue.remove(state.lengthwise.view.number)
-            if self.lengthwise.shares is not None:
-                self.lengthwise.shares.leaves(state.lengthwise.view)
-            self.lengthwise.late_scores.forget(state.request_id)
+            if self.tracker.shares is not None:
+                self.tracker.shares.leaves(state.lengthwise.view)
+            self.tracker.late_scores.forget(state.request_id)
             if self.planner is not None:
                 self.planner.residents.left(state)
-            for observer in self.lengthwise.observers:
-                observer.withdrawn(state.lengthwise.view, self.lengthwise.clock())
+            self.tracker.events.left(state.lengthwise.view, self.tracker.clock(), is_finished=False)
         return cancelled
 
     def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
         active = len(self.active_requests)
-        self._step_start_s = self.lengthwise.begin_step(
+        self._step_start_s = self.tracker.begin_step(
             self._queue,
             num_free=self.max_requests_per_batch - active,
             num_tokens=token_budget - active,
@@ -252,9 +252,9 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
     def finish_request(self, request_id: str) -> None:
         state = self.active_requests.get(request_id)
         super().finish_request(request_id)
-        self.lengthwise.late_scores.forget(request_id)
+        self.tracker.late_scores.forget(request_id)
         if state is not None:
-            self.lengthwise.finished(state.lengthwise, len(output_of(state)))
+            self.tracker.finished(state.lengthwise, len(output_of(state)))
             self._left[request_id] = state
             if self.planner is not None:
                 self.planner.residents.left(state)  # the engine finishes evicted requests too
@@ -274,7 +274,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             prefills = [size for each in states if (size := len(each.remaining_prefill_tokens))]
             if len(prefills) > 1 and max(prefills) > plan.chunk:
                 raise UnsupportedByEngine(
-                    f"policy {self.lengthwise.policy.name!r} now limits each of {len(prefills)} "
+                    f"policy {self.tracker.policy.name!r} now limits each of {len(prefills)} "
                     f"prefills to {plan.chunk} tokens; give its step rule max_prefills=1"
                 )
         self.active_requests = shown
@@ -289,11 +289,11 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         for state in offered:
             if state.request_id in self.active_requests:
                 self._queue.remove(state.lengthwise.view.number)
-                if self.lengthwise.shares is not None:
-                    self.lengthwise.shares.starts(state.lengthwise.view, _counter(state))
+                if self.tracker.shares is not None:
+                    self.tracker.shares.starts(state.lengthwise.view, _counter(state))
                 if self.planner is not None:
                     self.planner.residents.admitted(state)
-                self.lengthwise.admitted(state.lengthwise, self._step_start_s)
+                self.tracker.events.admitted(state.lengthwise, self._step_start_s)
         return batch
 
     def _end_step(self) -> None:
@@ -306,24 +306,22 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             for state in fresh
         ):
             raise UnsupportedByEngine(_RUNS_AHEAD)
-        ranker = self.lengthwise
-        began_s = self._step_start_s if self._was_idle else ranker.load.last_step_end_s
-        ranker.end_step(self._step_start_s)
-        now_s = ranker.load.now_s
+        tracker = self.tracker
+        began_s = self._step_start_s if self._was_idle else tracker.load.last_step_end_s
+        tracker.end_step(self._step_start_s)
+        now_s = tracker.load.now_s
         if self._measuring:
             step = self._measured(now_s - began_s)
             for observer in self._measuring:
                 observer.measured(step)
-        if ranker.observers and fresh:
+        if tracker.events.observers and fresh:
             views = [state.lengthwise.view for state in fresh]
-            ranker.emitted(views, list(map(output_of, fresh)), [1] * len(fresh), now_s)
-        for observer in ranker.observers:
-            for state in self._left.values():
-                observer.finished(state.lengthwise.view, now_s)
-            observer.stepped(now_s)
-        if ranker.shares is not None:
-            for state in self._left.values():
-                ranker.shares.leaves(state.lengthwise.view)
+            tracker.events.emitted(views, list(map(output_of, fresh)), [1] * len(fresh), now_s)
+        for state in self._left.values():
+            tracker.events.left(state.lengthwise.view, now_s, is_finished=True)
+            if tracker.shares is not None:
+                tracker.shares.leaves(state.lengthwise.view)
+        tracker.events.stepped(now_s)
         self._running = ()
         self._left.clear()
         if self.planner is not None:

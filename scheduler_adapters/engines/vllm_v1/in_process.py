@@ -21,8 +21,9 @@ from math import nan
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from lengthwise.errors import ConfigError, UnsupportedByEngine, require
-from scheduler_adapters.engines.driver import EngineDriver, late_scores_of, random_prompts
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, clock_kind, make_clock
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model, write_config
 from scheduler_adapters.engines.vllm_v1 import TESTED
@@ -162,23 +163,30 @@ def _model_args(config: OfflineConfig, folder: Path) -> dict[str, Any]:
     return {"model": str(config.model or make_tiny_model(folder, shape=config.shape))}
 
 
-class VllmDriver(EngineDriver):
-    """vLLM's engine in this process, with its scheduler.
+class VllmDriver:
+    """vLLM's engine in this process, with its scheduler; idle between two calls.
 
     `shared_tokens`: length of a common prefix of the prompts.
     """
 
     def __init__(self, engine: Any, *, shared_tokens: int = 0) -> None:
-        from scheduler_adapters.engines.vllm_v1.rank_scheduler import VllmView
+        from scheduler_adapters.engines.vllm_v1.planner_view import VllmView
 
         self.engine = engine
         view = VllmView(scheduler_of(engine))
         names = ("max_num_seqs", "max_tokens", "block_tokens")
-        self.limits = {name: getattr(view, name) for name in names}
-        self.limits |= {"kv_blocks": view.total_blocks, "watermark_fraction": 0.0}
+        self.limits: Mapping[str, Any] = {
+            **{name: getattr(view, name) for name in names},
+            "kv_blocks": view.total_blocks,
+            "watermark_fraction": 0.0,
+        }
         self._shared_tokens = shared_tokens
 
     def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
+        """Return a clock for this engine and its kind; None: the engine's usual kind.
+
+        Raises ConfigError for a clock that cannot measure the engine.
+        """
         kind = clock_kind(self.engine.vllm_config.device_config.device_type, wanted)
         return kind, make_clock(kind)
 
@@ -191,13 +199,18 @@ class VllmDriver(EngineDriver):
         policy: Policy | None = None,
         observers: Sequence[EngineObserver] = (),
     ) -> Timeline:
-        prompts = random_prompts(requests, seed, VOCABULARY, shared_tokens=self._shared_tokens)
+        """Serve the requests as they arrive by `clock`, which is restarted.
+
+        Each request gets its number of output tokens. Cached KV blocks and the policy's load are
+        reset first. `seed` draws the prompts; `policy` None is the policy of the opened engine.
+        """
+        prompts = random_prompts(requests, seed, shared_tokens=self._shared_tokens)
         self.engine.reset_prefix_cache()
         clock.restart()
         scheduler = scheduler_of(self.engine)
-        if (ranker := getattr(scheduler, "lengthwise", None)) is not None:
-            scheduler.lengthwise_start(policy or ranker.policy, observers=observers)
-            scheduler.lengthwise.clock = clock
+        if (tracker := getattr(scheduler, "lengthwise_tracker", None)) is not None:
+            scheduler.lengthwise_start(policy or tracker.policy, observers=observers)
+            scheduler.lengthwise_tracker.clock = clock
         with _watched_steps(scheduler, clock, overriding(observers, "measured")) as (first_s, took):
             return _serve(self.engine, requests, prompts, clock, first_s, took)
 
@@ -286,8 +299,8 @@ def _serve(
     count, added = len(requests), 0
     token_s: list[list[float]] = [[] for _ in range(count)]
     held: list[Any] = []  # the engine's own requests
-    ranker: Any = getattr(scheduler_of(engine), "lengthwise", None)
-    late = deque(late_scores_of(requests) if ranker is not None else ())
+    tracker: Any = getattr(scheduler_of(engine), "lengthwise_tracker", None)
+    late = deque(late_scores_of(requests) if tracker is not None else ())
     began_s = clock()
     while added < count or engine.has_unfinished_requests():
         if not engine.has_unfinished_requests():
@@ -307,7 +320,7 @@ def _serve(
         while late and late[0][0] <= clock():
             row = late.popleft()[1]
             key = annotations_of(requests, row)[REQUEST_KEY]
-            ranker.late_scores.inbox.append(LateScore(key, float(requests.score[row])))
+            tracker.late_scores.inbox.append(LateScore(key, float(requests.score[row])))
         clock.note_speed()
         outputs = engine.step()
         now_s = clock()
@@ -321,3 +334,29 @@ def _serve(
         scheduled_s=[first_s.get(request.request_id, nan) for request in held],
         preemptions=[request.num_preemptions for request in held],
     )
+
+
+def random_prompts(requests: Requests, seed: int, *, shared_tokens: int = 0) -> list[list[int]]:
+    """Return prompts of random token ids; no prompt finds another's KV blocks.
+
+    `shared_tokens`: length of a common prefix, which never includes a prompt's last token.
+    """
+    random = np.random.default_rng(seed)
+    prompts = [random.integers(3, VOCABULARY, size).tolist() for size in requests.prompt_tokens]
+    shared = random.integers(3, VOCABULARY, shared_tokens).tolist()
+    for prompt in prompts:
+        size = min(shared_tokens, len(prompt) - 1)
+        prompt[:size] = shared[:size]
+    return prompts
+
+
+def late_scores_of(requests: Requests) -> list[tuple[float, int]]:
+    """Return (arrival time, row) of each score that arrives after its request, in order."""
+    known_s = requests.arrival_s + requests.score_delay_s
+    is_late = (requests.score_delay_s > 0) & np.isfinite(known_s) & ~np.isnan(requests.score)
+    return sorted((float(known_s[row]), int(row)) for row in np.flatnonzero(is_late))
+
+
+def longest_context(requests: Requests) -> int:
+    """Return one more than the tokens of the longest request, prompt and output."""
+    return int(np.max(requests.prompt_tokens + requests.output_tokens, initial=1)) + 1

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler_adapters.engines.driver import EngineDriver
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, WallClock
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
@@ -30,7 +29,7 @@ class Measured(LatencyModel):
         return seconds
 
 
-class PlainEngine(EngineDriver):
+class PlainEngine:
     """Serves in virtual time; a run has no tokens."""
 
     def __init__(self, policy: Policy, limits: Mapping[str, Any], latency: LatencyModel) -> None:

@@ -69,7 +69,7 @@ def test_scores_carry_the_quantiles_of_the_target_model(scoring):
 
 
 @pytest.mark.parametrize("scoring", [{"unscored_last": True}, {}], indirect=True)
-def test_a_prompt_that_is_read_in_part_or_not_at_all_ranks_near_the_highest_if_so_set(scoring):
+def test_a_prompt_read_in_part_ranks_near_the_highest_if_set(scoring):
     high, low = (late.score for late in scores_of(scoring, [5, 5], LONG))
     (none,) = scores_of(scoring, [])
     if scoring._settings.unscored_last:
@@ -89,7 +89,7 @@ def test_clients_are_scored_in_turn_and_their_number_is_bounded(scoring, monkeyp
     assert [one.key for one in scoring._take()] == ["a", "d", "b", "c", "e"]
 
 
-def test_groups_hold_prompts_of_like_length_that_cost_less_together():
+def test_groups_hold_prompts_that_cost_less_together():
     class Costs:
         max_batch, max_batched_tokens = 4, 64
 

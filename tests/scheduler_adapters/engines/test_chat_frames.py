@@ -51,7 +51,7 @@ def test_a_chat_of_several_turns_has_the_text_of_its_body(family):
         assert frames.text_of(ids_of(tokenizer, whole)) == of_chat({"messages": whole})
 
 
-def test_a_system_text_without_a_mark_is_a_part_of_the_users_text():
+def test_a_system_text_without_a_mark_is_the_users():
     tokenizer = byte_tokenizer(TEMPLATES["mistral"])
     messages = [{"role": "system", "content": SYSTEM}, *TURNS[2:]]
     assert ChatFrames(tokenizer).text_of(ids_of(tokenizer, messages)) == f"{SYSTEM}\n\n{PROMPT}"
@@ -116,7 +116,7 @@ def test_a_frame_with_the_date_is_learnt_again_the_next_day(monkeypatch):
     assert frames.text_of(ids_of(tokenizer, TURNS[2:])) == PROMPT
 
 
-def test_of_a_long_prompt_both_ends_are_decoded_and_a_long_text_is_cut(monkeypatch):
+def test_of_a_long_prompt_both_ends_are_decoded(monkeypatch):
     tokenizer = byte_tokenizer(CHATML)
     messages = [{"role": "user", "content": "word " * MAX_CHARACTERS + "z"}]
     found = ChatFrames(tokenizer).text_of(ids_of(tokenizer, messages))

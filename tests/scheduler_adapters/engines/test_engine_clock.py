@@ -31,7 +31,7 @@ def machine(monkeypatch):
     return machine
 
 
-def test_a_steady_clock_counts_work_whatever_the_speed_of_the_machine(machine):
+def test_a_steady_clock_counts_work_at_any_speed(machine):
     clock = SteadyClock()
     clock.restart()
     for slowness in (1.0, 2.0, 0.7):
@@ -54,7 +54,7 @@ def test_beside_small_steps_the_speed_is_told_now_and_then_only(machine):
     assert clock() == pytest.approx(1.0)
 
 
-def test_measuring_the_speed_takes_no_time_and_waiting_skips_ahead(machine):
+def test_measuring_takes_no_time_and_waiting_skips_ahead(machine):
     clock = SteadyClock()
     clock.restart()
     clock.note_speed()

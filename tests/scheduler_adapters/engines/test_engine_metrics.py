@@ -9,8 +9,8 @@ from prometheus_client import values
 
 from scheduler_adapters.engines import engine_metrics, engine_sockets
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports
-from scheduler_adapters.planner.ranking import Ranker
 from scheduler_adapters.planner.request_annotations import AnnotationCounts
+from scheduler_adapters.planner.request_tracker import RequestTracker
 from scheduler_adapters.policies.fair_shares import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
@@ -47,7 +47,7 @@ def scheduler(tokens):
         tokens.thinking_ended(views[1], now_s)
         tokens.stepped(now_s)
     return SimpleNamespace(
-        lengthwise=SimpleNamespace(
+        lengthwise_tracker=SimpleNamespace(
             annotation_counts=AnnotationCounts(scored=5, unscored=2, late=1),
             num_expired=3,
             clock=Clock(10.0),
@@ -67,7 +67,7 @@ def test_counters_advance_to_what_was_counted_and_no_further(scheduler, tokens):
     registry = metrics.registry
     metrics.export()
     metrics.export()
-    scheduler.lengthwise.annotation_counts.scored += 1
+    scheduler.lengthwise_tracker.annotation_counts.scored += 1
     metrics.export()
     value = registry.get_sample_value
     assert value("lengthwise_engine_requests_total", {"hint": "scored"}) == 6
@@ -141,7 +141,7 @@ def test_gaps_first_answers_and_qoe_are_exported_once(scheduler, tokens):
 
 def test_a_router_reads_who_is_late_and_what_memory_is_taken(scheduler, tokens):
     late = engine_metrics.load_report(scheduler, tokens, engine=1)
-    scheduler.lengthwise.clock.now_s = 9.25  # within the half second that a token is read
+    scheduler.lengthwise_tracker.clock.now_s = 9.25  # within the half second that a token is read
     in_time = engine_metrics.load_report(scheduler, tokens, engine=0)
     assert (in_time["on_time"], late["on_time"]) == (True, False)
     assert (in_time["pacers_ahead"], late["pacers_empty"]) == (1, 1)
@@ -153,7 +153,7 @@ def test_a_router_reads_who_is_late_and_what_memory_is_taken(scheduler, tokens):
 
 def test_the_load_is_told_in_the_terms_of_pascals_placement(scheduler, tokens):
     def counts(**settings: int) -> list[int]:
-        scheduler.lengthwise.policy = ClassPriority(Pascal(**settings))
+        scheduler.lengthwise_tracker.policy = ClassPriority(Pascal(**settings))
         report = engine_metrics.load_report(scheduler, tokens, engine=0)
         names = ("undemoted_reasoning", "first_quantum_answering", "kv_tokens", "host_kv_tokens")
         return [report[name] for name in names]
@@ -179,7 +179,7 @@ def idle_scheduler():
     parallel = SimpleNamespace(data_parallel_rank=3)
     return SimpleNamespace(
         vllm_config=SimpleNamespace(parallel_config=parallel),
-        lengthwise=Ranker(FCFS(), clock=lambda: 0.0),
+        lengthwise_tracker=RequestTracker(FCFS(), clock=lambda: 0.0),
         _lengthwise_planner=None,
         running=[],
         waiting=[],
@@ -220,13 +220,13 @@ def test_no_metric_of_an_engine_is_a_page_of_a_file(idle_scheduler, tmp_path, mo
     assert not list((tmp_path / "files").iterdir())
 
 
-def test_a_busy_engine_exports_at_a_step_that_follows_a_read_and_an_idle_one_at_once(
+def test_a_busy_engine_exports_after_a_step_an_idle_one_at_once(
     idle_scheduler, tmp_path, monkeypatch
 ):
     monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
     *_, export = engine_metrics.observers_from_environment(idle_scheduler, thinks=True)
     request = SimpleNamespace(request_id="a", num_computed_tokens=7, num_tokens=8)
-    clock = idle_scheduler.lengthwise.clock = Clock(10.0)
+    clock = idle_scheduler.lengthwise_tracker.clock = Clock(10.0)
 
     def read() -> int:
         (report,) = asyncio.run(EngineReports(tmp_path).read())

@@ -91,9 +91,7 @@ def test_an_engine_that_has_gone_is_passed_over(tmp_path, sender):
     back.close()
 
 
-def test_without_a_shared_folder_or_in_one_that_cannot_be_there_are_no_late_scores(
-    tmp_path, monkeypatch, caplog
-):
+def test_without_a_usable_folder_there_are_no_late_scores(tmp_path, monkeypatch, caplog):
     monkeypatch.delenv(SHARED_FOLDER, raising=False)
     assert receiver_from_environment(0, print) is None
     monkeypatch.setenv(SHARED_FOLDER, str(tmp_path / ("long" * 40)))
@@ -163,9 +161,7 @@ def without_pauses(monkeypatch):
         ([Answer(None, "breaker_open", 60.0)], "timeout"),  # it is not asked again before
     ],
 )
-def test_an_outcome_that_may_change_is_retried_in_time_and_a_score_sent_with_its_key(
-    answers, outcome
-):
+def test_an_outcome_that_may_change_is_retried(answers, outcome):
     async def main() -> None:
         bench = Bench(*answers, late_s=0.05 if outcome == "timeout" else 60.0)
         key = bench.start()

@@ -6,8 +6,9 @@ from typing import Any
 
 from scheduler_adapters.planner.engine_view import EngineView
 from scheduler_adapters.planner.planner import Planner
-from scheduler_adapters.planner.ranking import RankedQueue, RankedRequest, Ranker
+from scheduler_adapters.planner.ranked_queue import RankedQueue, RankedRequest
 from scheduler_adapters.planner.request_annotations import annotations_of
+from scheduler_adapters.planner.request_tracker import RequestTracker
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.workload.requests import Requests
 from tests.scheduler_adapters.engines.decisions import Clock, Steps
@@ -56,9 +57,11 @@ class FakeEngine(EngineView[FakeRequest]):
         self.clock = Clock()
         self.running: list[FakeRequest] = []
         by_priority = priorities is not None
-        self.ranker = Ranker(policy, self.clock, by_priority=by_priority, think_end=THINK_END)
-        self.queue: RankedQueue[FakeRequest] = RankedQueue(self.ranker.shares)
-        self.planner = Planner(self.ranker, self, self.queue)
+        self.tracker = RequestTracker(
+            policy, self.clock, by_priority=by_priority, think_end=THINK_END
+        )
+        self.queue: RankedQueue[FakeRequest] = RankedQueue(self.tracker.shares)
+        self.planner = Planner(self.tracker, self, self.queue)
 
     def output(self, item: FakeRequest) -> list[int]:
         return item.output
@@ -83,7 +86,7 @@ class FakeEngine(EngineView[FakeRequest]):
         self.drop(item)
         item.computed = 0
         self.planner.residents.left(item)
-        self.ranker.requeue(
+        self.tracker.requeue(
             item.lengthwise,
             generated_tokens=len(item.output),
             preemptions=item.lengthwise.view.preemptions + 1,
@@ -122,7 +125,7 @@ class FakeEngine(EngineView[FakeRequest]):
         size, thinks = int(requests.output_tokens[row]), int(requests.reasoning_tokens[row])
         marker = list(THINK_END)[-thinks:] if thinks else []
         answer = [3] * (thinks - len(marker)) + marker + [5] * (size - thinks)
-        tracked = self.ranker.track(
+        tracked = self.tracker.track(
             str(row),
             age_s=self.clock() - float(requests.arrival_s[row]),
             prompt_tokens=int(requests.prompt_tokens[row]),
@@ -136,7 +139,7 @@ class FakeEngine(EngineView[FakeRequest]):
 
     def _step(self) -> dict[int, int]:
         """Run the planned step: residents first, each with as many tokens as it can get."""
-        started_s = self.ranker.begin_step(self.queue)
+        started_s = self.tracker.begin_step(self.queue)
         plan = self.planner.plan()
         assert plan is not None
         self.running.sort(key=lambda item: item is plan.last)
@@ -156,21 +159,21 @@ class FakeEngine(EngineView[FakeRequest]):
         assert budget == 0 or self.shares, "the plan has more tokens than are taken"
         for item in [item for item in plan.admitted if item in ran]:
             self.queue.remove(item.lengthwise.view.number)
-            if self.ranker.shares is not None:
-                self.ranker.shares.starts(item.lengthwise.view, item.output.__len__)
+            if self.tracker.shares is not None:
+                self.tracker.shares.starts(item.lengthwise.view, item.output.__len__)
                 if not item.lengthwise.view.preemptions:
-                    self.ranker.shares.hit(item.lengthwise.view, item.computed - ran[item])
+                    self.tracker.shares.hit(item.lengthwise.view, item.computed - ran[item])
             self.running.append(item)
             self.planner.residents.admitted(item)
         assert self.free_blocks() >= 0, "the plan takes more blocks than there are"
         self.clock.step(sum(ran.values()))
-        self.ranker.end_step(started_s)
+        self.tracker.end_step(started_s)
         for item in ran:
             if item.computed == self.context(item):
                 item.output.append(item.answer[len(item.output)])
             if len(item.output) == len(item.answer):
-                if self.ranker.shares is not None:
-                    self.ranker.shares.leaves(item.lengthwise.view)
+                if self.tracker.shares is not None:
+                    self.tracker.shares.leaves(item.lengthwise.view)
                 self.running.remove(item)
                 self.drop(item)
                 self.planner.residents.left(item)

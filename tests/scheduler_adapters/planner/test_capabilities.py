@@ -27,7 +27,7 @@ def test_each_missing_capability_is_named_and_explained(capability):
     require_capabilities(policy, frozenset({capability}), "it")
 
 
-def test_what_is_no_capability_is_refused_by_an_engine_that_can_do_all():
+def test_what_is_no_capability_is_always_refused():
     policy: Any = FCFS()
     policy.traits = Traits(requires=frozenset({"teleport"}))  # type: ignore[arg-type]
     with pytest.raises(UnsupportedByEngine, match=r"'teleport' \(no capability"):
@@ -51,7 +51,7 @@ class Small(FCFS):
         return StepRule(max_tokens=8)
 
 
-def test_only_a_policy_that_shapes_steps_plans_them_and_probing_leaves_no_trace():
+def test_only_a_policy_that_shapes_steps_plans_them():
     small = Small()
     assert plans_steps(small)
     assert small.asked == 0

@@ -80,7 +80,7 @@ def test_any_ranks_and_rules_give_the_steps_of_the_reference(kind, seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_where_memory_is_scarce_and_prefills_are_long_the_same_are_evicted(seed):
+def test_with_scarce_memory_the_same_requests_are_evicted(seed):
     requests = workload(seed, longest=60)
     small = {"blocks": 15, "block_tokens": 8, "budget": 24}
     assert_same(lambda: decisions.Dice(seed, chunks="every"), requests, **small)
@@ -96,7 +96,7 @@ def test_an_admission_leaves_the_watermark_free(seed):
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("memory", [{}, {"blocks": 18, "block_tokens": 8}], ids=["ample", "scarce"])
-def test_the_same_holds_where_requests_share_the_blocks_of_a_common_beginning(memory, kind, seed):
+def test_shared_beginnings_give_the_steps_of_the_reference(memory, kind, seed):
     requests = workload(seed, longest=64 if memory else 90)
     if "displacing" in kind:
         requests = replace(requests, prompt_tokens=requests.prompt_tokens // 2 + 1)
@@ -116,7 +116,7 @@ class FirstPrefillGoes(FCFS):
         return StepRule(chunk=1)
 
 
-def test_prefills_behind_one_that_loses_its_blocks_run_all_the_same():
+def test_prefills_behind_an_evicted_one_run_all_the_same():
     requests = make_requests(prompt_tokens=[12, 32, 24], output_tokens=[20, 2, 2])
     assert_same(FirstPrefillGoes, requests, blocks=5)
 
@@ -162,7 +162,7 @@ def test_a_policy_gives_the_steps_of_the_reference(name, seed):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", RIVALS)
-def test_a_rival_gives_the_steps_of_the_reference_also_where_prefixes_are_cached(name, seed):
+def test_a_rival_gives_the_steps_of_the_reference(name, seed):
     requests = workload(seed, longest=90)
     if "counter" not in name:  # the written-out shares expect usual lengths
         requests = decisions.predicted(seed, requests)
@@ -171,7 +171,7 @@ def test_a_rival_gives_the_steps_of_the_reference_also_where_prefixes_are_cached
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pascal_sees_the_end_of_thinking_where_the_reference_puts_it(seed):
+def test_pascal_sees_the_end_of_thinking_of_the_reference(seed):
     requests = workload(seed, longest=90)
     dice = np.random.default_rng(seed)
     thinking = np.minimum(dice.integers(2, 60, len(requests)), requests.output_tokens)
@@ -198,7 +198,7 @@ PRIORITISED: dict[str, tuple[Callable[[int], Policy], int]] = {
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", PRIORITISED)
-def test_the_engines_own_priority_goes_before_lane_key_and_evict_key(name, seed):
+def test_a_priority_precedes_lane_key_and_evict_key(name, seed):
     """In steps with room for every prefill; with less, one may wait for tokens."""
     make, blocks = PRIORITISED[name]
     requests = workload(seed, longest=70)
@@ -212,7 +212,7 @@ def test_the_engines_own_priority_goes_before_lane_key_and_evict_key(name, seed)
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_among_equal_priorities_the_policy_decides_as_without_any(name):
+def test_among_equal_priorities_the_policy_decides(name):
     requests = workload(1, longest=90)
     equal = FakeEngine(POLICIES[name](), **LIMITS, priorities=[-(2**40)] * len(requests))
     decisions.assert_same_steps(

@@ -26,12 +26,12 @@ class Blocks(EngineView[Any]):
         return False
 
 
-def test_a_waiting_request_needs_all_its_tokens_and_a_block_for_each_sixteen():
+def test_a_waiting_request_needs_a_block_per_sixteen_tokens():
     assert Blocks().need((32, 0)) == (32, 2)
     assert Blocks().need((32, 0), 1) == (32, 3)
 
 
-def test_a_prefill_takes_what_is_left_a_decode_one_where_its_block_is_full():
+def test_a_prefill_takes_the_rest_a_decode_one_at_a_full_block():
     blocks = Blocks()
     assert [blocks.missing(item) for item in ((40, 8), (40, 16), (40, 40))] == [2, 2, 0]
     assert blocks.growth([(33, 32), (34, 33), (49, 48)]) == 2

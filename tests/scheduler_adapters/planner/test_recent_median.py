@@ -12,7 +12,7 @@ from tests.scheduler_adapters.simulator.reference import median_of, newest_of
 
 
 @given(st.lists(st.integers(-50, 50), max_size=3 * WINDOW))
-def test_it_is_the_median_of_the_newest_scores_at_the_last_moment_it_was_taken(scores):
+def test_the_value_is_the_median_when_last_taken(scores):
     median = RecentMedian()
     assert median.value is None
     for count, score in enumerate(scores, start=1):
@@ -20,7 +20,7 @@ def test_it_is_the_median_of_the_newest_scores_at_the_last_moment_it_was_taken(s
         assert median.value == median_of(scores[:count])
 
 
-def test_it_stands_still_between_two_windows_and_follows_another_ranker_within_two():
+def test_it_follows_another_ranker_within_two_windows():
     median = RecentMedian()
     for score in range(WINDOW):
         median.add(score)
@@ -43,7 +43,7 @@ def test_an_arrival_is_counted_or_gets_the_median_and_not_both():
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=2 * WINDOW), st.integers(-6, 6))
-def test_a_score_has_its_share_among_the_recent_ones_and_an_equal_one_counts_half(scores, score):
+def test_a_share_counts_equal_scores_by_half(scores, score):
     median, view = RecentMedian(), RequestView("", 0, 0.0, 5, score=score)
     for one in scores:
         median.add(one)
@@ -100,7 +100,7 @@ def test_a_score_keeps_to_the_limits_that_the_request_gives(pairs, score, limits
         assert view.score_share == (place == "last")
 
 
-def test_a_short_limit_is_first_and_a_great_length_last_from_the_second_request_on():
+def test_limits_decide_from_the_second_request_on():
     median = RecentMedian()
     for count in range(1, 64):
         median.arrived(seen(7.0 + count % 5))
@@ -109,7 +109,7 @@ def test_a_short_limit_is_first_and_a_great_length_last_from_the_second_request_
             assert view.score_share == pytest.approx(share, abs=0.1) or count == 1
 
 
-def test_a_known_length_has_the_score_of_that_length_and_its_own_among_equal_lengths():
+def test_a_known_length_has_the_score_of_that_length():
     for tokens, score in ((50, 1.0), (6400, 4.0), (12_800, 8.0), (25_000, 16.0)):
         for own in (-5.0, 99.0):
             used(PAIRS).arrived(view := seen(own, limits=(tokens, tokens)))
@@ -128,7 +128,7 @@ def test_answers_cut_by_their_limit_are_no_pairs():
     assert view.score == pytest.approx(8.0, abs=0.5)
 
 
-def test_predicted_lengths_are_the_scale_where_there_are_any_and_are_cut_too():
+def test_predicted_lengths_are_the_scale_and_are_cut_too():
     median = RecentMedian()
     for score in [*range(1, 257)] * 3:
         view = seen(float(score), quantiles=((0.5, 10.0 * score), (0.9, 20.0 * score)))
@@ -147,7 +147,7 @@ def test_a_limit_before_the_first_score_changes_nothing():
     assert median.value == 7.0
 
 
-def test_lengths_that_are_known_are_in_the_order_of_the_lengths_even_in_the_first_burst():
+def test_known_lengths_are_in_order_in_the_first_burst():
     median, views = RecentMedian(), []
     for number in range(64):
         tokens = 40 + number * 37 % 64

@@ -31,7 +31,7 @@ anything = st.recursive(
 
 
 @given(carried=st.dictionaries(st.sampled_from([*HINTS, "other"]), anything))
-def test_nothing_a_client_sends_raises_and_each_request_is_counted_once(carried):
+def test_no_hint_raises_and_each_request_counts_once(carried):
     counts = AnnotationCounts()
     hints = counts.read(carried)
     assert counts.scored + counts.unscored == 1
@@ -87,13 +87,13 @@ def test_quantiles_read_as_they_were_written():
         0.5,
     ],
 )
-def test_unusable_quantiles_count_as_invalid_and_the_score_still_counts(quantiles):
+def test_unusable_quantiles_are_invalid_beside_a_good_score(quantiles):
     counts = AnnotationCounts()
     assert counts.read({SCORE: 1.0, QUANTILES: quantiles}) == {"score": 1.0}
     assert (counts.scored, counts.invalid) == (1, 1)
 
 
-def test_a_class_of_more_than_a_hundred_characters_counts_as_invalid():
+def test_a_class_of_over_a_hundred_characters_is_invalid():
     counts = AnnotationCounts()
     assert counts.read({USER_CLASS: "c" * 100}) == {"user_class": "c" * 100}
     assert counts.invalid == 0
@@ -113,7 +113,7 @@ def test_a_ticket_is_32_hex_digits(ticket):
         assert wrong == ticket or request_key({REQUEST_KEY: wrong}) is None
 
 
-def test_of_a_score_that_comes_later_a_request_carries_the_ticket():
+def test_a_request_carries_the_ticket_of_a_later_score():
     requests = make_requests(
         prompt_tokens=[1] * 4,
         output_tokens=[1] * 4,

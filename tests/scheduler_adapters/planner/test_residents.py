@@ -44,16 +44,14 @@ def served(policy: Policy, *, prompt: int = 20, output: int = 7, thinks: int = 0
 @pytest.mark.parametrize(
     ("ends", "tokens"), [({}, [1]), ({"tokens": 3}, [1, 4]), ({"until_s": 0.035}, [1, 3])]
 )
-def test_a_rank_is_asked_for_at_arrival_first_chunk_and_end_of_prefill_and_once_it_has_ended(
-    ends, tokens
-):
+def test_a_rank_is_requested_at_each_event_and_at_its_end(ends, tokens):
     policy = Noting(**ends)
     served(policy)
     answering = [("ANSWERING", count) for count in tokens]
     assert policy.asked == [("WAITING", 0), ("PREFILL", 0), *answering]
 
 
-def test_the_end_of_thinking_is_asked_about_with_the_phase_that_follows():
+def test_the_end_of_thinking_is_ranked_in_the_next_phase():
     policy = Thinking()
     served(policy, output=9, thinks=4)
     assert policy.asked[2:] == [("REASONING", 1), ("ANSWERING", 4)]
@@ -64,10 +62,10 @@ def test_finished_residents_leave_nothing():
     residents = engine.planner.residents
     assert len(residents) == len(list(residents)) == 0
     assert not residents._thinking
-    assert engine.ranker.load.num_started == 1
+    assert engine.tracker.load.num_started == 1
 
 
-def test_blocks_of_a_prefill_in_progress_are_promised_and_counted_as_held():
+def test_blocks_promised_to_a_prefill_count_as_held():
     engine = FakeEngine(FCFS(), seats=2, budget=8, blocks=9, block_tokens=16)
     engine._submit(make_requests(prompt_tokens=[40], output_tokens=[2]), 0)
     engine._step()
@@ -77,7 +75,7 @@ def test_blocks_of_a_prefill_in_progress_are_promised_and_counted_as_held():
     assert residents.freed_blocks([item]) == 3
     assert (engine.free_blocks(), residents.free_blocks()) == (8, 6)
     residents.count()
-    load = engine.ranker.load
+    load = engine.tracker.load
     assert (load.num_waiting, load.num_prefilling, load.num_decoding) == (0, 1, 0)
     assert (load.used_blocks, load.total_blocks) == (3, 9)
 

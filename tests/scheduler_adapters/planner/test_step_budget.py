@@ -24,7 +24,7 @@ def budget_of(rule: StepRule = UNLIMITED, *, max_tokens: float | None = 100, **m
         (StepRule(max_admissions=0), "max_admissions", 0),
     ],
 )
-def test_a_rule_tightens_the_limits_of_the_engine_and_never_loosens_them(rule, name, limit):
+def test_a_rule_only_tightens_the_limits_of_the_engine(rule, name, limit):
     assert getattr(budget_of(rule), name) == limit
 
 
@@ -72,7 +72,7 @@ def test_a_chunk_is_what_every_limit_leaves(rule, placed, tokens, chunk):
 
 
 @pytest.mark.parametrize(("exceeds", "chunk"), [(True, 500), (False, 0)])
-def test_a_prompt_larger_than_the_budget_runs_alone_where_an_engine_can(exceeds, chunk):
+def test_a_prompt_above_the_budget_runs_alone_if_it_can(exceeds, chunk):
     budget = budget_of(StepRule(whole_prompts=True), exceeds_budget=exceeds)
     assert budget.chunk(500) == chunk
     budget.place_prefill(10)
@@ -102,7 +102,7 @@ def test_admission_ends_at_the_last_seat_and_at_the_cap():
     assert not budget.admits(0)
 
 
-def test_the_greatest_evict_key_goes_first_of_equals_the_latest_received():
+def test_the_greatest_evict_key_and_the_latest_go_first():
     ranks = [(Rank(evict_key=None), 9), (Rank(), 3), (Rank(), 5), (Rank(evict_key=(1.0,)), 0)]
     order = sorted(ranks, key=lambda entry: evict_order(*entry))
     assert [number for _, number in order] == [9, 3, 5, 0]

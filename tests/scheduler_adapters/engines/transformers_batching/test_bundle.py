@@ -18,7 +18,7 @@ from tests.scheduler_adapters.engines.transformers_batching.test_rank_scheduler 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
-def test_a_bundle_in_the_engine_ranks_a_burst_before_its_first_step(model, tiny_bundle):
+def test_a_bundle_ranks_a_burst_before_its_first_step(model, tiny_bundle):
     tokenizer = byte_tokenizer(None)
     words = ["long essay", "yes", "poem", "short", "essay", "no"]
     settings = BundleSettings(bundle=str(tiny_bundle.path), deadline_s=30.0)
@@ -29,7 +29,7 @@ def test_a_bundle_in_the_engine_ranks_a_burst_before_its_first_step(model, tiny_
         for word in words:
             manager.add_request(tokenizer.encode(word), request_id=word, max_new_tokens=900)
         manager.start()
-        counts = require_ours(manager).lengthwise.annotation_counts
+        counts = require_ours(manager).tracker.annotation_counts
         order = [*results_of(manager, len(words))]
         manager.stop(block=True)
     assert order == ["yes", "no", "short", "poem", "essay", "long essay"]

@@ -128,8 +128,8 @@ def test_each_sequence_is_ranked_and_takes_a_seat(model):
     add(manager, "short", 20, 5)
     order = [result.request_id for result in finish(manager)]
     assert order == ["short", "short__child#0", "long", "long__child#0"]
-    ranker = manager.batch_processor.scheduler.lengthwise
-    assert ranker.annotation_counts == AnnotationCounts(scored=4)
+    tracker = manager.batch_processor.scheduler.tracker
+    assert tracker.annotation_counts == AnnotationCounts(scored=4)
     assert not hints
 
 
@@ -182,7 +182,7 @@ def test_a_request_is_cancelled_in_every_state(model, policy, who):
     assert view.free_blocks() == view.total_blocks
 
 
-def test_others_go_on_where_all_residents_are_cancelled_after_an_eviction(model):
+def test_others_go_on_after_all_residents_are_cancelled(model):
     manager = started(model, pars(), num_blocks=8, max_requests_per_batch=4)
     for name in ("a", "b", "c"):
         add(manager, name, 30, 40)
@@ -211,7 +211,7 @@ def test_an_id_in_use_is_refused_alone(model):
 
 
 @pytest.mark.parametrize("policy", [pars(), SLAI(max_tokens=24)])
-def test_streams_log_probabilities_and_own_sampling_settings_outlast_evictions(model, policy):
+def test_streams_and_log_probabilities_outlast_evictions(model, policy):
     from transformers import GenerationConfig
 
     def results(scheduler_type: str) -> list[Any]:

@@ -50,7 +50,7 @@ def answers(model: Any, policy_name: str, prompts: list[list[int]]) -> dict[str,
         manager.stop(block=True)
 
 
-def test_nobody_is_answered_otherwise_for_being_served_in_another_order(device):
+def test_another_order_changes_no_answer(device):
     """In float32: in bfloat16 two tokens may be so close that who shares a step decides."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -68,7 +68,7 @@ def test_nobody_is_answered_otherwise_for_being_served_in_another_order(device):
     assert [len(under_fcfs[str(number)]) for number in range(24)] == list(range(5, 29))
 
 
-def test_longer_prompts_take_longer_and_the_profile_can_be_calibrated(device, tmp_path, capsys):
+def test_longer_prompts_take_longer_in_the_profile(device, tmp_path, capsys):
     from training.__main__ import main as training
 
     lengths = [512, 2048, 8192] if device.startswith("cuda") else [64, 256, 1024]

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 OTHER = "5.17.0"
 DECISIONS = Path(__file__).with_name("test_decisions.py")
-SOME = "any_ranks and 0 or slai-1 or rad-0 or robin-0 or plenty and 1 or pascal and 0"
+SOME = "any_ranks and 0 or policy and (slai or rad or robin) or plenty or pascal and 0"
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ def scored(policy: Policy, **settings: Any) -> str:
     return use_policy(policy, hints, **settings)
 
 
-def test_the_queue_is_served_in_the_policys_order_and_answers_stay_the_same(model):
+def test_the_policys_order_changes_no_answer(model):
     stock_order, stock, _ = serve(model, "fifo", ours=False)
     fcfs_order, under_fcfs, _ = serve(model, scored(FCFS()))
     pars_order, under_pars, _ = serve(model, scored(pars()))
@@ -99,7 +99,7 @@ def test_the_queue_is_served_in_the_policys_order_and_answers_stay_the_same(mode
 
 
 @pytest.mark.parametrize("policy", [pars(), SLAI(max_tokens=16, max_decodes=4)])
-def test_requests_that_lose_their_blocks_keep_score_answer_and_times(model, policy, tmp_path):
+def test_evicted_requests_keep_score_answer_and_times(model, policy, tmp_path):
     """Six requests of up to 53 tokens, at once, where there is room for 64 tokens."""
     _, stock, _ = serve(model, "fifo", ours=False)
     log = TimelineLog(str(tmp_path / "timeline.jsonl"), start_s=0.0)
@@ -109,7 +109,7 @@ def test_requests_that_lose_their_blocks_keep_score_answer_and_times(model, poli
     timeline = read_timeline(tmp_path / "timeline.jsonl")
     assert answers == stock
     assert timeline.preemptions.sum() > 0
-    assert scheduler.lengthwise.annotation_counts == AnnotationCounts(scored=len(LENGTHS))
+    assert scheduler.tracker.annotation_counts == AnnotationCounts(scored=len(LENGTHS))
     assert sorted(timeline.requests.output_tokens) == sorted(LENGTHS)
     assert (timeline.requests.score == timeline.requests.output_tokens).all()
     assert (timeline.requests.arrival_s <= timeline.scheduled_s).all()
@@ -186,7 +186,7 @@ def test_phases_need_a_token_that_ends_thinking():
         use_policy(Pascal(), {})
 
 
-def test_a_rule_that_turns_into_one_the_engine_cannot_keep_is_refused_then(model):
+def test_a_later_rule_the_engine_cannot_keep_is_refused(model):
     manager = make_manager(model, use_policy(LaterChunks(), {}), max_requests_per_batch=4)
     manager.batch_processor = manager._create_batch_processor()
     manager.add_request([7] * 20, request_id="first", max_new_tokens=9)
@@ -219,7 +219,7 @@ def test_an_unknown_layout_is_refused_before_anything_is_served(change, found, m
         use_policy(FCFS(), {})
 
 
-def test_in_a_burst_those_that_start_after_their_score_came_start_by_rank(model):
+def test_in_a_burst_scored_requests_start_by_rank(model):
     """Scores of waiting requests arrive between two steps, from another thread."""
     made: list[Any] = []
     by_rank = ByRank(lambda: [state.lengthwise.rank for each in made for state in each._queue])
@@ -242,6 +242,6 @@ def test_in_a_burst_those_that_start_after_their_score_came_start_by_rank(model)
     scheduler.score_arrived("0", {"lengthwise_score": float("nan")})
     results_of(manager, len(sizes) - len(done))
     manager.stop(block=True)
-    counts = scheduler.lengthwise.annotation_counts
+    counts = scheduler.tracker.annotation_counts
     assert counts.unscored == 40
     assert counts.late >= by_rank.num_scored > 10

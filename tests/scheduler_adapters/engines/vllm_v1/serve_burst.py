@@ -11,9 +11,12 @@ from collections import defaultdict
 
 import numpy as np
 
-from scheduler_adapters.engines.driver import longest_context
 from scheduler_adapters.engines.engine_clock import make_clock
-from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_driver
+from scheduler_adapters.engines.vllm_v1.in_process import (
+    OfflineConfig,
+    longest_context,
+    open_driver,
+)
 from scheduler_adapters.workload.requests import Requests, make_requests
 
 COUNT = 60

@@ -129,7 +129,7 @@ def expected() -> dict[str, list[int]]:
     return made
 
 
-def test_the_cpu_build_resets_async_scheduling_and_gets_the_synchronous_class(settings):
+def test_the_cpu_build_gets_the_synchronous_class(settings):
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import AsyncRankScheduler, scheduler
 
     config = settings["vllm_config"]
@@ -140,7 +140,7 @@ def test_the_cpu_build_resets_async_scheduling_and_gets_the_synchronous_class(se
         assert isinstance(scheduler(**settings), AsyncRankScheduler)
 
 
-def test_fcfs_takes_the_steps_of_vllms_own_asynchronous_scheduler(settings):
+def test_fcfs_takes_the_steps_of_vllms_own_scheduler(settings):
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
     stock_steps, stock_tokens = serve(AsyncScheduler(**settings))
@@ -167,7 +167,7 @@ def test_pars_starts_the_shortest_first(settings):
     ],
     ids=["slai", "rad", "round-robin", "pascal"],
 )
-def test_policies_that_plan_steps_lose_no_token_and_leave_no_state(settings, make):
+def test_planned_steps_lose_no_token_and_leave_no_state(settings, make):
     scheduler, _, tokens = served_by(settings, make())
     assert tokens == expected()
     assert not scheduler._lengthwise_planner.residents
@@ -176,9 +176,7 @@ def test_policies_that_plan_steps_lose_no_token_and_leave_no_state(settings, mak
 
 
 @pytest.mark.parametrize(("max_tokens", "blocks"), [(2, 0), (3, 1)])
-def test_a_request_whose_last_token_is_on_its_way_asks_for_no_block(
-    settings, max_tokens, blocks, monkeypatch
-):
+def test_a_last_token_in_flight_needs_no_block(settings, max_tokens, blocks, monkeypatch):
     from vllm import SamplingParams
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request

@@ -1,4 +1,4 @@
-"""A ranker bundle inside the real vLLM: `LLM.generate` and `LLM.chat`, token ids and lists."""
+"""A tracker bundle inside the real vLLM: `LLM.generate` and `LLM.chat`, token ids and lists."""
 
 import random
 import shutil
@@ -44,7 +44,7 @@ def llm(tmp_path_factory, tiny_bundle):
 
 @pytest.fixture
 def watched(llm):
-    """The engine's ranker, newly started, and the requests that started by it."""
+    """The engine's tracker, newly made, and the requests that started under it."""
     scheduler = scheduler_of(llm.llm_engine)
     by_rank = ByRank(lambda: (each.lengthwise.rank for each in scheduler.waiting.queue))
     started: list[Any] = []
@@ -52,8 +52,8 @@ def watched(llm):
         lambda view, at_s: (started.append(view), before(view, at_s)),
         (by_rank.admitted),
     )
-    scheduler.lengthwise_start(scheduler.lengthwise.policy, observers=[by_rank])
-    return scheduler.lengthwise, started
+    scheduler.lengthwise_start(scheduler.lengthwise_tracker.policy, observers=[by_rank])
+    return scheduler.lengthwise_tracker, started
 
 
 def few() -> Any:
@@ -67,8 +67,8 @@ def test_a_burst_of_200_is_ranked_before_its_first_step(llm, watched):
     dice = random.Random(0)
     prompts = [" ".join(dice.choices(WORDS, k=12)) for _ in range(200)]
     llm.generate(prompts, few(), use_tqdm=False)
-    ranker, started = watched
-    counts = ranker.annotation_counts
+    tracker, started = watched
+    counts = tracker.annotation_counts
     assert (counts.unscored, counts.late) == (200, 200)
     assert all(view.score is not None for view in started)
     scores = [view.score for view in started]
@@ -76,7 +76,7 @@ def test_a_burst_of_200_is_ranked_before_its_first_step(llm, watched):
 
 
 def test_a_prompt_has_one_score_by_every_way_in(llm, watched):
-    watched[0]._scores_all = True
+    watched[0].holds._scores_all = True
     ids = llm.get_tokenizer().encode(PROMPT, add_special_tokens=False)
     llm.generate(PROMPT, few(), use_tqdm=False)
     llm.generate({"prompt_token_ids": ids}, few(), use_tqdm=False)
@@ -84,23 +84,23 @@ def test_a_prompt_has_one_score_by_every_way_in(llm, watched):
     chat = [{"role": "user", "content": PROMPT}]
     llm.chat(chat, few(), use_tqdm=False)
     llm.chat([chat, chat], few(), use_tqdm=False)
-    ranker, started = watched
-    assert ranker.annotation_counts.late == 7
+    tracker, started = watched
+    assert tracker.annotation_counts.late == 7
     assert len({view.score for view in started}) == 1
 
 
 def test_prompts_that_all_start_at_once_are_not_scored(llm, watched):
     llm.generate([PROMPT] * SEATS, few(), use_tqdm=False)
     llm.generate(PROMPT, few(), use_tqdm=False)
-    ranker, started = watched
-    assert (ranker.annotation_counts.late, ranker.annotation_counts.at_once) == (0, SEATS)
+    tracker, started = watched
+    assert (tracker.annotation_counts.late, tracker.annotation_counts.at_once) == (0, SEATS)
     assert {view.score for view in started} == {None}
 
 
 def test_a_prompt_that_cannot_be_decoded_is_unranked_and_counted(llm, watched):
     import torch
 
-    watched[0]._scores_all = True
+    watched[0].holds._scores_all = True
     embeds = torch.zeros((5, llm.model_config.get_hidden_size()), dtype=torch.bfloat16)
     llm.generate([{"prompt_embeds": embeds}, PROMPT], few(), use_tqdm=False)
     counts = watched[0].annotation_counts

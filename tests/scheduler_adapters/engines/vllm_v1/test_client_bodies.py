@@ -113,7 +113,7 @@ def test_a_body_that_is_not_parsed_holds_no_hint_and_no_priority(spelled, is_top
 
 
 @given(st.sampled_from(["", " \n", "\ufeff"]), st.booleans(), st.booleans())
-def test_hints_are_put_before_the_bytes_of_a_body_or_beside_its_own(start, has_carrier, is_changed):
+def test_hints_stand_before_a_body_or_beside_its_own(start, has_carrier, is_changed):
     body = {"prompt": "ü\u2028", "n": 1.50} | ({"vllm_xargs": {"a": 1}} if has_carrier else {})
     content, added = (start + json.dumps(body)).encode(), {"lengthwise_score": 0.1}
     made = client_bodies.attached(

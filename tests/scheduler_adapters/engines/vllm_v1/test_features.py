@@ -203,9 +203,7 @@ def test_options_that_vllm_refuses_are_told_in_a_sentence(model):
 
 
 @marked
-def test_vllm_refuses_when_it_makes_its_configuration_and_only_for_our_scheduler(
-    model, monkeypatch
-):
+def test_vllm_refuses_only_for_our_scheduler(model, monkeypatch):
     from vllm import EngineArgs
     from vllm.config import VllmConfig
 
@@ -360,7 +358,7 @@ class Served:
 
 @marked
 @pytest.mark.parametrize("policy", [pars(), SLAI(max_tokens=BUDGET)], ids=of_policy)
-def test_without_chunked_prefill_no_token_is_kept_for_a_prompt_that_does_not_fit(made, policy):
+def test_no_token_is_kept_for_a_whole_prompt_that_does_not_fit(made, policy):
     scheduler = made(policy, enable_chunked_prefill=False)
     served = Served(scheduler, *(request(f"decode {n}", 8, 60) for n in range(4)))
     served.step()
@@ -432,7 +430,7 @@ def test_pipelined_batches_lose_no_token(made, policy):
 
 @marked
 @pytest.mark.parametrize("policy", [pars(), SLAI(), RAD(chunk=64), RoundRobin()], ids=of_policy)
-def test_the_next_turn_of_a_session_is_prefilled_as_its_first_was(made, policy):
+def test_the_next_turn_of_a_session_is_prefilled_too(made, policy):
     scheduler = made(policy)
     served = Served(scheduler, request("other", 8, 40), request("session", 64, 3, resumable=True))
     for _ in range(6):
@@ -462,7 +460,7 @@ def test_a_session_between_two_turns_takes_no_place_in_a_step(made):
 
 
 @marked
-def test_requests_that_wait_for_a_grammar_or_an_adapter_do_not_hold_up_the_others(made):
+def test_waits_for_a_grammar_or_adapter_hold_up_no_others(made):
     from vllm.v1.request import RequestStatus
     from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
@@ -667,7 +665,7 @@ def test_an_encoder_decoder_model_keeps_vllms_own_steps(made, parts):
 
 
 @marked
-def test_requests_whose_media_are_encoded_elsewhere_start_by_rank_once_these_have_come(made):
+def test_media_encoded_elsewhere_start_by_rank_once_present(made):
     from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase
     from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 
@@ -720,7 +718,7 @@ def test_context_parallelism_keeps_vllms_own_steps(made, parts):
     [SLAI(max_decodes=3, offset=0.0, default_tbt_s=1e6), RAD(chunk=64), RoundRobin()],
     ids=of_policy,
 )
-def test_a_rank_of_data_parallelism_plans_the_steps_of_a_lone_engine(made, policy):
+def test_a_data_parallel_rank_plans_as_a_lone_engine(made, policy):
     def steps(**changes: Any) -> list[dict[str, int]]:
         requests = (request(str(n), 40 + 9 * n, 12) for n in range(14))
         return Served(made(copy.copy(policy), **changes), *requests).finish()
@@ -768,7 +766,7 @@ def test_structured_outputs_follow_their_grammar(engine, policy):
 
 
 @marked
-def test_speculative_decoding_keeps_the_order_of_the_queue_and_every_token(engine):
+def test_speculative_decoding_keeps_order_and_tokens(engine):
     speculative = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
                    "prompt_lookup_min": 1}  # fmt: skip
     requests = []

@@ -16,6 +16,7 @@ from scheduler_adapters.__main__ import main
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.user_classes import UserClasses
 from scheduler_adapters.engines.vllm_v1 import middleware
+from scheduler_adapters.engines.vllm_v1.request_scores import RequestScores, ScoreMetrics
 
 uvicorn = pytest.importorskip("uvicorn")
 PROXY, LOOPBACK, STRANGER = "127.0.0.2", "127.0.0.1", "127.0.0.3"
@@ -82,10 +83,9 @@ def port(request):
         with pytest.raises(Started):
             main(["serve-vllm", "m", f"--port={free_port()}"])
         patch.setenv(middleware.ALLOWED_PROXIES, os.environ[middleware.ALLOWED_PROXIES])
-        metrics = middleware.ScoreMetrics(CollectorRegistry())
-        app = Seen(
-            nowhere, middleware.MiddlewareConfig(), scorer=None, metrics=metrics, classes=CLASSES
-        )
+        config = middleware.MiddlewareConfig()
+        scores = RequestScores(config, None, ScoreMetrics(CollectorRegistry()))
+        app = Seen(nowhere, config, scores=scores, classes=CLASSES)
         # The options are those that vLLM's `serve_http` gives; it names no proxy.
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
     with socket.create_server((LOOPBACK, 0)) as listening:
@@ -110,9 +110,7 @@ def seen(port: int, peer: str, headers: dict[str, str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("headers", "behind"), FORWARDED)
 @pytest.mark.parametrize("peer", [LOOPBACK, PROXY, STRANGER])
-def test_class_and_budget_are_the_peers_unless_the_operator_names_a_proxy(
-    port, peer, headers, behind
-):
+def test_class_and_budget_are_the_peers_or_a_named_proxys(port, peer, headers, behind):
     is_named = peer == PROXY
     assert seen(port, peer, {**headers, "X-User-Class": "paying"}) == {
         "class": "paying" if is_named else "free",

@@ -62,7 +62,7 @@ def run(device: str, module: str, *arguments: str, **engine: Any) -> dict[str, A
 
 
 @pytest.mark.parametrize("graphs", [{}, GRAPHS], ids=["eager", "graphs"])
-def test_answers_are_those_of_the_stock_scheduler_under_every_kind_of_policy(device, graphs):
+def test_answers_are_those_of_the_stock_scheduler(device, graphs):
     if graphs and not device.startswith("cuda"):
         pytest.skip("CUDA graphs need a GPU")
     settings: dict[str, dict[str, Any]] = {
@@ -85,7 +85,7 @@ def test_answers_are_those_of_the_stock_scheduler_under_every_kind_of_policy(dev
     assert (np.diff(found["fcfs"]["scheduled_s"]) >= 0).all()
 
 
-def test_the_bench_compares_whole_engines_that_make_the_same_batches(device):
+def test_the_bench_compares_engines_with_the_same_batches(device):
     load = ["--running=32", "--waiting=64", "--steps=100", "--throughput-rounds=2"]
     printed = run(device, "benchmarks engine-step", "--policy=pars", *load, "--json", "--engine")
     assert printed["clock"] == ("wall" if device.startswith("cuda") else "steady")

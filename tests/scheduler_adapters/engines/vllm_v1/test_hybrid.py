@@ -11,7 +11,6 @@ from benchmarks.speed.engine import settings_of
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
 from scheduler_adapters.planner.request_annotations import SCORE, TBT_S
 from scheduler_adapters.policies.pascal import Pascal
-from scheduler_adapters.policies.rad import RAD
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars
@@ -27,10 +26,8 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "pars": pars,
     "sarathi": lambda: Sarathi(max_tokens=64, max_resident=6),
     "slai": lambda: SLAI(max_tokens=64, max_resident=6, max_decodes=3),
-    "rad": lambda: RAD(max_started=8, tile=8, chunk=32),
     "round robin": lambda: RoundRobin(quantum_tokens=20),
     "pascal": lambda: Pascal(quantum_tokens=12, demote_above_tokens=90),
-    "dice": lambda: Dice(1),
     "displacing dice": lambda: Dice(2, displaces=True),
 }
 
@@ -113,9 +110,7 @@ def stock(live_engine):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_hybrid_model_answers_the_same_under_every_policy_where_memory_is_short(
-    engine, stock, name
-):
+def test_a_hybrid_model_short_of_memory_answers_the_same(engine, stock, name):
     scheduler = scheduler_of(engine)
     assert len(scheduler.kv_cache_config.kv_cache_groups) == 2
     scheduler.lengthwise_start(POLICIES[name]())

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,17 +13,20 @@ import pytest
 from benchmarks.validation.engine_trial import StepRecorder
 from lengthwise.errors import ConfigError, UnsupportedByEngine
 from scheduler_adapters.engines.engine_clock import WallClock
+from scheduler_adapters.engines.random_model import VOCABULARY
 from scheduler_adapters.engines.vllm_v1.in_process import (
     ENVIRONMENT,
     OfflineConfig,
     _model_args,
     _scheduler_args,
     _watched_steps,
+    longest_context,
     open_engine,
+    random_prompts,
     set_environment,
 )
 from scheduler_adapters.timeline.steps import StepRecord
-from tests.scheduler_adapters.engines.vllm_v1.serve_burst import burst
+from scheduler_adapters.workload.requests import make_requests
 
 
 def test_vllm_is_told_our_scheduler_and_its_settings_or_nothing():
@@ -38,7 +39,7 @@ def test_vllm_is_told_our_scheduler_and_its_settings_or_nothing():
         _scheduler_args(OfflineConfig(scheduler="nobody"))
 
 
-def test_the_weights_of_a_large_model_are_drawn_by_vllm_and_not_written(tmp_path):
+def test_weights_of_a_large_model_are_drawn_by_vllm(tmp_path):
     large, small = tmp_path / "large", tmp_path / "small"
     told = _model_args(OfflineConfig(shape="7b"), large)
     assert told == {"model": str(large), "load_format": "dummy"}
@@ -85,7 +86,7 @@ class Scheduler:
         self.update_from_output(self.schedule(*ran))
 
 
-def test_the_sizes_of_steps_are_told_with_their_durations_and_empty_ones_are_not():
+def test_steps_are_reported_with_durations_unless_empty():
     scheduler, recorder = Scheduler(), StepRecorder()
     with _watched_steps(scheduler, CLOCK, [recorder]) as (first_s, took):
         scheduler.step(("a", 0, 6), ("b", 14, 1))
@@ -107,7 +108,7 @@ def test_the_sizes_of_steps_are_told_with_their_durations_and_empty_ones_are_not
     assert first_s.keys() == {"a"}
 
 
-def test_a_step_lasts_until_its_outcome_though_the_next_is_scheduled_before():
+def test_a_step_lasts_until_its_outcome():
     """An asynchronous engine: a turn schedules a step and has the outcome of the last."""
     scheduler, recorder = Scheduler(), StepRecorder()
     with _watched_steps(scheduler, CLOCK, [recorder]) as (_, took):
@@ -129,27 +130,24 @@ def test_without_vllm_it_says_what_to_install(monkeypatch):
         pass
 
 
-@pytest.mark.vllm
-@pytest.mark.filterwarnings("ignore")
-def test_pars_admits_by_score_and_fcfs_as_the_stock_scheduler_and_no_answer_differs():
-    module = "tests.scheduler_adapters.engines.vllm_v1.serve_burst"
-    # In bfloat16 answers depend on the other requests of a step.
-    engine, settings = '{"dtype": "float32"}', {"pars": '{"guard": "none"}'}
-    running = {
-        name: subprocess.Popen(
-            [sys.executable, "-m", module, name, settings.get(name, "{}"), engine],
-            cwd=Path(__file__).parents[4],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("stock", "fcfs", "pars")
-    }
-    found = {n: json.loads(p.communicate()[0].splitlines()[-1]) for n, p in running.items()}
-    assert all(one["tokens"] == found["stock"]["tokens"] for one in found.values())
-    for name, one in found.items():
-        key = burst().score if name == "pars" else np.arange(60)
-        admitted = np.lexsort((key, one["scheduled_s"]))  # those of one step are equals
-        assert (np.diff(key[admitted]) >= 0).all(), name
+REQUESTS = make_requests(prompt_tokens=[5, 9], output_tokens=[3, 4], request_id=["a", "b"])
+
+
+def test_prompts_are_seeded_and_as_long_as_the_requests_say():
+    prompts = random_prompts(REQUESTS, 0)
+    assert [len(prompt) for prompt in prompts] == [5, 9]
+    assert all(3 <= token < VOCABULARY for prompt in prompts for token in prompt)
+    assert prompts == random_prompts(REQUESTS, 0) != random_prompts(REQUESTS, 1)
+    alike = random_prompts(REQUESTS, 0, shared_tokens=2)
+    shared = max(alike, key=len)[:2]
+    for same, own in zip(alike, prompts, strict=True):
+        size = min(2, len(own) - 1)
+        assert same == shared[:size] + own[size:]
+
+
+def test_the_longest_context_has_room_for_one_more_token():
+    assert longest_context(REQUESTS) == 14
+    assert longest_context(REQUESTS.take(np.arange(0))) == 2
 
 
 @pytest.mark.vllm

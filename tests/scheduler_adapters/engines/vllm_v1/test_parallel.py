@@ -40,7 +40,7 @@ def serve(engine: Any) -> dict[str, list[int]]:
     return {name: list(one.token_ids) for name, one in answers(engine, *requests).items()}
 
 
-def test_two_workers_give_every_policy_the_same_answers_and_pars_the_shortest_first(engine):
+def test_two_workers_give_every_policy_the_same_answers(engine):
     policies = {
         "fcfs": FCFS(), "pars": pars(), "slai": SLAI(max_decodes=3),
         "round-robin": RoundRobin(quantum_tokens=5),

@@ -1,8 +1,6 @@
 """PARS inside the real vLLM: one engine in this process, one seat, so that order is everything."""
 
 import gc
-import json
-import time
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -16,31 +14,35 @@ import pytest
 from benchmarks.validation.engine_trial import StepRecorder
 from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.engines.engine_clock import make_clock
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.vllm_v1 import in_process
-from scheduler_adapters.planner.ranking import Ranker
 from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.planner.request_annotations import LIMITS, AnnotationCounts
-from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import RequestView
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.engines.decisions import Clock
+from tests.scheduler_adapters.late_burst import ByRank, late_burst
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")
-def live_engine():
+def live_engine(tmp_path_factory):
     config = in_process.OfflineConfig(scheduler="pars", max_num_seqs=1)
-    with in_process.open_engine(config, max_model_len=1024) as engine:
-        yield engine
+    folder = tmp_path_factory.mktemp("shared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SHARED_FOLDER, str(folder))
+        with in_process.open_engine(config, max_model_len=1024) as engine:
+            yield engine
+    assert not list(folder.glob("*.sock"))
 
 
 @pytest.fixture
 def engine(live_engine):
     """The engine, empty before and after, with fresh counters and a clock that stands still."""
-    ranker = in_process.scheduler_of(live_engine).lengthwise
-    ranker.clock, ranker.annotation_counts, ranker._median = (
+    tracker = in_process.scheduler_of(live_engine).lengthwise_tracker
+    tracker.clock, tracker.annotation_counts, tracker._median = (
         Clock(),
         AnnotationCounts(),
         RecentMedian(),
@@ -85,41 +87,11 @@ def finish(engine: Any) -> list[str]:
     return done
 
 
-def test_a_scheduler_made_without_its_constructor_does_what_the_engines_own_does(live_engine):
+def test_a_scheduler_without_its_constructor_is_the_engines(live_engine):
     made = object.__new__(type(in_process.scheduler_of(live_engine)))
-    assert not made.lengthwise.observers
+    assert not made.lengthwise_tracker.events.observers
     assert made._lengthwise_planner is None
     assert made._lengthwise_step_start_s == 0.0
-
-
-@pytest.mark.parametrize(
-    ("pending", "can_be_freed", "hands_over", "evicts"),
-    [
-        (False, True, False, True),
-        (False, True, True, True),
-        (True, True, False, False),
-        (False, False, False, False),
-    ],
-)
-def test_a_resident_whose_blocks_come_free_only_later_is_not_evicted(
-    pending, can_be_freed, hands_over, evicts
-):
-    from scheduler_adapters.engines.vllm_v1.rank_scheduler import VllmView
-
-    told: list[Any] = []
-    view = object.__new__(VllmView)
-    view.begin_step = lambda: None
-    view._scheduler = SimpleNamespace(
-        running=["resident"],
-        connector=SimpleNamespace(has_pending_block_frees=lambda: pending),
-        requires_kv_delivery=hands_over,
-        _request_blocks_can_be_freed=lambda request: can_be_freed,
-        _preempt_request=lambda request, now_s, **kwargs: told.append((request, kwargs)),
-    )
-    assert view.evict("resident") == evicts
-    assert view._scheduler.running == ([] if evicts else ["resident"])
-    how = {"drop_stale_output": True} if hands_over else {}
-    assert told == ([("resident", how)] if evicts else [])
 
 
 class Arrivals(StepRecorder):
@@ -176,11 +148,11 @@ class Hearing(EngineObserver):
         self.steps += 1
 
 
-def test_observers_hear_of_every_request_from_its_arrival_to_its_end(engine):
+def test_observers_hear_of_a_request_from_start_to_end(engine):
     scheduler, hearing = in_process.scheduler_of(engine), Hearing()
-    ranker = scheduler.lengthwise
-    scheduler.lengthwise_start(ranker.policy, observers=[hearing])
-    scheduler.lengthwise.clock = ranker.clock
+    tracker = scheduler.lengthwise_tracker
+    scheduler.lengthwise_start(tracker.policy, observers=[hearing])
+    scheduler.lengthwise_tracker.clock = tracker.clock
     try:
         scored(engine, "served", 3, 1)
         scored(engine, "left", 50, 2)
@@ -193,8 +165,8 @@ def test_observers_hear_of_every_request_from_its_arrival_to_its_end(engine):
         finish(engine)
         engine.step()
     finally:
-        scheduler.lengthwise_start(ranker.policy)
-        scheduler.lengthwise.clock = ranker.clock
+        scheduler.lengthwise_start(tracker.policy)
+        scheduler.lengthwise_tracker.clock = tracker.clock
     assert hearing.heard == {
         "served": ["queued", "admitted", "finished"],
         "left": ["queued", "admitted", "withdrawn"],
@@ -220,31 +192,6 @@ def test_aborted_requests_leave_no_state(engine):
     assert not scheduler.running
     assert not [ref for ref in kept if ref() is not None]
     assert len(scheduler.waiting.queue._timers._heap) <= 65
-
-
-def test_only_requests_with_kv_blocks_stand_in_the_second_queue():
-    """In 0.26 to 0.30 the engine puts there whatever could not start in an earlier step."""
-    from vllm import SamplingParams
-    from vllm.v1.request import RequestStatus
-
-    from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankQueue
-
-    ranker = Ranker(pars())
-    ranked = RankQueue(ranker)
-    holders = RankQueue(ranker, ranked)
-
-    def waiting(score: float, computed: int) -> Any:
-        params = SamplingParams(max_tokens=999, extra_args={"lengthwise_score": score})
-        return SimpleNamespace(
-            request_id=str(score), arrival_time=time.time(), num_prompt_tokens=9,
-            sampling_params=params, num_computed_tokens=computed, status=RequestStatus.WAITING,
-            priority=0, prompt_token_ids=[1],
-        )  # fmt: skip
-
-    holders.add_request(waiting(3.0, 7))
-    holders.prepend_requests(iter([waiting(5.0, 0), waiting(2.0, 1), waiting(4.0, 0)]))
-    assert [one.request_id for one in holders] == ["2.0", "3.0"]
-    assert [one.request_id for one in ranked] == ["4.0", "5.0"]
 
 
 def test_the_mixin_shadows_nothing_of_the_engine_by_accident():
@@ -292,51 +239,14 @@ def test_every_policy_has_a_factory_and_no_other_name_does():
         _ = vllm_v1.parsley
 
 
-SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
-
-
-@pytest.mark.parametrize(
-    ("sent", "grammar", "limits"),
-    [
-        ({}, None, (0, 50)),
-        ({"max_tokens": None}, None, (0, inf)),
-        ({"min_tokens": 20}, None, (20, 50)),
-        ({"ignore_eos": True}, None, (50, 50)),
-        ({"ignore_eos": True, "max_tokens": None}, None, (inf, inf)),
-        ({"logit_bias": {5: -100}}, None, (50, 50)),
-        ({"allowed_token_ids": [5]}, None, (50, 50)),
-        ({}, {"regex": "(a ){4000}"}, (50, 50)),
-        ({}, {"grammar": "root ::= 'a'"}, (50, 50)),
-        ({}, {"structural_tag": "{}"}, (50, 50)),
-        ({}, {"choice": ["yes", "no"]}, (0, 50)),
-        ({}, {"choice": ["yes " * 4000]}, (50, 50)),
-        ({}, {"json_object": True}, (0, 50)),
-        ({}, {"json": SCHEMA}, (0, 50)),
-        ({}, {"json": json.dumps(SCHEMA)}, (0, 50)),
-        ({}, {"json": SCHEMA | {"minLength": 9}}, (50, 50)),
-        ({}, {"json": json.dumps(SCHEMA | {"pattern": "a{9}"})}, (50, 50)),
-    ],
-)
-def test_what_may_force_a_length_counts_as_long_as_it_may_be(sent, grammar, limits):
-    from vllm import SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
-
-    from scheduler_adapters.engines.vllm_v1.rank_scheduler import limits_of
-
-    made = None if grammar is None else StructuredOutputsParams(**grammar)
-    params = SamplingParams(**{"max_tokens": 50} | sent, structured_outputs=made)
-    assert limits_of(params) == limits
-    assert limits_of(None) == (0, inf)
-
-
-def test_a_request_limited_to_four_tokens_is_first_and_one_of_two_hundred_at_least_is_last(engine):
+def test_the_shortest_limit_is_first_and_the_longest_is_last(engine):
     from vllm import SamplingParams
 
     for number in range(9):
         scored(engine, f"a{number}", 3, number)
     for name, score, more in (("short", 99.0, {"max_tokens": 4}), ("long", -9.0, {})):
         params = SamplingParams(
-            **{"max_tokens": 900, "min_tokens": 600 * (not more)} | more,
+            **{"max_tokens": 400, "min_tokens": 300 * (not more)} | more,
             detokenize=False,
             extra_args={"lengthwise_score": score},
         )
@@ -344,3 +254,17 @@ def test_a_request_limited_to_four_tokens_is_first_and_one_of_two_hundred_at_lea
     order = finish(engine)
     assert order.index("short") <= 1
     assert order[-2:] == ["a8", "long"]
+
+
+def test_those_that_start_after_their_score_came_start_by_rank(engine):
+    scheduler = in_process.scheduler_of(engine)
+    by_rank = ByRank(lambda: (each.lengthwise.rank for each in scheduler.waiting.queue))
+    requests = late_burst(60, over_s=0.3)
+    timeline = in_process.VllmDriver(engine).serve(
+        requests, clock=make_clock("cpu"), seed=0, observers=[by_rank]
+    )
+    assert [len(timeline.token_s(row)) for row in range(60)] == requests.output_tokens.tolist()
+    counts = scheduler.lengthwise_tracker.annotation_counts
+    assert (counts.scored, counts.unscored, counts.invalid) == (0, 60, 0)
+    assert counts.late == by_rank.num_scored > 15
+    assert by_rank.num_scored + by_rank.num_unscored == 60

@@ -34,7 +34,7 @@ def test_seats_and_second_queue_have_the_names_of_the_version(second_queue):
     assert layout_of(scheduler).second_queue == second_queue
 
 
-def test_a_scheduler_that_fits_no_layout_is_refused_and_the_tested_versions_are_named():
+def test_a_scheduler_that_fits_no_layout_is_refused():
     from scheduler_adapters.engines.vllm_v1.versions import layout_of
 
     scheduler = make_scheduler("skipped_waiting")
@@ -49,7 +49,7 @@ def test_a_scheduler_that_fits_no_layout_is_refused_and_the_tested_versions_are_
 
 def test_a_scheduler_that_keeps_its_queue_otherwise_is_refused(monkeypatch):
     from scheduler_adapters.engines.vllm_v1 import versions
-    from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankQueue
+    from scheduler_adapters.engines.vllm_v1.rank_queue import RankQueue
 
     class Scheduler:
         """It never asks a queue for anything."""
@@ -61,7 +61,7 @@ def test_a_scheduler_that_keeps_its_queue_otherwise_is_refused(monkeypatch):
         versions.probe_classes(versions.RequestQueue)
 
 
-def test_requests_hold_blocks_once_something_is_computed_or_while_a_connector_loads():
+def test_requests_hold_blocks_once_computed_or_in_a_load():
     from vllm.v1.request import RequestStatus
 
     from scheduler_adapters.engines.vllm_v1.versions import holds_blocks
@@ -75,7 +75,7 @@ def test_requests_hold_blocks_once_something_is_computed_or_while_a_connector_lo
 
 
 @pytest.mark.parametrize(("has_counter", "left"), [(True, (3, 0)), (False, (2, 1))])
-def test_a_token_in_flight_is_dropped_where_the_engine_would_not_wait_for_it(has_counter, left):
+def test_a_token_in_flight_is_dropped_if_not_awaited(has_counter, left):
     from scheduler_adapters.engines.vllm_v1.versions import preempt
 
     request = SimpleNamespace(num_output_placeholders=1, async_tokens_to_discard=2)

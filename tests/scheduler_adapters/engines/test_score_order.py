@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from scheduler_adapters.planner.score_order import ScoreOrder, past_lower_score_fraction
+from scheduler_adapters.engines.score_order import ScoreOrder, past_lower_score_fraction
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.overtaking_guard import OvertakingGuard
 from scheduler_adapters.policies.shortest_predicted import pars
@@ -21,7 +21,7 @@ from tests.scheduler_adapters.policies.test_shortest_predicted import INSTANCE, 
     st.integers(0, 10**6),
     st.sampled_from([FCFS(), pars(None), pars(0.5), OvertakingGuard(times=0.5, at_least=2)]),
 )
-def test_it_counts_the_first_admissions_that_leave_a_lower_score_waiting(count, seed, policy):
+def test_admissions_past_a_lower_score_are_counted(count, seed, policy):
     scores = np.random.default_rng(seed).integers(0, 9, count).astype(float)
     order, requests = ScoreOrder(), random_requests(count, seed).with_scores(scores)
     timeline = simulate(requests, policy, INSTANCE, observers=[order])
@@ -36,7 +36,7 @@ def test_it_counts_the_first_admissions_that_leave_a_lower_score_waiting(count, 
         assert not any(past)
 
 
-def test_a_request_that_has_left_or_has_no_score_is_passed_by_none():
+def test_a_request_without_a_score_is_passed_by_none():
     order, views = ScoreOrder(), [RequestView(str(n), n, 0.0, 1, score=5.0 - n) for n in range(9)]
     for view in (*views, RequestView("unscored", 9, 0.0, 1)):
         order.queued(view, 0.0)

@@ -1,4 +1,4 @@
-"""vLLM's KV memory as the planner counts it: blocks shared by prefixes, several groups of layers.
+"""vLLM's scheduler and KV memory as the planner reads them.
 
 With prefix caching a block may belong to several requests, and a free block keeps its tokens until
 it is taken anew. A hybrid model has a group of blocks per kind of layers; blocks behind a sliding
@@ -9,11 +9,20 @@ count here changes vLLM's statistics of cache hits.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
+from scheduler_adapters.engines.vllm_v1.versions import (
+    Request,
+    RequestStatus,
+    layout_of,
+    preempt,
+)
 from scheduler_adapters.planner.engine_view import EngineView
 
-Request = Any
+READY: Final = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+_COMPILING: Final = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+_BETWEEN_TURNS: Final = RequestStatus.WAITING_FOR_STREAMING_REQ
 
 
 class VllmMemory(EngineView[Request]):
@@ -143,6 +152,91 @@ class VllmMemory(EngineView[Request]):
                 apply_admission_cap=whole,
             )
         )
+
+
+class VllmView(VllmMemory):
+    """vLLM's scheduler as the planner reads it."""
+
+    def __init__(self, scheduler: Any) -> None:
+        super().__init__(scheduler)
+        self._scheduler = scheduler
+        self._seats = layout_of(scheduler).seats
+        self._undecided = set[Request]()
+        self.whole_prompts = not scheduler.scheduler_config.enable_chunked_prefill
+        self.max_tokens: int = scheduler.max_num_scheduled_tokens
+
+    @property
+    def max_num_seqs(self) -> int:  # type: ignore[override]
+        # A session between two turns keeps its place in the model runner.
+        idle = getattr(self._scheduler, "num_waiting_for_streaming_input", 0)
+        return int(getattr(self._scheduler, self._seats)) - idle
+
+    def max_chunk(self) -> int | None:
+        scheduler, config = self._scheduler, self._scheduler.scheduler_config
+        limit: int = config.long_prefill_token_threshold
+        if not limit:
+            return None
+        queues = (scheduler.running, scheduler.waiting, scheduler._lengthwise_holders)
+        num_requests = sum(map(len, queues))
+        if num_requests <= 1:  # as in the engine's schedule()
+            return None
+        if getattr(scheduler, "adaptive_long_prefill_threshold", False):
+            return max(limit, int(config.max_num_batched_tokens) // num_requests)
+        return limit
+
+    def begin_step(self) -> None:
+        super().begin_step()
+        if self._has_connector:
+            self._undecided = undecided(self._scheduler)
+
+    def loaded(self) -> Sequence[Request]:
+        # A session between two turns, or what a KV connector has loaded. vLLM serves them before
+        # all waiting requests, lest they starve each other of blocks.
+        if not (holders := self._scheduler._lengthwise_holders.queue):
+            return ()
+        done = self._scheduler.finished_recving_kv_req_ids
+        return [one for one in holders if one.status in READY or one.request_id in done]
+
+    def is_blocked(self, item: Request, admissions: Sequence[Request]) -> bool:
+        if item in self._undecided or item.status is _BETWEEN_TURNS:
+            return True
+        if item.status is _COMPILING:
+            return getattr(item.structured_output_request, "grammar", None) is None
+        if getattr(item, "num_stale_output_tokens", 0) and not item.drop_stale_output:
+            return True
+        if item.lora_request is None:
+            return False
+        # vLLM counts the adapters of the requests in the step, and fails once those of a later step
+        # are too many. A resident left out runs again, so all residents count.
+        others = (each.lora_request for each in chain(self._scheduler.running, admissions))
+        adapters = {lora.lora_int_id for lora in others if lora is not None}
+        is_new = item.lora_request.lora_int_id not in adapters
+        return is_new and len(adapters) >= self._scheduler.lora_config.max_loras
+
+    def output(self, item: Request) -> list[int]:
+        return item._output_token_ids  # type: ignore[no-any-return]
+
+    def evict(self, item: Request) -> bool:
+        # The guards of the engine's own preemption: blocks freed later are no help now.
+        scheduler = self._scheduler
+        pending = getattr(scheduler.connector, "has_pending_block_frees", None)
+        can_be_freed = getattr(scheduler, "_request_blocks_can_be_freed", None)
+        if (pending and pending()) or (can_be_freed and not can_be_freed(item)):
+            return False
+        self.begin_step()  # what the prefix cache holds is held by one fewer
+        preempt(scheduler, item)
+        return True
+
+
+def undecided(scheduler: Any) -> set[Request]:
+    """Return the waiting requests whose cached blocks a KV connector has not yet reported.
+
+    They are in no plan. They are offered in each step, and run in place of others once the
+    connector has answered.
+    """
+    skipped = getattr(scheduler, "deferred_waiting", ())
+    queue = scheduler.waiting.queue
+    return {one for one in skipped if one.status in READY and one.lengthwise.view.number in queue}
 
 
 def _is_ending(item: Request) -> bool:

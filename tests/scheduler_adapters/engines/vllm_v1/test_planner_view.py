@@ -27,7 +27,7 @@ class Engine:
             SlidingWindowSpec,
         )
 
-        from scheduler_adapters.engines.vllm_v1.kv_memory import VllmMemory
+        from scheduler_adapters.engines.vllm_v1.planner_view import VllmMemory
 
         shape: dict[str, Any] = {
             "block_size": SIZE, "num_kv_heads": 1, "head_size": 8, "dtype": torch.float32
@@ -82,7 +82,7 @@ class Engine:
         return before - self.memory.free_blocks()
 
 
-def test_a_waiting_request_needs_what_is_not_cached_and_the_cached_blocks_that_are_free():
+def test_free_cached_blocks_count_as_needed():
     engine = Engine()
     first, second = engine.request("a", 100, shared=96), engine.request("b", 110, shared=96)
     assert engine.memory.need(second) == (110, 7)
@@ -105,7 +105,7 @@ def test_the_end_of_a_hit_that_is_replayed_is_computed_again():
         assert engine.memory.need(second) == need
 
 
-def test_a_lookup_is_made_once_a_step_and_leaves_no_trace_in_the_counts_of_hits(monkeypatch):
+def test_one_lookup_per_step_leaves_the_counts_of_hits(monkeypatch):
     engine = Engine()
     engine.compute(engine.request("a", 100, shared=96), 100)
     second, looked_up = engine.request("b", 100, shared=96), []
@@ -169,7 +169,7 @@ def test_what_a_request_takes_in_each_step_is_known_before(windows, caches):
 
 
 @pytest.mark.parametrize("states", ["none", "align", "all"])
-def test_what_the_next_token_takes_in_a_model_with_state_space_layers_is_known(states):
+def test_the_growth_of_state_space_layers_is_known(states):
     engine = Engine(states=states, caches=states != "none")
     request = engine.request("a", 130)
     while request.num_computed_tokens < 130:
@@ -181,7 +181,7 @@ def test_what_the_next_token_takes_in_a_model_with_state_space_layers_is_known(s
     assert engine.memory.freed([request]) == BLOCKS - 1 - engine.memory.free_blocks()
 
 
-def test_a_request_whose_kv_was_loaded_computes_the_rest_and_one_token_at_least():
+def test_after_a_load_of_kv_the_rest_is_computed():
     engine = Engine()
     request = engine.request("a", 100)
     engine.compute(request, 64)
@@ -189,3 +189,33 @@ def test_a_request_whose_kv_was_loaded_computes_the_rest_and_one_token_at_least(
     engine.compute(request, 35)
     request.num_computed_tokens = 100
     assert engine.memory.need(request) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("pending", "can_be_freed", "hands_over", "evicts"),
+    [
+        (False, True, False, True),
+        (False, True, True, True),
+        (True, True, False, False),
+        (False, False, False, False),
+    ],
+)
+def test_a_resident_with_blocks_freed_later_is_not_evicted(
+    pending, can_be_freed, hands_over, evicts
+):
+    from scheduler_adapters.engines.vllm_v1.planner_view import VllmView
+
+    told: list[Any] = []
+    view = object.__new__(VllmView)
+    view.begin_step = lambda: None
+    view._scheduler = SimpleNamespace(
+        running=["resident"],
+        connector=SimpleNamespace(has_pending_block_frees=lambda: pending),
+        requires_kv_delivery=hands_over,
+        _request_blocks_can_be_freed=lambda request: can_be_freed,
+        _preempt_request=lambda request, now_s, **kwargs: told.append((request, kwargs)),
+    )
+    assert view.evict("resident") == evicts
+    assert view._scheduler.running == ([] if evicts else ["resident"])
+    how = {"drop_stale_output": True} if hands_over else {}
+    assert told == ([("resident", how)] if evicts else [])

@@ -1,0 +1,268 @@
+"""The queue of waiting requests of a real engine, in rank order.
+
+`RankedRequest` is the state that an engine keeps on each request. A `RankOrder` sorts requests by
+rank. A `RankedQueue` is an order with timers for ending ranks, and with turns of clients.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+from operator import itemgetter
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from scheduler_adapters.planner.late_scores import LateScore
+from scheduler_adapters.policies.fair_shares import ServiceShares, Share
+from scheduler_adapters.views import Rank, RequestView
+
+_UNRANKED = Rank()
+
+
+@dataclass(slots=True)
+class RankedRequest:
+    """View, rank and thinking state of one request."""
+
+    view: RequestView
+    rank: Rank = _UNRANKED
+    """Rank by the policy, after the engine's own priority if the engine sorts by it."""
+    priority: int | None = None
+    """The engine's own priority, lower = sooner; None in an engine that does not sort by it."""
+    rerank_at_tokens: float = inf
+    """Number of generated tokens at which the rank ends."""
+    thinking_over: bool = False
+    """True once an end of thinking was generated, or if the prompt ends with one."""
+    prefill_seen: bool = False
+    """True once the request was ranked after a step of the prefill in progress."""
+    late_score: LateScore | None = None
+    """A score that arrived while the request ran, used when it waits again."""
+    held_until_s: float = -inf
+    """End of the hold of a request that may be scored; -inf: not held."""
+    unscored: tuple[str, Sequence[int]] | None = None
+    """Key and token ids of a prompt that the engine's own ranker has not been given."""
+
+
+class EngineRequest(Protocol):
+    """An engine's own request object, to which our state is attached."""
+
+    lengthwise: RankedRequest
+
+
+Item = TypeVar("Item", bound=EngineRequest)
+RankEntry: TypeAlias = tuple[float, Any, int, Item]
+"""`Rank.lane`, `Rank.key` and receive number of an item, and the item."""
+
+
+class RankOrder(Generic[Item]):
+    """Items in order of `lane`, `key` and receive number.
+
+    Inserting and removing cost O(log n) comparisons.
+    """
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        self.entries: list[RankEntry[Item]] = sorted(map(_entry, items))
+        self._by_number = {entry[2]: entry for entry in self.entries}
+
+    def add(self, item: Item) -> None:
+        """Insert an item that is not in the order."""
+        entry = self._by_number[item.lengthwise.view.number] = _entry(item)
+        if self.entries and self.entries[-1] < entry:
+            self.entries.append(entry)  # always under FCFS: no search
+        else:
+            insort(self.entries, entry)
+
+    def remove(self, number: int) -> Item | None:
+        """Remove and return the item with this receive number; None if it is not here."""
+        if (entry := self._by_number.pop(number, None)) is None:
+            return None
+        # Most removals are of the first item: no search.
+        del self.entries[0 if self.entries[0] is entry else bisect_left(self.entries, entry)]
+        return entry[3]
+
+    def find(self, number: int) -> Item | None:
+        """Return the item with this receive number; None if it is not here."""
+        entry = self._by_number.get(number)
+        return None if entry is None else entry[3]
+
+    def lane_after(self, lane: float) -> float:
+        """Return the next greater `Rank.lane` of an item; infinity if there is none."""
+        at = bisect_right(self.entries, lane, key=_lane)
+        return self.entries[at][0] if at < len(self.entries) else inf
+
+    def in_lane(self, lane: float) -> list[RankEntry[Item]]:
+        """Return the entries with this `Rank.lane`, in order."""
+        entries = self.entries
+        if entries and entries[0][0] == entries[-1][0] == lane:
+            return entries
+        start = bisect_left(entries, lane, key=_lane)
+        return entries[start : bisect_right(entries, lane, start, key=_lane)]
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._by_number
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Item]:
+        return (entry[3] for entry in self.entries)
+
+
+class RankTimers(Generic[Item]):
+    """Ends of ranks in time, by receive number. The timer of an earlier rank is ignored.
+
+    Args:
+        find: returns the item with a receive number, if it still counts.
+        items: all that count.
+    """
+
+    def __init__(self, find: Callable[[int], Item | None], items: Sized) -> None:
+        self._find = find
+        self._items = items
+        self._heap: list[tuple[float, int]] = []
+
+    @property
+    def next_s(self) -> float:
+        """Time of the next timer; infinity without one."""
+        return self._heap[0][0] if self._heap else inf
+
+    def add(self, tracked: RankedRequest) -> None:
+        """Set a timer if the rank ends in time."""
+        if tracked.rank.valid_until_s < inf:
+            heappush(self._heap, (tracked.rank.valid_until_s, tracked.view.number))
+            self.drop_ended()
+
+    def drop_ended(self) -> None:
+        """Drop the timers of earlier ranks once they are the majority."""
+        if len(self._heap) > 64 + 2 * len(self._items):
+            self._heap = sorted(timer for timer in set(self._heap) if self._current(timer))
+
+    def pop(self, now_s: float) -> Iterator[Item]:
+        """Yield each item whose rank ended at or before `now_s`; the consumer replaces the rank."""
+        while self._heap and self._heap[0][0] <= now_s:
+            if (item := self._current(heappop(self._heap))) is not None:
+                yield item
+
+    def _current(self, timer: tuple[float, int]) -> Item | None:
+        item = self._find(timer[1])
+        ends_then = item is not None and item.lengthwise.rank.valid_until_s == timer[0]
+        return item if ends_then else None
+
+
+class RankedQueue(RankOrder[Item]):
+    """Waiting items in order, with a timer for each ending rank.
+
+    With `shares` that order holds inside a client, and clients take turns in each lane. `plan`
+    charges an item to its client as its admission would, and hides it until `unplan`. Held items
+    are in no order.
+    """
+
+    def __init__(self, shares: ServiceShares | None = None) -> None:
+        super().__init__()
+        self._timers: RankTimers[Item] = RankTimers(self.find, self.entries)
+        self._shares = shares
+        self._of: dict[Share, RankOrder[Item]] = {}
+        """The items of each client, once there are several."""
+        self._plans: dict[int, Callable[[], None]] = {}
+        self.held: dict[int, Item] = {}
+        """Receive number -> item that is being scored; the longest held is first."""
+
+    def add(self, item: Item) -> None:
+        if item.lengthwise.held_until_s > -inf:
+            self.held[item.lengthwise.view.number] = item
+            return
+        super().add(item)
+        self._timers.add(item.lengthwise)
+        if self._shares is not None and not self._shares.is_alone:
+            for each in self if not self._of else (item,):
+                share = self._shares.share_of(each.lengthwise.view)
+                self._of.setdefault(share, RankOrder()).add(each)
+
+    def remove(self, number: int) -> Item | None:
+        if (held := self.held.pop(number, None)) is not None:
+            return held
+        item = super().remove(number)
+        self._timers.drop_ended()
+        if self._shares is not None and self._of and item is not None:
+            share = self._shares.share_of(item.lengthwise.view)
+            self._of[share].remove(number)
+            if not self._of[share]:
+                del self._of[share]
+        return item
+
+    def plan(self, item: Item) -> None:
+        """Count an item as admitted by the step in the making."""
+        if self._shares is not None:
+            view = item.lengthwise.view
+            self._plans[view.number] = self._shares.plan(view)
+
+    def unplan(self) -> None:
+        """Take back all plans."""
+        while self._plans:
+            self._plans.popitem()[1]()
+
+    def in_lane(self, lane: float) -> Iterable[RankEntry[Item]]:  # type: ignore[override]
+        """Return the entries with this `Rank.lane`, in order; one passed over is planned."""
+        shares = self._shares if self._of else None
+        return super().in_lane(lane) if shares is None else self._in_turns(lane, shares)
+
+    def _in_turns(self, lane: float, shares: ServiceShares) -> Iterator[RankEntry[Item]]:
+        left = {
+            share: (entry for entry in order.in_lane(lane) if entry[2] not in self._plans)
+            for share, order in self._of.items()
+        }
+        firsts = {share: entry for share in left for entry in itertools.islice(left[share], 1)}
+        while firsts:
+            share = shares.next_of(firsts)
+            entry = firsts.pop(share)
+            yield entry
+            self.plan(entry[3])
+            firsts.update((share, entry) for entry in itertools.islice(left[share], 1))
+
+    def in_order(self) -> Iterator[Item]:
+        """Yield the items in the order of their admission; one passed over is planned."""
+        lane = -inf
+        while (lane := self.lane_after(lane)) < inf:
+            for entry in self.in_lane(lane):
+                yield entry[3]
+
+    def first(self) -> Item:
+        """Return the most urgent item; IndexError if the queue is empty."""
+        if self._shares is None or len(self._of) < 2:
+            return self.entries[0][3]
+        lane, each = self.entries[0][0], self._of.items()
+        firsts = {of: order.entries[0] for of, order in each if order.entries[0][0] == lane}
+        return firsts[self._shares.next_of(firsts)][3]
+
+    def pop_first(self) -> Item:
+        """Remove and return the most urgent item; IndexError if the queue is empty."""
+        item = self.first()
+        self.remove(item.lengthwise.view.number)
+        return item
+
+    def first_few(self, count: int) -> list[Item]:
+        """Return the most urgent `count` items, or all of a shorter queue."""
+        if len(self._of) < 2:
+            return [entry[3] for entry in self.entries[:count]]
+        few = list(itertools.islice(self.in_order(), count))
+        self.unplan()
+        return few
+
+    def pop_expired(self, now_s: float) -> list[Item]:
+        """Remove and return every item whose rank ended at or before `now_s`."""
+        expired: list[Item] = []
+        if self._timers.next_s <= now_s:  # rarely: no generator is made in most steps
+            for item in self._timers.pop(now_s):
+                self.remove(item.lengthwise.view.number)
+                expired.append(item)
+        return expired
+
+
+def _entry(item: Item) -> RankEntry[Item]:
+    tracked = item.lengthwise
+    return tracked.rank.lane, tracked.rank.key, tracked.view.number, item
+
+
+_lane = itemgetter(0)
