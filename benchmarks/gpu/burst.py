@@ -17,8 +17,12 @@ import pandas as pd
 
 from benchmarks.gpu.step_times import StepTimes, summary
 from lengthwise.strict_json import to_json
-from scheduler_adapters.engines.driver import longest_context
-from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, VllmDriver, open_driver
+from scheduler_adapters.engines.vllm_v1.in_process import (
+    OfflineConfig,
+    VllmDriver,
+    longest_context,
+    open_driver,
+)
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.workload.requests import Requests, make_requests

@@ -37,8 +37,7 @@ from scheduler_adapters.planner.ranked_queue import RankedQueue, RankedRequest
 from scheduler_adapters.planner.request_tracker import RequestTracker
 from scheduler_adapters.planner.step_budget import Plan
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.timeline.observer import EngineObserver, overriding
-from scheduler_adapters.timeline.steps import Chunk, StepRecord
+from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Capability
 
 # Behind our own import of transformers, which says what to install where there is none.
@@ -75,8 +74,7 @@ def use_policy(
     Args:
         hints: request id -> annotations (`request_annotations.py`); removed once it is queued.
         think_end: token ids that end thinking, for policies that rank by phase.
-        observers: of the engine. A step's seconds count from the end of the step before. They
-            include the engine's own Python code, but no time without work.
+        observers: of the engine, without `measured`.
         scoring: ranker of the requests without a score, such as `BundleScoring(settings,
             tokenizer)`; the caller closes it.
         clock: of the policy and the observers, seconds.
@@ -154,7 +152,6 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
     def reset(self) -> None:
         super().reset()
         self.tracker = self._make_tracker()
-        self._measuring = overriding(self.tracker.events.observers, "measured")
         self.planner: Planner[RequestState] | None = None
         self._queue: RankedQueue[RequestState] = RankedQueue(self.tracker.shares)
         if capabilities.plans_steps(self.tracker.policy):
@@ -162,7 +159,6 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         self._running: Sequence[Any] = ()
         """The requests of a step that has not ended yet."""
         self._step_start_s = 0.0
-        self._was_idle = True
         self._left: dict[str, RequestState] = {}
         """Residents that finished, or lost their blocks, since a step ended."""
         self._stalled = False
@@ -307,13 +303,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         ):
             raise UnsupportedByEngine(_RUNS_AHEAD)
         tracker = self.tracker
-        began_s = self._step_start_s if self._was_idle else tracker.load.last_step_end_s
         tracker.end_step(self._step_start_s)
         now_s = tracker.load.now_s
-        if self._measuring:
-            step = self._measured(now_s - began_s)
-            for observer in self._measuring:
-                observer.measured(step)
         if tracker.events.observers and fresh:
             views = [state.lengthwise.view for state in fresh]
             tracker.events.emitted(views, list(map(output_of, fresh)), [1] * len(fresh), now_s)
@@ -326,20 +317,6 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
         self._left.clear()
         if self.planner is not None:
             self.planner.residents.step_ended()
-
-    def _measured(self, seconds: float) -> StepRecord:
-        num_decodes = decode_context = 0
-        prefills: list[Chunk] = []
-        for future in self._running:
-            # The engine has counted the step already.
-            state, context = future.state, future.state.position_offset
-            if len(state.generated_tokens) > future.has_new_token:
-                num_decodes += 1
-                decode_context += context
-            else:
-                prefills.append((context - future.query_length, future.query_length))
-        self._was_idle = not self.has_pending_requests()
-        return StepRecord.of(num_decodes, decode_context, prefills, seconds)
 
 
 def _limits(state: RequestState) -> tuple[float, float]:

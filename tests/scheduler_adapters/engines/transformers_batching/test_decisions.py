@@ -1,6 +1,6 @@
 """Equal decisions of a policy in transformers and in the reference simulator, step by step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.validation.engine_trial import StepRecorder
 from scheduler_adapters.planner.request_annotations import annotations_of
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.timeline.steps import Chunk, StepRecord
 from scheduler_adapters.workload.requests import Requests
 from tests.scheduler_adapters.engines import decisions
 from tests.scheduler_adapters.engines.transformers_batching.test_rank_scheduler import PAGE_SETTING
-from tests.scheduler_adapters.simulator.reference import ReferenceEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -35,7 +30,6 @@ def steps_of_engine(
     policy: Policy | None,
     requests: Requests,
     think_end: tuple[int, ...] = (),
-    recorder: StepRecorder | None = None,
 ) -> tuple[decisions.Steps, list[list[int]]]:
     """The requests of each step, and the tokens of each request; no policy: stock FIFO."""
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -44,7 +38,7 @@ def steps_of_engine(
             "scheduler_adapters.engines.transformers_batching.rank_scheduler.time.perf_counter",
             clock,
         )
-        return _steps_of_engine(model, policy, requests, think_end, clock, recorder)
+        return _steps_of_engine(model, policy, requests, think_end, clock)
 
 
 def _steps_of_engine(
@@ -53,7 +47,6 @@ def _steps_of_engine(
     requests: Requests,
     think_end: tuple[int, ...],
     clock: decisions.Clock,
-    recorder: StepRecorder | None,
 ) -> tuple[decisions.Steps, list[list[int]]]:
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
@@ -62,9 +55,7 @@ def _steps_of_engine(
     hints: dict[str, Any] = {}
     scheduler_type = "fifo"
     if policy is not None:
-        scheduler_type = use_policy(
-            policy, hints, think_end=think_end, observers=[recorder] if recorder else []
-        )
+        scheduler_type = use_policy(policy, hints, think_end=think_end)
     manager = model.init_continuous_batching(
         generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
         continuous_batching_config=ContinuousBatchingConfig(
@@ -157,30 +148,6 @@ POLICIES = {
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_gives_the_steps_of_the_simulator(model, name):
     assert_same(model, POLICIES[name], workload(0, longest=60))
-
-
-@pytest.mark.parametrize("name", ["sarathi by prompt", "round robin"])
-def test_the_steps_recorded_are_those_the_simulator_charges_for(model, name):
-    requests, recorder, charged = workload(0, longest=60), StepRecorder(), list[StepRecord]()
-
-    class Noting(AffineLatency):
-        def step_s(self, num_decodes: int, decode_context: int, prefills: Sequence[Chunk]) -> float:
-            seconds = super().step_s(num_decodes, decode_context, prefills)
-            charged.append(StepRecord.of(num_decodes, decode_context, prefills, seconds))
-            return seconds
-
-    latency = Noting(base_s=decisions.LATENCY.base_s, per_token_s=decisions.LATENCY.per_token_s)
-    instance = Instance(
-        latency=latency,
-        kv_blocks=BLOCKS,
-        max_num_seqs=SEATS,
-        max_tokens=BUDGET,
-        block_tokens=PAGE,
-        watermark_fraction=0.0,
-    )
-    ReferenceEngine(POLICIES[name](), instance).run(requests)
-    steps_of_engine(model, POLICIES[name](), requests, recorder=recorder)
-    assert recorder.steps == charged
 
 
 def test_where_kv_is_plenty_the_engines_rules_are_the_simulators(model):
