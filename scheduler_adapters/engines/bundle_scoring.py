@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
@@ -22,7 +23,6 @@ from lengthwise.errors import ConfigError, UnsupportedByEngine, require
 from lengthwise.tables.prompt_text import CutText
 from scheduler_adapters.engines.chat_frames import ChatFrames
 from scheduler_adapters.planner.late_scores import MAX_KEPT, LateScore
-from scoring_service.shares import Client, FairQueue
 
 if TYPE_CHECKING:
     from scoring_service.ranker.model import RankerModel
@@ -123,7 +123,8 @@ class BundleScoring:
         self._settings = settings
         self.hold_s, self.score_all = settings.deadline_s, settings.score_all
         self._changed = threading.Condition()
-        self._waiting: FairQueue[_Waiting] = FairQueue()
+        self._clients: dict[str, deque[_Waiting]] = {}
+        """Client -> its waiting prompts; the client that is next is first."""
         self._num_open = 0
         """Prompts that wait or are being scored."""
         self._is_closed = False
@@ -143,7 +144,7 @@ class BundleScoring:
             if self._num_open >= MAX_KEPT:
                 return False
             self._num_open += 1
-            self._waiting.push(Client(name=client), _Waiting(key, prompt, take), cost=1)
+            self._clients.setdefault(client, deque()).append(_Waiting(key, prompt, take))
             self._changed.notify_all()
         return True
 
@@ -171,11 +172,13 @@ class BundleScoring:
         """Return the next prompts, of the clients in turn; nothing after the end."""
         taken: list[_Waiting] = []
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or bool(self._waiting.all.num))
-            while len(taken) < _TOGETHER and not self._is_closed:
-                if (entry := self._waiting.pop()) is None:
-                    break
-                taken.append(entry.item)
+            self._changed.wait_for(lambda: self._is_closed or bool(self._clients))
+            while self._clients and len(taken) < _TOGETHER and not self._is_closed:
+                client = next(iter(self._clients))
+                waiting = self._clients.pop(client)
+                taken.append(waiting.popleft())
+                if waiting:
+                    self._clients[client] = waiting
         return taken
 
     def _score(self, taken: Sequence[_Waiting]) -> Iterator[tuple[_Waiting, LateScore]]:
