@@ -60,10 +60,9 @@ class CallLifecycle:
     report_tokens: BearerTokens | None = None
     """Tokens accepted for reports; None accepts every report."""
 
-    def admission(self, name: str, method: Method) -> Admit | None:
+    def admission(self, name: str, *, needs_worker: bool = False) -> Admit | None:
         """Return the check of a call's token and of room at the workers; None without a check."""
         tokens = self.report_tokens if name == "Report" else self.tokens
-        needs_worker = method.max_inline_bytes == 0
         if tokens is None and not needs_worker:
             return None
 

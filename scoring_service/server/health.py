@@ -1,9 +1,8 @@
-"""The standard health service, `grpc.health.v1.Health`, on the thread that serves all calls.
+"""The standard health service, `grpc.health.v1.Health`, on the thread that serves all calls."""
 
-Check only: clients of a service without Watch take it as healthy, and watches hold places.
-"""
-
+import threading
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 import grpc
@@ -11,8 +10,10 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from scoring_service.transport.direct import DirectCall
+from scoring_service.transport.streams import DirectStream
 
 SERVICE: Final = "grpc.health.v1.Health"
+_KINDS: Final = health_pb2.HealthCheckResponse
 
 
 class Health:
@@ -20,18 +21,72 @@ class Health:
 
     def __init__(self, services: Iterable[str]) -> None:
         self._services = frozenset(("", *services))
-        self.is_serving = False
+        self._lock = threading.Lock()
+        self._is_serving = self._has_ended = False
+        self._watches: dict[DirectStream, str] = {}
+        """Open watches with their services."""
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the server serves; a change is sent to all watches."""
+        return self._is_serving
+
+    @is_serving.setter
+    def is_serving(self, value: bool) -> None:
+        with self._lock:
+            has_changed, self._is_serving = value != self._is_serving, value
+            for call, service in self._watches.items() if has_changed else ():
+                if service in self._services:
+                    call.send(self._status(service))
 
     def check(self, call: DirectCall, serialized: bytes) -> None:
         """Answer SERVING or NOT_SERVING."""
-        try:
-            service = health_pb2.HealthCheckRequest.FromString(serialized).service
-        except DecodeError:
-            call.fail(grpc.StatusCode.INVALID_ARGUMENT, "the request is no HealthCheckRequest")
-            return
-        if service not in self._services:
+        service = _service_in(call, serialized)
+        if service is not None and service not in self._services:
             call.fail(grpc.StatusCode.NOT_FOUND, f"no service {service!r:.80} here")
+        elif service is not None:
+            call.respond(self._status(service))
+
+    def watch(self, call: DirectStream, serialized: bytes) -> None:
+        """Send the status of a service now and at each change."""
+        if (service := _service_in(call, serialized)) is None:
             return
-        kinds = health_pb2.HealthCheckResponse
-        status = kinds.SERVING if self.is_serving else kinds.NOT_SERVING
-        call.respond(kinds(status=status).SerializeToString())
+        with self._lock:
+            if not self._has_ended:
+                self._watches[call] = service
+                call.on_cancel = partial(self._forget, call)
+                call.send(self._status(service))
+                return
+        _end(call)
+
+    def end_watches(self) -> None:
+        """End all watches, and later ones at once; for the end of the server."""
+        with self._lock:
+            self._has_ended = True
+            ended, self._watches = self._watches, {}
+        for call in ended:
+            _end(call)
+
+    def _forget(self, call: DirectStream) -> None:
+        with self._lock:
+            self._watches.pop(call, None)
+        call.fail(grpc.StatusCode.CANCELLED, "the client has ended its watch")
+
+    def _status(self, service: str) -> bytes:
+        status = _KINDS.SERVING if self._is_serving else _KINDS.NOT_SERVING
+        if service not in self._services:
+            status = _KINDS.SERVICE_UNKNOWN
+        return bytes(_KINDS(status=status).SerializeToString())
+
+
+def _service_in(call: DirectCall, serialized: bytes) -> str | None:
+    """Return the service that a request names; None: the call has failed."""
+    try:
+        return str(health_pb2.HealthCheckRequest.FromString(serialized).service)
+    except DecodeError:
+        call.fail(grpc.StatusCode.INVALID_ARGUMENT, "the request is no HealthCheckRequest")
+        return None
+
+
+def _end(call: DirectStream) -> None:
+    call.fail(grpc.StatusCode.UNAVAILABLE, "the server ends; watch another one")

@@ -32,6 +32,8 @@ def _load_messages() -> dict[str, Any]:
 
 
 MESSAGES: Final = _load_messages()
+FILE: Final = MESSAGES["ModelInferRequest"].DESCRIPTOR.file
+"""Description of the protocol, in a pool of its own."""
 
 
 class OpenInference:

@@ -7,13 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import grpc
+from grpc_health.v1 import health_pb2
 
 from lengthwise.errors import ConfigError
+from scoring_service.proto import scoring_pb2
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server import oip, security
 from scoring_service.server.call_lifecycle import CallLifecycle
 from scoring_service.server.health import SERVICE as HEALTH, Health
 from scoring_service.server.metrics import Metrics
+from scoring_service.server.reflection import PATHS, Reflection
 from scoring_service.server.rpc import SERVICE, scoring_methods
 from scoring_service.service.config import ServerConfig, split_address
 from scoring_service.service.reload import Locate, ModelReloader
@@ -22,6 +25,7 @@ from scoring_service.transport.connections import end_excess
 from scoring_service.transport.direct import Admit, ClientBlocked, DirectMethod, Handle, supports
 from scoring_service.transport.limits import Workers
 from scoring_service.transport.scrapes import ScrapeEndpoint
+from scoring_service.transport.streams import StreamMethod
 
 _log = logging.getLogger(__name__)
 _SWEEP_S: Final = 0.25
@@ -88,6 +92,7 @@ class ScoringServer:
         """
         self.health.is_serving = False
         time.sleep(self._config.drain_notice_s)
+        self.health.end_watches()
         ended = self._server.stop(self._config.drain_grace_s)
         self._blocked.unsent.cancel_all()
         if not ended.wait(self._config.drain_grace_s + _END_S):
@@ -116,15 +121,24 @@ class ScoringServer:
         ours = scoring_methods(self.service)
         theirs = oip.OpenInference(self.service).methods()
         handlers: list[tuple[str, Handle, Admit | None]] = [
-            (f"/{service}/{name}", calls.handler(name, method), calls.admission(name, method))
+            (
+                f"/{service}/{name}",
+                calls.handler(name, method),
+                calls.admission(name, needs_worker=method.max_inline_bytes == 0),
+            )
             for service, methods in ((SERVICE, ours), (oip.SERVICE, theirs))
             for name, method in methods.items()
         ]
         # Health without a token: load balancers carry none, and health is no secret.
         handlers.append((f"/{HEALTH}/Check", self.health.check, None))
+        reflection = Reflection((scoring_pb2.DESCRIPTOR, oip.FILE, health_pb2.DESCRIPTOR))
+        streams: list[tuple[str, Handle, Admit | None]] = [
+            *((path, reflection.answer, calls.admission("Reflection")) for path in PATHS),
+            (f"/{HEALTH}/Watch", self.health.watch, None),
+        ]
         self._direct = [
-            DirectMethod(server, path, handle, self._blocked, admit)
-            for path, handle, admit in handlers
+            *(DirectMethod(server, path, f, self._blocked, admit) for path, f, admit in handlers),
+            *(StreamMethod(server, path, f, self._blocked, admit) for path, f, admit in streams),
         ]
         return server
 

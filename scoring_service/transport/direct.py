@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 from urllib.parse import unquote
 
 import grpc
@@ -32,7 +32,7 @@ _NEEDED: Final = (
 """Names used of grpcio's binding, of a server's core and of a server's state."""
 FOREVER_S: Final = 1e9
 """Time left beyond which a call has no deadline; gRPC then gives 292 billion years."""
-_NO_FLAGS: Final = 0
+NO_FLAGS: Final = 0
 _log = logging.getLogger(__name__)
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 Handled: TypeAlias = tuple[object | None, tuple[()]]
@@ -67,14 +67,14 @@ class DirectCall:
         """Called, on any thread, if the client cancels the call before it is answered."""
 
     def respond(self, message: bytes) -> None:
-        status = cygrpc.SendStatusFromServerOperation(None, cygrpc.StatusCode.ok, b"", _NO_FLAGS)
-        self._end(cygrpc.SendMessageOperation(message, _NO_FLAGS), status)
+        status = cygrpc.SendStatusFromServerOperation(None, cygrpc.StatusCode.ok, b"", NO_FLAGS)
+        self._end(cygrpc.SendMessageOperation(message, NO_FLAGS), status)
 
     def fail(self, code: grpc.StatusCode, details: str, trailing: Metadata | None = None) -> None:
         """End the call with a status and trailing metadata, unless it is answered."""
         if not self._answered:
             status = cygrpc.SendStatusFromServerOperation(
-                trailing, code.value[0], details.encode(), _NO_FLAGS
+                trailing, code.value[0], details.encode(), NO_FLAGS
             )
             self._end(status)
 
@@ -84,20 +84,22 @@ class DirectCall:
 
     def receive(self) -> None:
         """Start to receive the request. For `DirectMethod`."""
-        operations = (cygrpc.ReceiveMessageOperation(_NO_FLAGS),)
+        operations = (cygrpc.ReceiveMessageOperation(NO_FLAGS),)
         self._core.start_server_batch(operations, self._on_message)
 
     def watch(self) -> None:
         """Subscribe to the end of the call. For `DirectMethod`."""
-        operation = cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS)
+        operation = cygrpc.ReceiveCloseOnServerOperation(NO_FLAGS)
         self._core.start_server_batch((operation,), self._on_closed)
 
     def _end(self, *operations: Any) -> None:
         assert not self._answered, "a call is answered once"
         self._answered = True
         self._method.blocked.unread.add(self)
-        head = cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS)
-        self._core.start_server_batch((head, *operations), self._end_of_event)
+        self._core.start_server_batch((*self._head(), *operations), self._end_of_event)
+
+    def _head(self) -> tuple[Any, ...]:
+        return (cygrpc.SendInitialMetadataOperation(None, NO_FLAGS),)
 
     def _on_message(self, event: Any) -> Handled:
         message = event.batch_operations[0].message()
@@ -123,8 +125,8 @@ class DirectCall:
         return (None if self._num_pending else self._method.end(self)), ()
 
 
-Handle: TypeAlias = Callable[[DirectCall, bytes], None]
-"""Called with a call and its serialized request; must not block the thread of all calls."""
+Handle: TypeAlias = Callable[[Any, bytes], None]
+"""Called with a `DirectCall` and its serialized request; must not block the thread of all calls."""
 Admit: TypeAlias = Callable[[DirectCall], bool]
 """Check before a call's request is read; where it returns False, it has failed the call."""
 
@@ -164,6 +166,7 @@ class DirectMethod:
     admit: Admit | None = None
     """None admits all calls."""
     num_open: int = 0
+    call_type: ClassVar[type[DirectCall]] = DirectCall
 
     def __post_init__(self) -> None:
         self._core, self._state = self.server._cy_server, self.server._state
@@ -175,6 +178,10 @@ class DirectMethod:
             # grpcio's server ends only after every member of this set.
             self._state.rpc_states.add(self)
             self._request_call()
+
+    def admits(self, call: DirectCall) -> bool:
+        """Return whether the call may go on; otherwise it has failed."""
+        return self.admit is None or self.admit(call)
 
     def handle_safely(self, call: DirectCall, message: bytes) -> None:
         """Handle a call; an exception ends that call and not the server."""
@@ -197,11 +204,11 @@ class DirectMethod:
     def _on_call(self, event: Any) -> Handled:
         if not event.success:  # The server is stopping.
             return self, ()
-        call = DirectCall(self, event)
+        call = self.call_type(self, event)
         with self._state.lock:
             self._state.rpc_states.add(call)
         self.num_open += 1
-        if self.admit is None or self.admit(call):
+        if self.admits(call):
             self.blocked.unsent.add(call)
             call.receive()
         else:

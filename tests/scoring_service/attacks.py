@@ -27,6 +27,7 @@ from scoring_service.client import ScoringClient
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.status import CLIENT_KEY
 from scoring_service.server import oip
+from scoring_service.server.reflection import PATHS
 from scoring_service.server.rpc import SERVICE
 from tests.scoring_service.waiting import no_messages
 
@@ -110,6 +111,7 @@ def stalled_calls(target: str, seconds: float, *, calls: int = 300) -> None:
     done = threading.Event()
     methods = [f"/{SERVICE}/{name}" for name in ("Score", "ScoreBatch", "Info", "Report")]
     methods += ["/grpc.health.v1.Health/Check", "/inference.GRPCInferenceService/ModelInfer"]
+    methods += ["/grpc.health.v1.Health/Watch", PATHS[0]]
     with open_channel(target) as channel:
         opened = [
             channel.stream_unary(method).future(no_messages(done), timeout=seconds + 60)

@@ -66,8 +66,8 @@ def test_a_large_request_is_read_by_a_worker_and_refused_where_too_many_wait(cal
     assert begun.wait(60)
     take(refused, pb.ScoreRequest(prompt="yes " * 100).SerializeToString())
     assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert not calls.admission("ScoreBatch", methods["ScoreBatch"])(Direct())
-    assert calls.admission("Score", methods["Score"]) is None
+    assert not calls.admission("ScoreBatch", needs_worker=True)(Direct())
+    assert calls.admission("Score") is None
     gate.set()
 
 
@@ -99,7 +99,7 @@ def test_a_caller_may_name_the_clients_of_its_prompts(calls, monkeypatch, names,
     direct.metadata = [("authorization", "Bearer two"), *((CLIENT_KEY, name) for name in names)]
     calls.tokens = BearerTokens(["one", "two"])
     method = scoring_methods(calls.service)["ScoreBatch"]
-    assert calls.admission("ScoreBatch", method)(direct)
+    assert calls.admission("ScoreBatch", needs_worker=True)(direct)
     calls.handle("ScoreBatch", method, direct, request)
     (call,) = begun
     assert [tuple(each) for each in call.owners or [call.client] * 2] == clients

@@ -6,6 +6,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from scoring_service.server import oip
 from scoring_service.server.rpc import SERVICE
+from tests.scoring_service.waiting import wait_until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -45,7 +46,37 @@ def test_a_malformed_request_is_an_invalid_argument(channel):
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_watch_is_unimplemented_and_holds_nothing(server, stub):
-    with pytest.raises(grpc.RpcError) as caught:
-        next(stub.Watch(ask(), timeout=60))
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+def test_a_watch_gets_the_status_and_each_change(server, stub):
+    statuses = stub.Watch(ask(SERVICE), timeout=60)
+    assert next(statuses).status == SERVING
+    for _ in range(3):
+        server.health.is_serving = False
+        assert next(statuses).status == NOT_SERVING
+        server.health.is_serving = False  # no change
+        server.health.is_serving = True
+        assert next(statuses).status == SERVING
+    statuses.cancel()
+    wait_until(lambda: not server.health._watches and not any_open(server))
+
+
+def test_a_watch_of_an_unknown_service_says_so(server, stub):
+    statuses = stub.Watch(ask("other"), timeout=60)
+    assert next(statuses).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+    statuses.cancel()
+
+
+def test_a_watch_sees_the_end_and_does_not_delay_it(serve):
+    server = serve(drain_grace_s=600)
+    with grpc.insecure_channel(server.target) as channel:
+        statuses = health_pb2_grpc.HealthStub(channel).Watch(ask(), timeout=60)
+        assert next(statuses).status == SERVING
+        server.stop()
+        assert next(statuses).status == NOT_SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            next(statuses)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert not any_open(server)
+
+
+def any_open(server):
+    return any(method.num_open for method in server._direct)
