@@ -28,7 +28,7 @@ class Health:
 
     @property
     def is_serving(self) -> bool:
-        """Whether the server serves; a change is sent to all watches."""
+        """True while the server serves; each change is sent to all watches."""
         return self._is_serving
 
     @is_serving.setter
