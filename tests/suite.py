@@ -30,7 +30,7 @@ LARGE = ("scheduler_adapters", "training")
 _SLOW = ("-m", "slow and not data and not vllm")
 _RAY = ("-m", "ray", "-o", "faulthandler_timeout=420")  # longer than any wait in these tests
 _FIRST = "tests/scheduler_adapters"
-_ROUTERS, _ON_RAY = f"{_FIRST}/routers", f"{_FIRST}/routers/vllm_replicas"
+_ROUTERS, _ON_RAY = f"{_FIRST}/routers", f"{_FIRST}/routers/ray/vllm_replicas"
 GROUPS = {
     # Each alone.
     "ray": {

@@ -26,7 +26,7 @@ from benchmarks.soak.cluster import LIMITS, connected, stream_all
 from benchmarks.validation.cluster_errors import figure_errors
 from benchmarks.validation.replay_cluster import ReplayConfig, simulated
 from scheduler_adapters.policy import load_policy
-from scheduler_adapters.routers.ray_replica import RayReplica
+from scheduler_adapters.routers.ray.replica import RayReplica
 from scheduler_adapters.routers.replica_load import ReplicaLoad
 from scheduler_adapters.routers.replica_views import COUNTS
 from scheduler_adapters.simulator.cluster.cluster_instance import ClusterInstance
@@ -38,7 +38,7 @@ from scheduler_adapters.views import Phase, RequestView
 from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.requests import make_requests
 from scheduler_adapters.workload.traces import read_trace
-from tests.scheduler_adapters.routers.fake_engines import THINK_END, Codec, next_token, prompt
+from tests.scheduler_adapters.routers.ray.fake_engines import THINK_END, Codec, next_token, prompt
 
 TRACE = "azure-llm-2023/AzureLLMInferenceTrace_conv_first_half.csv"
 OF_A_MESSAGE, LONGEST_PROMPT, REASONING = 8, 3000, 0.2
@@ -152,7 +152,7 @@ def serve_trace(name, config, requests, port, folder):
     """Serve the requests at their times by one system; return the gateway's record."""
     from ray import serve
 
-    from scheduler_adapters.routers import phase_gateway as gateway
+    from scheduler_adapters.routers.ray import gateway
 
     class ScoredGateway(gateway.PhaseGateway):
         def __init__(self, *arguments):

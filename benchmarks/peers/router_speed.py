@@ -16,7 +16,7 @@ import ray
 from ray import serve
 
 from scheduler_adapters.routers.legs import Leg
-from scheduler_adapters.routers.phase_gateway import engine_options
+from scheduler_adapters.routers.ray.gateway import engine_options
 from scheduler_adapters.routers.replica_load import ReplicaLoad
 from scheduler_adapters.routers.routing import MovingConfig
 

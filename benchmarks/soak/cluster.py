@@ -25,7 +25,7 @@ import aiohttp
 import psutil
 
 from lengthwise.child_processes import free_port
-from tests.scheduler_adapters.routers.fake_engines import (
+from tests.scheduler_adapters.routers.ray.fake_engines import (
     THINK_END,
     Codec,
     expected,
@@ -40,7 +40,7 @@ LIMITS = {"accept_s": 300.0, "request_s": 3600.0, "max_context_tokens": 8192}
 
 def streaming_engine():
     """Return the class of a deployment that streams messages of a few tokens."""
-    from scheduler_adapters.routers.ray_replica import RayReplica
+    from scheduler_adapters.routers.ray.replica import RayReplica
     from scheduler_adapters.routers.replica_load import ReplicaLoad
 
     class StreamingEngine(RayReplica):
@@ -101,7 +101,7 @@ class Application:
     def __init__(self, name, port, seats, placement="pascal", *, ours=True):
         from ray import serve
 
-        from scheduler_adapters.routers import phase_gateway as gateway
+        from scheduler_adapters.routers.ray import gateway
 
         config = gateway.GatewayConfig(
             model="m", think_end=THINK_END, placement=placement, **LIMITS

@@ -1,5 +1,5 @@
-"""Placements on many real engines: Ray Serve's router, and a gateway that serves requests in legs.
+"""Placements on many real engines: the logic that names no engine and no cluster.
 
-In: requests of OpenAI clients, reports of replicas. Out: a replica for each leg, streamed tokens.
-Start with `legs.py`, then `routing.py`, then `phase_gateway.py`.
+In: legs of requests, reports of replicas. Out: a replica for each leg. Start with `legs.py`, then
+`routing.py`; `ray/` and `endpoint_picker/` serve by it.
 """

@@ -30,18 +30,18 @@ class Routed(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class Leg:
-    """One part of a request, as the router and a replica receive it."""
+    """A request on its way: whole at the gateway, one part of it at the router and at a replica."""
 
     request_id: str
     kind: LegKind = "arrival"
     token_ids: Sequence[int]
-    """Prompt, and the tokens generated in earlier legs."""
+    """Prompt, and the tokens generated so far; at the gateway a list, as they grow."""
     prompt_tokens: int
     thinking_tokens: int = 0
     """Tokens generated so far in the reasoning phase."""
     is_thinking: bool
     max_tokens: int
-    """Tokens that this leg may generate."""
+    """Tokens that this leg may generate; at the gateway, those of the whole request."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the client's body for the engine, such as temperature."""
     stop_token_ids: Sequence[int] = ()
@@ -64,10 +64,62 @@ class Leg:
     gateway: str = ""
     """Name of the gateway's actor; after its death the work for it ends."""
     routed: Routed | None = None
+    finish: Finish | None = None
+    """Reason of the request's end."""
+    num_resumes: int = 0
+    """Failures of replicas that the request has survived."""
 
     @property
     def generated_tokens(self) -> int:
         return len(self.token_ids) - self.prompt_tokens
+
+    def leg(self, kind: LegKind, current: str = "", kv: Mapping[str, Any] | None = None) -> Leg:
+        """Return the leg that continues the request from here."""
+        done, sampling = self.generated_tokens, dict(self.sampling)
+        if least := sampling.get("min_tokens"):
+            sampling["min_tokens"] = max(0, least - done)
+        return replace(
+            self,
+            kind=kind,
+            token_ids=tuple(self.token_ids),
+            max_tokens=self.max_tokens - done,
+            sampling=sampling,
+            current=current,
+            kv=kv,
+            routed=None,
+        )
+
+    def accept(self, emitted: Emitted) -> int:
+        """Add the tokens of a message up to the end of the request; return the number added.
+
+        For the gateway's own request, whose tokens are a list. Raises BrokenLeg: tokens are missing
+        or repeated.
+        """
+        assert isinstance(self.token_ids, list)
+        before = len(self.token_ids)
+        if emitted.position != before:
+            raise BrokenLeg(f"tokens from {emitted.position} after {before} tokens")
+        for token in emitted.token_ids:
+            self.token_ids.append(token)
+            if self.is_thinking:
+                self.thinking_tokens += 1
+                self.is_thinking = token != self.think_end
+            if token in self.stop_token_ids:
+                self.finish = "stop"
+            elif self.generated_tokens >= self.max_tokens:
+                self.finish = "length"
+            if self.finish:
+                break
+        if emitted.finish != "paused":
+            self.finish = self.finish or emitted.finish
+        return len(self.token_ids) - before
+
+    def cut(self, generated_tokens: int) -> None:
+        """End the request by a stop string completed by its token of that number."""
+        assert isinstance(self.token_ids, list)
+        del self.token_ids[self.prompt_tokens + generated_tokens :]
+        self.thinking_tokens = min(self.thinking_tokens, generated_tokens)
+        self.finish = "stop"
 
     def view(self, now_s: float) -> RequestView:
         """Return the request as a placement sees it at `now_s`."""
@@ -134,7 +186,7 @@ class MovePoints:
         think_end = self.think_end and leg.is_thinking
         return replace(leg, pause_after=after, pauses_at_think_end=think_end)
 
-    def reached(self, one: Generation, before: int, was_thinking: bool) -> LegKind | None:
+    def reached(self, one: Leg, before: int, was_thinking: bool) -> LegKind | None:
         """Return the kind of the next leg if a request with `before` tokens has reached a point."""
         if self.think_end and was_thinking and not one.is_thinking:
             return "phase_change"
@@ -143,75 +195,3 @@ class MovePoints:
         every = self.every_tokens
         has_quantum = every is not None and one.generated_tokens // every > before // every
         return "quantum" if has_quantum else None
-
-
-@dataclass(slots=True)
-class Generation:
-    """Tokens of a request so far; each leg continues where the tokens end.
-
-    `first` is the leg of the arrival, with the budget of the whole request.
-    """
-
-    first: Leg
-    token_ids: list[int] = field(init=False)
-    is_thinking: bool = field(init=False)
-    thinking_tokens: int = 0
-    finish: Finish | None = None
-    failed: frozenset[str] = frozenset()
-    """Replicas that have failed this request."""
-    num_resumes: int = 0
-
-    def __post_init__(self) -> None:
-        self.token_ids, self.is_thinking = list(self.first.token_ids), self.first.is_thinking
-
-    @property
-    def generated_tokens(self) -> int:
-        return len(self.token_ids) - self.first.prompt_tokens
-
-    def leg(self, kind: LegKind, current: str = "", kv: Mapping[str, Any] | None = None) -> Leg:
-        """Return the leg that continues the request from here."""
-        done, sampling = self.generated_tokens, dict(self.first.sampling)
-        if least := sampling.get("min_tokens"):
-            sampling["min_tokens"] = max(0, least - done)
-        return replace(
-            self.first,
-            kind=kind,
-            token_ids=tuple(self.token_ids),
-            thinking_tokens=self.thinking_tokens,
-            is_thinking=self.is_thinking,
-            max_tokens=self.first.max_tokens - done,
-            sampling=sampling,
-            current=current,
-            kv=kv,
-            excluded=self.failed,
-            routed=None,
-        )
-
-    def accept(self, emitted: Emitted) -> int:
-        """Add the tokens of a message up to the end of the request; return the number added.
-
-        Raises BrokenLeg: tokens are missing or repeated.
-        """
-        before = len(self.token_ids)
-        if emitted.position != before:
-            raise BrokenLeg(f"tokens from {emitted.position} after {before} tokens")
-        for token in emitted.token_ids:
-            self.token_ids.append(token)
-            if self.is_thinking:
-                self.thinking_tokens += 1
-                self.is_thinking = token != self.first.think_end
-            if token in self.first.stop_token_ids:
-                self.finish = "stop"
-            elif self.generated_tokens >= self.first.max_tokens:
-                self.finish = "length"
-            if self.finish:
-                break
-        if emitted.finish != "paused":
-            self.finish = self.finish or emitted.finish
-        return len(self.token_ids) - before
-
-    def cut(self, generated_tokens: int) -> None:
-        """End the request by a stop string completed by its token of that number."""
-        del self.token_ids[self.first.prompt_tokens + generated_tokens :]
-        self.thinking_tokens = min(self.thinking_tokens, generated_tokens)
-        self.finish = "stop"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from scheduler_adapters.routers.legs import Generation
+from scheduler_adapters.routers.legs import Leg
 
 Piece = tuple[str, bool]
 """Text of an output, and whether it is reasoning."""
@@ -84,7 +84,7 @@ class Writer:
 
     given: Mapping[str, Any]
     is_chat: bool
-    generation: Generation
+    request: Leg
     model: str
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -99,7 +99,7 @@ class Writer:
 
     def end(self) -> list[dict[str, Any]]:
         """Return the last chunks of a stream: the reason of the end, and the usage if requested."""
-        last = self.chunk(("", False), self.generation.finish)
+        last = self.chunk(("", False), self.request.finish)
         has_usage = self.given.get("stream_options", {}).get("include_usage")
         return [last, last | {"choices": [], "usage": self.usage()}] if has_usage else [last]
 
@@ -112,20 +112,20 @@ class Writer:
         )
         content = {"message": message} if self.is_chat else {"text": text}
         kind = "chat.completion" if self.is_chat else "text_completion"
-        return self._answer(content, self.generation.finish, kind) | {"usage": self.usage()}
+        return self._answer(content, self.request.finish, kind) | {"usage": self.usage()}
 
     def usage(self) -> dict[str, Any]:
         """Return the usage: all legs as one."""
-        one = self.generation
+        one = self.request
         return {
-            "prompt_tokens": one.first.prompt_tokens,
+            "prompt_tokens": one.prompt_tokens,
             "completion_tokens": one.generated_tokens,
             "total_tokens": len(one.token_ids),
             "completion_tokens_details": {"reasoning_tokens": one.thinking_tokens},
         }
 
     def _answer(self, content: Mapping[str, Any], finish: str | None, kind: str) -> dict[str, Any]:
-        head = {"id": f"cmpl-{self.generation.first.request_id}", "object": kind}
+        head = {"id": f"cmpl-{self.request.request_id}", "object": kind}
         choice = {"index": 0, **content, "finish_reason": finish}
         return {**head, "created": self.created, "model": self.model, "choices": [choice]}
 

@@ -12,8 +12,8 @@ from lengthwise.errors import at_least, require
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
 from scheduler_adapters.placement import overrides
 from scheduler_adapters.planner.capabilities import require_think_end
-from scheduler_adapters.routers.phase_gateway import GatewayConfig, build_gateway, engine_options
-from scheduler_adapters.routers.vllm_replicas import kv_transfer
+from scheduler_adapters.routers.ray.gateway import GatewayConfig, build_gateway, engine_options
+from scheduler_adapters.routers.ray.vllm_replicas import kv_transfer
 
 NAME: Final = "lengthwise"
 """Name of the application."""
@@ -71,7 +71,7 @@ def build(settings: dict[str, Any]) -> Any:
     """Return the application for `serve.run`; `settings` are fields of `RayServeConfig`."""
     from ray.serve.llm import LLMConfig, build_llm_deployment
 
-    from scheduler_adapters.routers.vllm_replicas.replica import VllmReplica
+    from scheduler_adapters.routers.ray.vllm_replicas.replica import VllmReplica
 
     config = RayServeConfig(**settings)
     options = engine_options(config)

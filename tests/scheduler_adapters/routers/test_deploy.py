@@ -47,7 +47,7 @@ def test_the_dashboard_shows_only_metrics_that_exist():
     shown = " ".join(target["expr"] for panel in panels for target in panel["targets"])
     ours = set(re.findall(r"ray_lengthwise_([a-z_]+?)(?:_total|_bucket)?\b", shown))
     made = set(
-        re.findall(r'"lengthwise_([a-z_]+)"', gateway := (ROOM / "phase_gateway.py").read_text())
+        re.findall(r'"lengthwise_([a-z_]+)"', gateway := (ROOM / "ray/gateway.py").read_text())
     )
     assert ours == made | set(re.findall(r'_Exported\("(\w+)"', gateway))
     private = (Path(ray.__file__).parent / "serve/_private").glob("*.py")

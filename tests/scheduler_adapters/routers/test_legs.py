@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from scheduler_adapters.routers.legs import BrokenLeg, Emitted, Generation, Leg
+from scheduler_adapters.routers.legs import BrokenLeg, Emitted, Leg
 
 THINK_END, END = 8, 2
 
@@ -15,7 +15,7 @@ def leg(kind="arrival", tokens=(1, 2, 3), prompt_tokens=3, **more):
 @given(st.data())
 def test_any_cuts_into_legs_give_the_tokens_of_one_leg(data):
     whole = [*range(100, 100 + data.draw(st.integers(0, 9))), THINK_END, 7, 9, END]
-    one = Generation(leg(max_tokens=20))
+    one = leg(max_tokens=20, tokens=[1, 2, 3])
     while not one.finish:
         later = one.leg("resumed")
         assert later.max_tokens == 20 - later.generated_tokens
@@ -28,4 +28,4 @@ def test_any_cuts_into_legs_give_the_tokens_of_one_leg(data):
 @pytest.mark.parametrize("position", [2, 4])
 def test_a_lost_or_doubled_token_breaks_the_leg(position):
     with pytest.raises(BrokenLeg, match=f"tokens from {position} after 3"):
-        Generation(leg()).accept(Emitted(position, [7]))
+        leg(tokens=[1, 2, 3]).accept(Emitted(position, [7]))

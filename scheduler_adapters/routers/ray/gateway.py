@@ -29,9 +29,9 @@ from lengthwise.errors import at_least, require
 from lengthwise.tables import prompt_text
 from scheduler_adapters.placement import Placement, overrides
 from scheduler_adapters.routers import openai_bodies as openai
-from scheduler_adapters.routers.leg_streams import LegLimits, LegStreams, Unavailable
-from scheduler_adapters.routers.legs import Generation, Leg, MovePoints
+from scheduler_adapters.routers.legs import Leg, MovePoints
 from scheduler_adapters.routers.prompt_scores import RoutingScores
+from scheduler_adapters.routers.ray.leg_streams import LegLimits, LegStreams, Unavailable
 from scheduler_adapters.routers.routing import MovingConfig
 from scheduler_adapters.routers.text_stream import StopStrings, TransformersCodec
 from scheduler_adapters.timeline.live_log import TimelineFile, finished_row
@@ -150,16 +150,16 @@ class PhaseGateway:
         """Return the answer to a body: JSON, or a stream of server-sent events."""
         try:
             given = openai.read_body(content, is_chat=is_chat, model=self.config.model)
-            generation = await self._generation(given, is_chat=is_chat)
+            request = await self._request(given, is_chat=is_chat)
         except openai.BadRequest as error:
             self.counts["refused"] += 1
             return JSONResponse(openai.error_body(400, str(error), error.param), 400)
-        writer = openai.Writer(given, is_chat, generation, self.config.model)
-        pieces = self._pieces(generation, StopStrings(given["stop"]), is_chat=is_chat)
+        writer = openai.Writer(given, is_chat, request, self.config.model)
+        pieces = self._pieces(request, StopStrings(given["stop"]), is_chat=is_chat)
         try:
             # The first tokens are awaited, so that a failure until then has a status of its own.
             first = await anext(pieces)
-            self.first_token_s.observe(time.monotonic() - generation.first.arrival_s)
+            self.first_token_s.observe(time.monotonic() - request.arrival_s)
             if given.get("stream"):
                 events = self._events(first, pieces, writer)
                 return StreamingResponse(events, media_type="text/event-stream")
@@ -169,7 +169,7 @@ class PhaseGateway:
         self.counts["finished"] += 1
         return JSONResponse(writer.whole(parts))
 
-    async def _generation(self, given: dict[str, Any], *, is_chat: bool) -> Generation:
+    async def _request(self, given: dict[str, Any], *, is_chat: bool) -> Leg:
         """Return the request with its tokens and its score."""
         arrival_s, config = time.monotonic(), self.config
         text = prompt_text.of_chat(given) if is_chat else given["prompt"]
@@ -184,54 +184,52 @@ class PhaseGateway:
         found = await self.scores.of(text)
         ends = () if given.get("ignore_eos") else self.codec.stop_token_ids
         # A template with thinking switched off ends with the end of an empty thought.
-        return Generation(
-            Leg(
-                request_id=secrets.token_hex(12),
-                token_ids=tuple(ids),
-                prompt_tokens=len(ids),
-                is_thinking=config.think_end is not None and config.think_end not in ids[-4:],
-                max_tokens=min(given["max_tokens"] or room, room),
-                sampling={name: given[name] for name in openai.SAMPLING if name in given},
-                stop_token_ids=(*ends, *given.get("stop_token_ids", ())),
-                think_end=config.think_end,
-                arrival_s=arrival_s,
-                score=found and found[0],
-                quantiles=found[1] if found else (),
-                gateway=self.actor,
-            )
+        return Leg(
+            request_id=secrets.token_hex(12),
+            token_ids=list(ids),
+            prompt_tokens=len(ids),
+            is_thinking=config.think_end is not None and config.think_end not in ids[-4:],
+            max_tokens=min(given["max_tokens"] or room, room),
+            sampling={name: given[name] for name in openai.SAMPLING if name in given},
+            stop_token_ids=(*ends, *given.get("stop_token_ids", ())),
+            think_end=config.think_end,
+            arrival_s=arrival_s,
+            score=found and found[0],
+            quantiles=found[1] if found else (),
+            gateway=self.actor,
         )
 
     async def _pieces(
-        self, generation: Generation, stops: StopStrings, *, is_chat: bool
+        self, request: Leg, stops: StopStrings, *, is_chat: bool
     ) -> AsyncIterator[openai.Piece]:
         """Yield the texts of the output, each with whether it is reasoning."""
         decode, token_s = self.codec.decoder(), list[float]()
-        first, think_end = generation.first, generation.first.think_end
+        arrived = request.view(request.arrival_s)
         try:
-            async with aclosing(cast(Any, self.streams.serve(generation))) as counts:
+            async with aclosing(cast(Any, self.streams.serve(request))) as counts:
                 async for num_new in counts:
-                    done = generation.generated_tokens
+                    done = request.generated_tokens
                     token_s += [time.monotonic()] * num_new if self.record else ()
                     for number in range(done - num_new, done):
-                        token = generation.token_ids[first.prompt_tokens + number]
-                        is_reasoning = number < generation.thinking_tokens
+                        token = request.token_ids[request.prompt_tokens + number]
+                        is_reasoning = number < request.thinking_tokens
                         text = decode(token)
-                        if is_chat and is_reasoning and token == think_end:
+                        if is_chat and is_reasoning and token == request.think_end:
                             yield stops.flush(), True
                             continue
                         yield stops.step(text), is_reasoning and is_chat
                         if stops.has_stopped:
-                            generation.cut(number + 1)
+                            request.cut(number + 1)
                             return
-            yield stops.flush(), generation.is_thinking and is_chat
+            yield stops.flush(), request.is_thinking and is_chat
         finally:
-            replicas = self.streams.replicas.pop(first.request_id, [])
-            if self.record is not None and generation.finish:
+            replicas = self.streams.replicas.pop(request.request_id, [])
+            if self.record is not None and request.finish:
                 row = finished_row(
-                    first.view(first.arrival_s),
-                    token_s[: generation.generated_tokens],
+                    arrived,
+                    token_s[: request.generated_tokens],
                     start_s=self.start_s,
-                    reasoning_tokens=generation.thinking_tokens,
+                    reasoning_tokens=request.thinking_tokens,
                     instance=self.numbers.setdefault(replicas[-1], len(self.numbers)),
                     migrations=sum(one != other for one, other in pairwise(replicas)),
                 )
@@ -288,7 +286,7 @@ def engine_options(config: MovingConfig, *, report_s: float = 0.2) -> dict[str, 
     `report_s`: time between two reports of a replica.
     """
     router = RequestRouterConfig(
-        request_router_class="scheduler_adapters.routers.ray_router:PlacementRouter",
+        request_router_class="scheduler_adapters.routers.ray.router:PlacementRouter",
         request_router_kwargs={one.name: getattr(config, one.name) for one in fields(MovingConfig)},
         request_routing_stats_period_s=report_s,
         request_routing_stats_timeout_s=max(config.max_stale_s, report_s),

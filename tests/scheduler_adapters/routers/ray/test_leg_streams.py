@@ -1,4 +1,4 @@
-"""Faults of single legs over a handle that is none; replicas die in `test_phase_gateway.py`."""
+"""Faults of single legs over a handle that is none; replicas die in `test_gateway.py`."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from scheduler_adapters.routers.legs import Emitted, Generation, MovePoints, Routed
+from scheduler_adapters.routers.legs import Emitted, MovePoints, Routed
 from tests.scheduler_adapters.routers.test_legs import END, THINK_END, leg
 
 pytest.importorskip("ray")
-leg_streams = pytest.importorskip("scheduler_adapters.routers.leg_streams")
+leg_streams = pytest.importorskip("scheduler_adapters.routers.ray.leg_streams")
 pytestmark = pytest.mark.ray
 THOUGHT, ANSWER = Emitted(3, [7, THINK_END]), Emitted(5, [9, END])
 SILENT, DONE = "silent", [7, THINK_END, 9, END]
@@ -65,7 +65,7 @@ class Handle:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_leg_that_fails_loses_and_doubles_no_token(case):
-    handle, one = Handle(CASES[case]), Generation(leg())
+    handle, one = Handle(CASES[case]), leg(tokens=[1, 2, 3])
     limits = leg_streams.LegLimits(accept_s=60 if case in PAUSES else 0.05, stall_s=0.05)
     points = MovePoints(think_end=not case.startswith("resumed"))
     if case in PAUSES:

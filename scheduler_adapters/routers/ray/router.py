@@ -1,6 +1,6 @@
 """Ray Serve's request router that decides by a placement.
 
-Each handle has a router, with bookings of its own. `phase_gateway.engine_options` sets it. Written
+Each handle has a router, with bookings of its own. `gateway.engine_options` sets it. Written
 for Ray 2.60, where the interface is alpha.
 """
 

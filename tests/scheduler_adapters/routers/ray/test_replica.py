@@ -8,11 +8,11 @@ from scheduler_adapters.routers.replica_load import ReplicaLoad
 from tests.scheduler_adapters.routers.test_legs import leg
 
 ray = pytest.importorskip("ray")
-ray_replica = pytest.importorskip("scheduler_adapters.routers.ray_replica")
+replica = pytest.importorskip("scheduler_adapters.routers.ray.replica")
 pytestmark = pytest.mark.ray
 
 
-class Engine(ray_replica.RayReplica):
+class Engine(replica.RayReplica):
     """Generates until it is cancelled; a leg without tokens waits."""
 
     num_closed = 0
@@ -33,7 +33,7 @@ def make_replica(monkeypatch):
     rank = SimpleNamespace(rank=0)
     context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="x"), rank=rank)
     monkeypatch.setattr(ray.serve, "get_replica_context", lambda: context)
-    monkeypatch.setattr(ray_replica, "list_named_actors", lambda **_: [{"name": "another"}])
+    monkeypatch.setattr(replica, "list_named_actors", lambda **_: [{"name": "another"}])
     return lambda: Engine(ReplicaLoad(total_blocks=9))
 
 
@@ -49,7 +49,7 @@ def test_the_work_of_a_dead_gateway_ends_once_whether_its_tokens_are_read_or_not
             await asyncio.sleep(0)
         return read[0], replica.num_closed
 
-    monkeypatch.setattr(ray_replica, "_LOOK_S", 0.01)
+    monkeypatch.setattr(replica, "_LOOK_S", 0.01)
     assert asyncio.run(run()) == ("x", 1)
 
 
@@ -65,5 +65,5 @@ def test_a_leg_that_waits_while_others_are_served_gives_signs_of_life(make_repli
         assert await asyncio.wait_for(sign, 300) == Emitted(3, ())
         await asyncio.gather(waiting.aclose(), other.aclose())
 
-    monkeypatch.setattr(ray_replica, "_SIGN_S", 0.01)
+    monkeypatch.setattr(replica, "_SIGN_S", 0.01)
     asyncio.run(run())

@@ -19,9 +19,9 @@ from lengthwise.errors import SchedulingError
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports
 from scheduler_adapters.planner.request_annotations import score_annotations
 from scheduler_adapters.routers.legs import Leg
-from scheduler_adapters.routers.ray_replica import RayReplica, Tokens
+from scheduler_adapters.routers.ray.replica import RayReplica, Tokens
+from scheduler_adapters.routers.ray.vllm_replicas import kv_transfer
 from scheduler_adapters.routers.replica_load import ReplicaLoad
-from scheduler_adapters.routers.vllm_replicas import kv_transfer
 
 
 class VllmReplica(RayReplica, LLMServer):  # type: ignore[misc]

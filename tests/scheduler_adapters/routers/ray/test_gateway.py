@@ -14,8 +14,8 @@ import pytest
 
 from benchmarks.soak.cluster import actors, prepare_ray, prompts, stream_all
 from lengthwise.child_processes import free_port
-from tests.scheduler_adapters.routers import fake_engines
-from tests.scheduler_adapters.routers.fake_engines import BOARD, THINK_END, expected, prompt
+from tests.scheduler_adapters.routers.ray import fake_engines
+from tests.scheduler_adapters.routers.ray.fake_engines import BOARD, THINK_END, expected, prompt
 
 ray = pytest.importorskip("ray")
 serve = pytest.importorskip("ray.serve")
@@ -46,7 +46,7 @@ class ThreeNodes:
 
     def run(self, name, engines=None, number=None, **settings):
         """Start a gateway, with bookings of its own, and engines unless they are given."""
-        from scheduler_adapters.routers import phase_gateway as gateway
+        from scheduler_adapters.routers.ray import gateway
 
         fixed = {"model": "m", "think_end": THINK_END, "max_context_tokens": 10**9}
         fixed |= {"max_stale_s": 20, "accept_s": 300, "stall_s": 300, "gateways": 1}

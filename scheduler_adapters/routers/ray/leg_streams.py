@@ -16,7 +16,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
 from lengthwise.errors import require
-from scheduler_adapters.routers.legs import BrokenLeg, Emitted, Generation, Leg, MovePoints
+from scheduler_adapters.routers.legs import BrokenLeg, Emitted, Leg, MovePoints
 
 log = logging.getLogger(__name__)
 
@@ -88,13 +88,13 @@ class LegStreams:
         self.replicas: dict[str, list[str]] = defaultdict(list)
         """Replicas that have accepted legs, by request; the caller removes them."""
 
-    async def serve(self, generation: Generation) -> AsyncIterator[int]:
+    async def serve(self, request: Leg) -> AsyncIterator[int]:
         """Yield the number of new tokens of each message, until the request has ended.
 
         Raises:
             Unavailable: no replica has accepted it, or too many have failed.
         """
-        stream = self._open(generation.leg("arrival"))
+        stream = self._open(request.leg("arrival"))
         end_s = time.monotonic() + self.limits.request_s
         try:
             while True:
@@ -102,21 +102,21 @@ class LegStreams:
                     if not stream.replica:
                         await self._accept(stream)
                     left_s = min(self.limits.stall_s, end_s - time.monotonic())
-                    before, was_thinking = generation.generated_tokens, generation.is_thinking
+                    before, was_thinking = request.generated_tokens, request.is_thinking
                     emitted = await stream.next(Emitted, max(0.0, left_s))
-                    num_new = generation.accept(emitted)
+                    num_new = request.accept(emitted)
                 except BrokenLeg as error:
                     stream.response.cancel()
-                    stream = self._open(self._resumed(generation, stream, error, end_s))
+                    stream = self._open(self._resumed(request, stream, error, end_s))
                     continue
                 yield num_new
-                if generation.finish:
+                if request.finish:
                     return
                 is_paused = emitted.finish == "paused"
-                kind = self.points.reached(generation, before, was_thinking) if num_new else None
+                kind = self.points.reached(request, before, was_thinking) if num_new else None
                 if is_paused or kind:
-                    leg = generation.leg(kind or "quantum", stream.replica, emitted.kv)
-                    stream = await self._move(generation, stream, leg, end_s, is_paused=is_paused)
+                    leg = request.leg(kind or "quantum", stream.replica, emitted.kv)
+                    stream = await self._move(request, stream, leg, end_s, is_paused=is_paused)
         finally:
             stream.response.cancel()
 
@@ -129,23 +129,21 @@ class LegStreams:
         # The router, which is in this process, has left its mark in the leg.
         self.counts[stream.leg.routed.decided_by if stream.leg.routed else "unknown"] += 1
 
-    def _resumed(
-        self, generation: Generation, stream: _Stream, error: Exception, end_s: float
-    ) -> Leg:
+    def _resumed(self, request: Leg, stream: _Stream, error: Exception, end_s: float) -> Leg:
         """Return the leg that continues after a failure, at another replica if there is one."""
         at = stream.replica or (stream.leg.routed.replica if stream.leg.routed else "")
-        generation.failed |= {at} - {""}
-        generation.num_resumes += 1
-        log.warning("%s failed at %s: %s", generation.first.request_id, at or "no replica", error)
+        request.excluded |= {at} - {""}
+        request.num_resumes += 1
+        log.warning("%s failed at %s: %s", request.request_id, at or "no replica", error)
         if not at:
             raise Unavailable(f"no replica within {self.limits.accept_s:g} s") from error
-        if generation.num_resumes > self.limits.max_resumes or time.monotonic() >= end_s:
-            raise Unavailable(f"replicas failed {generation.num_resumes} times") from error
+        if request.num_resumes > self.limits.max_resumes or time.monotonic() >= end_s:
+            raise Unavailable(f"replicas failed {request.num_resumes} times") from error
         self.counts["resumed"] += 1
-        return generation.leg("resumed")
+        return request.leg("resumed")
 
     async def _move(
-        self, generation: Generation, stream: _Stream, leg: Leg, end_s: float, *, is_paused: bool
+        self, request: Leg, stream: _Stream, leg: Leg, end_s: float, *, is_paused: bool
     ) -> _Stream:
         """Return the stream behind a move point, in the replica that the placement chooses.
 
@@ -180,8 +178,8 @@ class LegStreams:
             if not is_paused:
                 return stream
             # Where no replica has accepted, none has failed.
-            again = self._resumed(generation, new, error, end_s) if new else None
-            return self._open(again or generation.leg("resumed"))
+            again = self._resumed(request, new, error, end_s) if new else None
+            return self._open(again or request.leg("resumed"))
         if new is not None and not is_paused:
             stream.response.cancel()
         has_moved = new is not None and new.replica != stream.replica

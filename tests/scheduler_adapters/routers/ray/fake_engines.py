@@ -91,7 +91,7 @@ def fake_engine():
     """Return the class of a deployment."""
     import ray
 
-    from scheduler_adapters.routers.ray_replica import RayReplica
+    from scheduler_adapters.routers.ray.replica import RayReplica
 
     class FakeEngine(RayReplica):
         def __init__(self):

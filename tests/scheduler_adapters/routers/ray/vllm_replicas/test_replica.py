@@ -58,7 +58,9 @@ class Application:
         self.port = port
         engine = {"dtype": "float32", "enforce_eager": True, "block_size": BLOCK}
         engine |= {"kv_cache_memory_bytes": 32 << 20, "max_num_seqs": 8}
-        settings = {"placement": "tests.scheduler_adapters.routers.vllm_replicas.pools:Restless"}
+        settings = {
+            "placement": "tests.scheduler_adapters.routers.ray.vllm_replicas.pools:Restless"
+        }
         settings |= {"model": model, "replicas": 2, "policy": "pascal", "think_end": THINK_END}
         settings |= {"roles": ["prefill", "decode"], "hand_over_kv": kv, "device": "cpu"}
         settings |= {"engine": engine, "max_context_tokens": 1024, "max_stale_s": 10}
@@ -127,7 +129,7 @@ def test_tokens_are_those_of_one_replica_wherever_the_legs_run(application):
 
 
 def test_the_engines_own_figures_replace_those_of_the_legs_while_it_has_work():
-    from scheduler_adapters.routers.vllm_replicas.replica import with_engine
+    from scheduler_adapters.routers.ray.vllm_replicas.replica import with_engine
 
     load = ReplicaLoad(total_blocks=100, clock=lambda: 7.0)
     engine = {"kv_usage_fraction": 0.5, "host_kv_tokens": 17, "on_time": False, "written_s": 90.0}

@@ -1,6 +1,6 @@
 import pytest
 
-from scheduler_adapters.routers.vllm_replicas.kv_transfer import kept_kv, parameters
+from scheduler_adapters.routers.ray.vllm_replicas.kv_transfer import kept_kv, parameters
 from tests.scheduler_adapters.routers.test_legs import leg
 
 KEPT = {"remote_engine_id": "e", "do_remote_prefill": True, "do_remote_decode": False}

@@ -1,4 +1,4 @@
-"""The router with replicas that are none; the cluster is in `test_phase_gateway.py`."""
+"""The router with replicas that are none; the cluster is in `test_gateway.py`."""
 
 import asyncio
 from types import SimpleNamespace
@@ -9,14 +9,14 @@ from tests.scheduler_adapters.routers.test_legs import leg
 from tests.scheduler_adapters.routers.test_replica_views import REPORT
 
 pytest.importorskip("ray")
-ray_router = pytest.importorskip("scheduler_adapters.routers.ray_router")
+router_module = pytest.importorskip("scheduler_adapters.routers.ray.router")
 pytestmark = pytest.mark.ray
 
 
 def test_a_burst_is_spread_over_the_replicas_that_have_not_failed_it():
     from ray.serve._private.common import DeploymentHandleSource, DeploymentID, ReplicaID
 
-    router = ray_router.PlacementRouter(DeploymentID("d"), DeploymentHandleSource.REPLICA)
+    router = router_module.PlacementRouter(DeploymentID("d"), DeploymentHandleSource.REPLICA)
     router.initialize_state(placement="pascal")
     names = [ReplicaID(name, DeploymentID("d")) for name in "abcd"]
     replicas = [SimpleNamespace(replica_id=name) for name in names]
@@ -25,7 +25,7 @@ def test_a_burst_is_spread_over_the_replicas_that_have_not_failed_it():
     async def run(call):
         one = leg(tokens=range(16), prompt_tokens=16, excluded=frozenset("a"))
         call = SimpleNamespace(internal_request_id=call)
-        request = ray_router.PendingRequest([one], {}, call)
+        request = router_module.PendingRequest([one], {}, call)
         ranks = await router.choose_replicas(replicas, request)
         assert request.routing_context.should_backoff
         return ranks[0][0].replica_id.unique_id
