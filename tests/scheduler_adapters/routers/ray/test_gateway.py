@@ -265,8 +265,12 @@ def test_a_replica_that_hangs_or_dies_in_the_stream_loses_and_doubles_no_token(n
     finally:
         if how == signal.SIGSTOP:
             os.kill(pid, signal.SIGCONT)
-    assert [leg[2] for leg in legs] == ["resumed"] * list(held.values()).count(held[key])
-    assert held[key] not in {leg[1] for leg in legs}
+    # On a busy machine a stream elsewhere may stall as well, and be resumed.
+    assert {leg[2] for leg in legs} == {"resumed"}
+    last = {leg[0]: leg[1] for leg in legs}
+    there = {one for one, replica in held.items() if replica == held[key]}
+    assert there <= last.keys()
+    assert held[key] not in {last[one] for one in there}
     nodes.gone |= {held[key]} if how == signal.SIGKILL else set()
 
 
@@ -275,6 +279,12 @@ def test_a_killed_controller_disturbs_no_stream(nodes):
     ray.kill(ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve"), no_restart=False)
     nodes.finish(begun)
     assert nodes.stream(prompt(1100))[1] == "stop"
+
+    def is_back(_):
+        with suppress(ray.exceptions.RayError):
+            return "app" in serve.status().applications
+
+    nodes.until(is_back)
 
 
 def test_a_killed_gateway_fails_its_clients_ends_their_work_and_another_serves_the_next(nodes):
@@ -285,8 +295,13 @@ def test_a_killed_gateway_fails_its_clients_ends_their_work_and_another_serves_t
     rest = [one for one in begun if gateways[one[0][4]] != gateways[1200]]
     assert all(stream.exception(300) for one, stream in begun if (one, stream) not in rest)
     nodes.until(lambda _: nodes.num_legs() == len(rest))
-    while nodes.post(prompt(1300), "twins").status_code != 200:
-        pass
+
+    def is_served(_):
+        # Until Ray has noticed the death, it may choose the dead gateway.
+        with suppress(httpx.TransportError):
+            return nodes.post(prompt(1300), "twins").status_code == 200
+
+    nodes.until(is_served)
     assert not nodes.finish(rest)
 
 
