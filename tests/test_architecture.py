@@ -73,7 +73,11 @@ def test_others_see_of_the_service_its_client_and_its_ranker(package):
 @pytest.mark.parametrize("folder", ["policies", "placements"])
 def test_policies_see_the_standard_library_and_the_interface_only(folder):
     interface = ("views", "policy", "placement")
-    allowed = ("lengthwise.errors", *(f"scheduler_adapters.{n}" for n in (folder, *interface)))
+    allowed = (
+        "lengthwise.errors",
+        "lengthwise.settings",
+        *(f"scheduler_adapters.{n}" for n in (folder, *interface)),
+    )
     for path in sources("scheduler_adapters", folder):
         for name in imports_of(path) - {"scheduler_adapters"}:
             top = name.partition(".")[0]

@@ -13,8 +13,8 @@ from tests.test_architecture import PACKAGES, ROOT, imports_of, sources
 
 FLOORS: dict[str, tuple[str, ...]] = {
     "lengthwise": (
-        "errors strict_json progress child_processes",
-        "agreement bundle calibration mlflow_store addresses",
+        "errors settings strict_json progress child_processes",
+        "agreement bundle mlflow_store addresses",
         "tables",
         "report_page",
         "command_line",

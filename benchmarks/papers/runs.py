@@ -5,18 +5,19 @@ import re
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from benchmarks.papers.kept_runs import KeptRuns
 from lengthwise.command_line.options import POSITIONAL
-from lengthwise.errors import ConfigError, DataError, at_least, require
+from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.settings import Count, Range, settings
 from lengthwise.strict_json import to_json
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.reporting.latency_tables import with_interval
@@ -35,15 +36,15 @@ MODELS: Final = ("qwen2.5-7b", "llama-3-8b")
 """Models of the Phasor paper."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ReproduceConfig:
     """A paper, and the length of its runs."""
 
     paper: str = field(metadata=POSITIONAL)
     """pars, slai, rad, pascal or phasor."""
-    seeds: int = 5
+    seeds: Count = 5
     """Runs per point with other arrivals; figures are means over them."""
-    scale: float = 1.0
+    scale: Annotated[float, Range(least=0.005, most=1)] = 1.0
     """Share of the full length of each run, .005 to 1; below 1 bands may be missed by noise."""
     model: str = "qwen2.5-7b"
     """phasor only: the model that is served, qwen2.5-7b or llama-3-8b."""
@@ -64,8 +65,6 @@ class ReproduceConfig:
     def __post_init__(self) -> None:
         if self.paper not in PAPERS:
             raise ConfigError(f"no paper named {self.paper!r}; use one of {', '.join(PAPERS)}")
-        at_least("seeds", self.seeds, 1)
-        require("scale", self.scale, 0.005 <= self.scale <= 1, "a number from .005 to 1")
         require("model", repr(self.model), self.model in MODELS, "one of " + ", ".join(MODELS))
         changed = {"model": self.model != MODELS[0], "scored": self.scored is not None}
         for name, reader in (("model", "phasor"), ("scored", "pars")):

@@ -13,13 +13,13 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import nan
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from lengthwise.errors import at_least
+from lengthwise.settings import Count, Natural, NonNegative, Range, settings
 from scheduler_adapters.engines.engine_clock import EngineClock
 from scheduler_adapters.engines.vllm_v1.in_process import (
     OfflineConfig,
@@ -40,7 +40,7 @@ _REPEATS = 5
 _now_ns = time.perf_counter_ns
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class StepBenchConfig:
     """The load on the scheduler, and the length of the measurement."""
 
@@ -48,17 +48,17 @@ class StepBenchConfig:
     """Name or import path of the policy to measure."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the policy."""
-    running: int = 256
+    running: Count = 256
     """Requests that run at once."""
-    waiting: int = 2000
+    waiting: Natural = 2000
     """Requests in the queue throughout: as many arrive as finish."""
-    steps: int = 1000
+    steps: Annotated[int, Range(least=_REPEATS)] = 1000
     """Steps measured per scheduler, after a warm-up."""
     prefix_caching: bool = False
     """Prompts of 128 tokens with a common, cached first half; none: prompts of 16 tokens."""
-    throughput_rounds: int = 8
+    throughput_rounds: Natural = 8
     """Bursts under each scheduler for tokens/s, about 3 s each; 0 leaves throughput out."""
-    late_scores_s: float = 0.0
+    late_scores_s: NonNegative = 0.0
     """Seconds within which equal scores arrive for the waiting requests of a burst; 0: no score."""
     shape: str = "tiny"
     """Shape of the random model, as in `validate`."""
@@ -68,12 +68,6 @@ class StepBenchConfig:
     """Further arguments of vLLM's engine, as in `validate`."""
     json: bool = False
     """Print one JSON object."""
-
-    def __post_init__(self) -> None:
-        limits = {"running": 1, "steps": _REPEATS}
-        limits |= dict.fromkeys(("waiting", "throughput_rounds", "late_scores_s"), 0)
-        for name, least in limits.items():
-            at_least(name, getattr(self, name), least)
 
     @property
     def prompt(self) -> tuple[int, int]:

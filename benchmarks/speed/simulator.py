@@ -7,7 +7,7 @@ import time
 import timeit
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lengthwise.errors import at_least
+from lengthwise.settings import Count, settings
 from lengthwise.strict_json import to_json
 from scheduler_adapters.placements.baselines import RoundRobinPlacement
 from scheduler_adapters.placements.pascal import PascalPlacement
@@ -45,11 +45,11 @@ _REASONING_PER_S = 1.9
 what `reproduce pascal` takes as high."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class SimulatorBenchConfig:
     """The requests to measure with, and how often."""
 
-    repeats: int = 5
+    repeats: Count = 5
     """Runs per figure; the fastest counts."""
     million: bool = True
     """Add the run of 1,000,000 requests on 8 instances, outputs written."""
@@ -59,9 +59,6 @@ class SimulatorBenchConfig:
     """Add the run of 1,000,000 of them on 64 instances: a quarter of an hour."""
     json: bool = False
     """Print one JSON object instead of a table."""
-
-    def __post_init__(self) -> None:
-        at_least("repeats", self.repeats, 1)
 
 
 def run(config: SimulatorBenchConfig) -> None:

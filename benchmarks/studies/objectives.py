@@ -6,14 +6,14 @@ Each row is a ranker, trained with each seed as an MLflow run of its own and tes
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from lengthwise.agreement import figure_text, tau_b
-from lengthwise.errors import at_least
+from lengthwise.settings import Count, settings
 from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
 from training.config import LossConfig, TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ReproduceOptions:
     """The data, and the size of the rows."""
 
@@ -52,15 +52,12 @@ class ReproduceOptions:
     prompts: int = 3000
     """Training prompts per row."""
     epochs: int = 2
-    seeds: int = 1
+    seeds: Count = 1
     """Trainings per row, from seed 0."""
     threads: int | None = None
     """CPU threads of torch."""
     backbone: str = "auto"
     """Encoder of every row."""
-
-    def __post_init__(self) -> None:
-        at_least("seeds", self.seeds, 1)
 
 
 def main(options: ReproduceOptions, store: StoreOptions, output: OutputOptions) -> None:

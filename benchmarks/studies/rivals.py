@@ -2,17 +2,17 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import pandas as pd
 
-from lengthwise.errors import at_least
 from lengthwise.progress import Progress
 from lengthwise.report_page import ReportSection, write_report
+from lengthwise.settings import Count, Range, settings
 from lengthwise.strict_json import to_json
 from lengthwise.tables.reading import read_table
 from scheduler_adapters.commands.advise.replay import WITHIN
@@ -60,21 +60,17 @@ _CHARACTERS_PER_TOKEN, _CACHE_BLOCK = 4, 512
 _LIGHT_CLIENTS = 5
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class RivalsConfig:
     """The size of the study."""
 
     out: Path = Path("mlruns/rivals")
     """Folder for report.html, the figure, and runs.csv with a line for each run."""
-    seeds: int = 5
+    seeds: Count = 5
     """Runs per point, with other requests, arrivals, scores and clients."""
-    num_requests: int = 1000
+    num_requests: Annotated[int, Range(least=20)] = 1000
     json: bool = False
     """Print one JSON object instead of tables."""
-
-    def __post_init__(self) -> None:
-        at_least("seeds", self.seeds, 1)
-        at_least("num_requests", self.num_requests, 20)
 
 
 def run(config: RivalsConfig) -> None:

@@ -5,7 +5,7 @@ pieces between are simulated under the same policy, and compared request by requ
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import count
 from typing import Any, Final, Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 from benchmarks.validation.errors import against_repeats
 from benchmarks.validation.step_fit import fit_steps
 from lengthwise.progress import Progress
+from lengthwise.settings import Count, settings
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
@@ -27,13 +28,13 @@ from scheduler_adapters.workload.requests import Floats, Requests
 METRICS: Final = {"e2e": Timeline.e2e_s, "tpot": tpot_s, "ttft": Timeline.ttft_s}
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class TrialConfig:
     """The cut of the trace and the number of runs."""
 
     pieces: int = 10
     """Parts of the trace; every other one is for the fit. Each starts on an idle engine."""
-    repeats: int = 4
+    repeats: Count = 4
     """Runs of every piece by the engine; the prediction is of their mean."""
     clock: ClockKind | None = None
     """"wall" counts all time. "cpu" counts this process's CPU seconds, without idle time and

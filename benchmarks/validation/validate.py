@@ -5,17 +5,18 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import pandas as pd
 
 from benchmarks.validation.engine_trial import METRICS, TrialConfig, run_trial
 from benchmarks.validation.errors import RepeatedError
-from lengthwise.errors import ConfigError, at_least, require
+from lengthwise.errors import ConfigError, require
+from lengthwise.settings import Positive, Range, settings
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
 from scheduler_adapters.engines.vllm_v1.in_process import (
     STOCK,
@@ -33,7 +34,7 @@ from scheduler_adapters.workload.traces import read_trace
 _MIN_REQUESTS: Final = 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ValidateConfig(TrialConfig):
     """The trace, the engine and the clock."""
 
@@ -43,9 +44,9 @@ class ValidateConfig(TrialConfig):
     """Settings of the policy."""
     trace: Path | None = None
     """Requests (.jsonl, .csv, .parquet); left out, a synthetic trace is made."""
-    num_requests: int = 200
+    num_requests: Annotated[int, Range(least=_MIN_REQUESTS)] = 200
     """Requests of the synthetic trace, or limit of requests from the start of the file."""
-    rate_per_s: float = 5.0
+    rate_per_s: Positive = 5.0
     """Rate of the Poisson arrivals of the synthetic trace."""
     max_num_seqs: int = 32
     """Requests that run at once."""
@@ -62,11 +63,8 @@ class ValidateConfig(TrialConfig):
     """Print one JSON object."""
 
     def __post_init__(self) -> None:
-        at_least("num_requests", self.num_requests, _MIN_REQUESTS)
         most = self.num_requests // 5
         require("pieces", self.pieces, 2 <= self.pieces <= most, f"2 to {most}")
-        at_least("repeats", self.repeats, 1)
-        require("rate_per_s", self.rate_per_s, self.rate_per_s > 0, "a rate above 0")
 
 
 def validate(config: ValidateConfig) -> None:

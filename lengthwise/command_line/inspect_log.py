@@ -1,12 +1,12 @@
 """`lengthwise inspect`: what is read from a log, before anything is computed."""
 
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import field
+from typing import Annotated, Any, Final
 
 import numpy as np
 
 from lengthwise.command_line.options import POSITIONAL, common_options
-from lengthwise.errors import require
+from lengthwise.settings import Range, settings
 from lengthwise.strict_json import to_json
 from lengthwise.tables.log_reader import OPTIONS, ORIGINS, Log, quantiles
 from lengthwise.tables.options import TraceOptions
@@ -18,19 +18,16 @@ _SAMPLE: Final = (
 _SHOWN: Final = 60
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class InspectOptions(TraceOptions):
     """A log, and the form of the output."""
 
     log: tuple[str, ...] = field(metadata=POSITIONAL)
     """Files, folders or patterns, read as one log; - is the standard input."""
-    rows: int = 5
+    rows: Annotated[int, Range(least=-1)] = 5
     """First rows that are shown; -1: all."""
     json: bool = False
     """Print one JSON object."""
-
-    def __post_init__(self) -> None:
-        require("rows", self.rows, self.rows >= -1, "-1 for all, or 0 and more")
 
 
 @common_options(

@@ -3,9 +3,7 @@
 import json
 import logging
 import sys
-from typing import Any, Final
-
-LOG_FORMATS: Final = ("text", "json")
+from typing import Any
 
 
 def printable(text: str) -> str:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from lengthwise.errors import ConfigError
 
@@ -103,6 +103,8 @@ def make_parser(program: str, command: Command, description: str | None = None) 
     for kind in _dataclasses(command).values():
         parser.add_class_arguments(kind, as_group=False)
     parser.add_argument("--help-all", action="help", help="Show this help message and exit.")
+    for option in _options(parser).values():
+        option._typehint = _without_ranges(option._typehint)
     positional = _positional(command)
     words = [name.upper() for name in positional]
     for name, option in _options(parser).items():
@@ -159,6 +161,10 @@ def hyphens(text: str) -> str:
 def _options(parser: ArgumentParser) -> dict[str, Any]:
     """Return the options of fields by name, nested fields included; each has a `_typehint`."""
     return {action.dest: action for action in parser._actions if hasattr(action, "_typehint")}
+
+
+def _without_ranges(hint: Any) -> Any:
+    return get_type_hints(type("Holder", (), {"__annotations__": {"value": hint}}))["value"]
 
 
 def _dataclasses(command: Command) -> dict[str, type[Any]]:
@@ -262,6 +268,8 @@ def _in_one_line(message: str, types: Mapping[str, Any]) -> str:
     if found is None or value is None:
         return f"{hyphens(' '.join(message.split()))}; see --help-all for the settings"
     name, hint = hyphens(found[1]), types.get(found[1])
+    if get_origin(hint) is Literal:
+        return f"{name} is {value[1]!r}; use one of {', '.join(map(str, get_args(hint)))}"
     if isinstance(hint, type) and not get_args(hint):
         hint = hint.__name__
     takes = str(hint or "another value").replace("typing.", "")

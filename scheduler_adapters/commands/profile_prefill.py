@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lengthwise.errors import ConfigError, at_least, require
+from lengthwise.errors import ConfigError, require
 from lengthwise.progress import Progress
 from lengthwise.report_page import save_table
+from lengthwise.settings import Count, settings
 from scheduler_adapters.commands.experiment_settings import check_place
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.reporting.latency_tables import text_of
@@ -31,7 +32,7 @@ _PEAK_S = 1.0
 """Seconds for which matrix products are repeated for the peak rate."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ProfileConfig:
     """The model, the device and the prompts."""
 
@@ -43,11 +44,11 @@ class ProfileConfig:
     """cpu, cuda or cuda:N; none: the first GPU, else the CPU."""
     profile: str | None = None
     """MODEL@GPU of a simulated instance, for its step times in place of measurements."""
-    prompt_tokens: list[int] = field(
+    prompt_tokens: list[Count] = field(
         default_factory=lambda: [128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192]
     )
     """Prompt lengths."""
-    repeats: int = 5
+    repeats: Count = 5
     """Timed runs of each length, after one untimed run."""
     seed: int = 0
     """Seed of weights and prompts."""
@@ -55,9 +56,7 @@ class ProfileConfig:
     """Print one JSON object instead of text."""
 
     def __post_init__(self) -> None:
-        is_right = min(self.prompt_tokens, default=0) >= 1
-        require("prompt_tokens", self.prompt_tokens, is_right, "numbers >= 1")
-        at_least("repeats", self.repeats, 1)
+        require("prompt_tokens", "empty", bool(self.prompt_tokens), "one length or more")
         check_place(self.out, ".csv")
 
 

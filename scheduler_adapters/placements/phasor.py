@@ -1,25 +1,24 @@
 """Phasor: routing, defragmentation and pool sizes by one measure, virtual freeness."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from lengthwise.errors import require
+from lengthwise.settings import Count, Positive, Range, settings
 from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole, of_role, with_room
 from scheduler_adapters.placements.freeness import PAPER, Freeness, PrefillCost, read_prefill_cost
-from scheduler_adapters.views import InstanceView, RequestView, require_at_least
+from scheduler_adapters.views import InstanceView, RequestView
 
 Serving = Literal["prefill", "decode"]
 _HIGH_FRAGMENT = 0.25
 """Share of a large request's blocks from which fragments are high."""
-_CHOICES = {"idle": ("standby", "mixed"), "routing": ("freeness", "queue-length")}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class PhasorSettings:
     """Settings of the paper, and settings for what the paper leaves open."""
 
@@ -28,29 +27,20 @@ class PhasorSettings:
     constants, whose unit is a guess."""
     force_cost: bool = False
     """Accept a file with a poor fit."""
-    ttft_slo_s: float = 0.4
+    ttft_slo_s: Positive = 0.4
     """Budget of a prefill queue."""
-    theta_frag: float = 0.168
+    theta_frag: Annotated[float, Range(below=1)] = 0.168
     """Phi below which a decode instance is defragmented; -Infinity: never."""
-    theta_flow: float = 0.62
+    theta_flow: Annotated[float, Range(above=0, below=1)] = 0.62
     """Share of the other pool's mean Phi below which a pool gets an instance."""
-    cool_down_ticks: int = 20
+    cool_down_ticks: Count = 20
     """Ticks for which an instance keeps its role; also the least time between two promotions."""
-    output_tokens: int = 256
+    output_tokens: Count = 256
     """Expected output of a request without a prediction."""
     idle: Literal["standby", "mixed"] = "standby"
     """Work of elastic instances outside the pools: none, or prefills and decodes."""
     routing: Literal["freeness", "queue-length"] = "freeness"
     """queue-length: by the number of requests, Phasor without Phi."""
-
-    def __post_init__(self) -> None:
-        require_at_least(1, cool_down_ticks=self.cool_down_ticks, output_tokens=self.output_tokens)
-        require("ttft_slo_s", self.ttft_slo_s, self.ttft_slo_s > 0, "seconds above 0")
-        require("theta_flow", self.theta_flow, 0 < self.theta_flow < 1, "a share in (0, 1)")
-        require("theta_frag", self.theta_frag, self.theta_frag < 1, "a number below 1")
-        for name, known in _CHOICES.items():
-            chosen = getattr(self, name)
-            require(name, repr(chosen), chosen in known, "one of " + ", ".join(known))
 
 
 class Phasor(Placement):

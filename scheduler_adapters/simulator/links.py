@@ -7,23 +7,18 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any, Self
 
-from lengthwise.errors import at_least, require
+from lengthwise.settings import Count, NonNegativeFinite, PositiveFinite, settings
 from scheduler_adapters.simulator.latency.facts import facts_of
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class KvLink:
     """A link with a bandwidth and a latency."""
 
-    kv_bytes_per_token: int
-    bytes_per_s: float
-    latency_s: float = 0.0
+    kv_bytes_per_token: Count
+    bytes_per_s: PositiveFinite
+    latency_s: NonNegativeFinite = 0.0
     """From the last byte of a copy to its use; the link is free in between."""
-
-    def __post_init__(self) -> None:
-        at_least("kv_bytes_per_token", self.kv_bytes_per_token, 1)
-        require("bytes_per_s", self.bytes_per_s, 0 < self.bytes_per_s < inf, "a number above 0")
-        require("latency_s", self.latency_s, 0 <= self.latency_s < inf, "seconds >= 0")
 
     @classmethod
     def of_model(cls, name: str, **changes: Any) -> Self:

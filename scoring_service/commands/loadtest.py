@@ -4,14 +4,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import grpc
 import numpy as np
 
-from lengthwise.errors import ServiceOverloaded, ServiceUnavailable, require
+from lengthwise.errors import ServiceOverloaded, ServiceUnavailable
+from lengthwise.settings import Positive, settings
 from lengthwise.strict_json import to_json
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.codec import write_prompt
@@ -22,26 +22,22 @@ from scoring_service.server.worker import EndRequest
 _WORDS: Final = ("write", "explain", "short", "long", "story", "about", "code", "email", "poem")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class LoadtestConfig:
     """Requests of a load test, with different random prompts of about 30 words."""
 
     target: str = "127.0.0.1:50051"
     """HOST:PORT of the service."""
-    rate: float = 100.0
+    rate: Positive = 100.0
     """Requests per second, Poisson arrivals."""
-    seconds: float = 10.0
+    seconds: Positive = 10.0
     """Duration of the load, seconds."""
-    timeout_s: float = 0.1
+    timeout_s: Positive = 0.1
     """Deadline of each request, seconds."""
     seed: int = 0
     """Of prompts and arrival times."""
     json: bool = False
     """Print one JSON object."""
-
-    def __post_init__(self) -> None:
-        for name in ("rate", "seconds", "timeout_s"):
-            require(name, getattr(self, name), getattr(self, name) > 0, "more than 0")
 
 
 def loadtest(config: LoadtestConfig, security: ClientSecurity) -> None:

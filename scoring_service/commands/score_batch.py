@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ import pandas as pd
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.command_line.options import POSITIONAL, common_options
-from lengthwise.errors import ConfigError, at_least
+from lengthwise.errors import ConfigError
 from lengthwise.progress import Progress
+from lengthwise.settings import Count, settings
 from lengthwise.tables.files import digest_of, write_whole
 from lengthwise.tables.options import ReadingOptions
 from lengthwise.tables.reading import read_log
@@ -21,7 +22,7 @@ from lengthwise.tables.reading import read_log
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class BatchOptions(ReadingOptions):
     """Prompts, their ranker, and the place of the scores."""
 
@@ -31,16 +32,12 @@ class BatchOptions(ReadingOptions):
     """Ranker; on a cluster its folder must be at this path on each machine."""
     out: Path
     """Folder for the parts: scores-00000.parquet and so on, with columns row and score."""
-    part_rows: int = 10_000
+    part_rows: Count = 10_000
     """Prompts of a part. A part is written whole, or not at all."""
-    workers: int = 1
+    workers: Count = 1
     """Processes that score, each on one CPU with a ranker of its own."""
     address: str | None = None
     """HOST:PORT of a running Ray cluster; none: this machine alone."""
-
-    def __post_init__(self) -> None:
-        at_least("part_rows", self.part_rows, 1)
-        at_least("workers", self.workers, 1)
 
 
 @common_options("prompts", "bundle", "out", "part_rows", "workers", "address", "prompt_column")

@@ -3,20 +3,21 @@
 import gc
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from lengthwise.bundle import ModelBundle
-from lengthwise.command_line.logs import LOG_FORMATS, configure_logs
+from lengthwise.command_line.logs import configure_logs
 from lengthwise.command_line.options import common_options
-from lengthwise.errors import ConfigError, require
+from lengthwise.errors import ConfigError
+from lengthwise.settings import settings
 from scoring_service.server import worker
 from scoring_service.service.config import ServerConfig
 from scoring_service.service.registry import RegistrySource
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ServeOptions:
     """The model to serve, and the form of the log."""
 
@@ -26,12 +27,9 @@ class ServeOptions:
     """Model behind an MLflow alias, NAME@ALIAS, instead of a folder."""
     mlruns_dir: str = "mlruns"
     """Folder of that MLflow store, or http(s) address of an MLflow server."""
-    log_format: str = "text"
-    """text or json."""
+    log_format: Literal["text", "json"] = "text"
 
     def __post_init__(self) -> None:
-        is_known = self.log_format in LOG_FORMATS
-        require("log_format", repr(self.log_format), is_known, f"one of {', '.join(LOG_FORMATS)}")
         if (self.bundle is None) == (self.registry_model is None):
             raise ConfigError(
                 "it is not clear what to serve; give one of --bundle and --registry-model"

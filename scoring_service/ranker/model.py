@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from lengthwise.agreement import tau_b
-from lengthwise.bundle import INT8, Manifest, ModelBundle
-from lengthwise.calibration import LengthCurve
+from lengthwise.bundle import INT8, LengthCurve, Manifest, ModelBundle
 from lengthwise.errors import BundleError, ScoringError
 from scoring_service.cost_table import INVARIANCE, CostTable
 from scoring_service.ranker.scorer import OnnxScorer, has_gpu_runtime

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from lengthwise.calibration import LengthEstimate
+from lengthwise.bundle import LengthEstimate
 from lengthwise.errors import ScoringError
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, Job, MicroBatcher, too_late

@@ -1,67 +1,71 @@
 """Settings of the service, with the defaults for code and command line."""
 
-import math
 import os
-from dataclasses import dataclass, fields
+from typing import Literal
 
-from lengthwise.errors import ConfigError, at_least, require
+from lengthwise.errors import ConfigError, require
+from lengthwise.settings import (
+    Count,
+    Natural,
+    NonNegative,
+    Positive,
+    PositiveFinite,
+    settings,
+)
 
-PRECISIONS = ("auto", "fp32", "int8")
-_NOT_NEGATIVE = ("cache_entries", "drain_notice_s", "drain_grace_s")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class ServerConfig:
     """Settings of a server."""
 
     address: str = "127.0.0.1:50051"
     """HOST:PORT to listen on; port 0 takes any free one."""
-    precision: str = "auto"
+    precision: Literal["auto", "fp32", "int8"] = "auto"
     """fp32, int8 or auto: fp32 on a GPU with onnxruntime-gpu, else int8 if the bundle has it."""
     shared_port: bool = False
     """Let other services of this user listen on the same port, each with its own num_runners."""
-    num_runners: int | None = None
+    num_runners: Count | None = None
     """One-thread model runs at once; null: one per available core, or two on a GPU."""
-    max_prompt_bytes: int = 1_048_576
+    max_prompt_bytes: Count = 1_048_576
     """Longest accepted prompt, UTF-8 bytes; the model reads only the start of a long prompt."""
-    max_batch_prompts: int = 64
+    max_batch_prompts: Count = 64
     """Most prompts in one ScoreBatch."""
-    max_message_bytes: int = 4_194_304
+    max_message_bytes: Count = 4_194_304
     """Largest request message, bytes; the transport refuses larger ones."""
-    max_concurrent_calls: int = 64
+    max_concurrent_calls: Count = 64
     """Calls that are scored or wait to be read at once. Of this limit and of those on prompts and
     bytes each token, without tokens each address, that waits has an equal part."""
-    max_connections: int = 512
+    max_connections: Count = 512
     """Connections at once; further ones are closed, and from seven eighths on the silent ones."""
-    max_address_connections: int = 32
+    max_address_connections: Count = 32
     """Connections of one address (IPv6: network) to one process; beyond, the silent ones end."""
-    max_connection_calls: int = 1024
+    max_connection_calls: Count = 1024
     """Open calls on one connection; the client's library holds further calls back."""
-    max_arriving_calls: int = 256
+    max_arriving_calls: Count = 256
     """Calls whose message has not arrived; a new call then ends the oldest of them."""
-    max_waiting_bytes: int = 33_554_432
+    max_waiting_bytes: Count = 33_554_432
     """Bytes of arrived requests that wait to be read; further requests are refused."""
-    arrival_timeout_s: float = 5.0
+    arrival_timeout_s: PositiveFinite = 5.0
     """Time limit for a handshake, a call's message, a scrape and reading an answer, seconds."""
-    max_queued_prompts: int = 1024
+    max_queued_prompts: Count = 1024
     """Prompts that wait for a core; further prompts are refused whatever their deadline."""
-    default_deadline_s: float = 10.0
+    default_deadline_s: Positive = 10.0
     """Deadline of a call that sets none, seconds."""
-    cache_entries: int = 65_536
+    cache_entries: Natural = 65_536
     """Scores kept in the cache, about 200 bytes each; 0 turns it off."""
-    reload_poll_s: float | None = 5.0
+    reload_poll_s: Positive | None = 5.0
     """Interval at which to look for a new version of the bundle, seconds; null: never."""
     report_log: str | None = None
     """JSONL file to append reported prompts and lengths to, for retraining; null keeps none."""
-    max_report_log_bytes: int = 268_435_456
+    max_report_log_bytes: Count = 268_435_456
     """Bytes of that file and the older one, FILE.1, together; still older reports are dropped."""
     metrics_address: str | None = None
     """HOST:PORT for Prometheus, over plain HTTP; null: no metrics."""
     metrics_token_file: str | None = None
     """Bearer tokens accepted for scrapes, one per line; null accepts every scrape."""
-    drain_notice_s: float = 0.0
+    drain_notice_s: NonNegative = 0.0
     """On SIGTERM: seconds to serve on while health reports NOT_SERVING, for load balancers."""
-    drain_grace_s: float = 10.0
+    drain_grace_s: NonNegative = 10.0
     """Then: time for the calls in flight to finish, seconds."""
     tls_certificate_file: str | None = None
     """PEM certificate chain of the server; with tls_key_file it turns TLS on."""
@@ -77,17 +81,6 @@ class ServerConfig:
     """Serve other machines without TLS, e.g. inside an encrypting mesh."""
 
     def __post_init__(self) -> None:
-        poll_s = self.reload_poll_s
-        for name, holds, right in (
-            ("precision", self.precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}"),
-            ("reload_poll_s", poll_s is None or poll_s > 0, "more than 0, or null"),
-            ("default_deadline_s", self.default_deadline_s > 0, "more than 0"),
-            ("arrival_timeout_s", 0 < self.arrival_timeout_s < math.inf, "a time, more than 0"),
-        ):
-            require(name, repr(getattr(self, name)), holds, right)
-        limits = [field.name for field in fields(self) if field.name.startswith("max_")]
-        for name in ("num_runners", *limits, *_NOT_NEGATIVE):
-            at_least(name, getattr(self, name), 0 if name in _NOT_NEGATIVE else 1)
         split_address("address", self.address)
         if self.metrics_address is not None:
             split_address("metrics_address", self.metrics_address)

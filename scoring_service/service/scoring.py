@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from lengthwise.calibration import LengthCurve
+from lengthwise.bundle import LengthCurve
 from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
 from lengthwise.tables.prompt_text import CutText
 from scoring_service.ranker.model import RankerModel

@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from lengthwise.addresses import api_base, api_headers
-from lengthwise.errors import ConfigError, DataError, at_least, require
+from lengthwise.errors import ConfigError, DataError, require
 from lengthwise.progress import Progress
+from lengthwise.settings import Count, Positive, settings
 from lengthwise.tables.options import ReadingOptions
 from lengthwise.tables.reading import read_log
 from training.collection.answers import AnswerLog
@@ -27,7 +28,7 @@ _OURS: Final = frozenset({"messages", "prompt", "n", "best_of", "stream"})
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class CollectConfig:
     """Prompts, endpoint and settings of the requests."""
 
@@ -40,11 +41,11 @@ class CollectConfig:
     out: Path
     """JSONL file that rows are appended to."""
     prompt_column: str = "prompt"
-    samples: int = 1
+    samples: Count = 1
     """Responses per prompt; with 2 or more `evaluate` gives the noise ceiling."""
-    concurrency: int = 16
+    concurrency: Count = 16
     """Requests in flight; best is the batch size of the engine, often 64 to 256."""
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     """Longer responses are cut and counted; their full length is unknown."""
     temperature: float | None = None
     """None: the endpoint's own; use the value of your service."""
@@ -52,13 +53,10 @@ class CollectConfig:
     """More fields of the request, as JSON: '{"top_p": 0.9}'."""
     api: Api = "chat"
     """completions sends the bare prompt, for models without a chat template."""
-    timeout_s: float = 600.0
+    timeout_s: Positive = 600.0
     """Limit of one response."""
 
     def __post_init__(self) -> None:
-        for name in ("samples", "concurrency", "max_tokens"):
-            at_least(name, getattr(self, name), 1)
-        require("timeout_s", self.timeout_s, self.timeout_s > 0, "seconds above 0")
         if taken := sorted(_OURS.intersection(self.extra or {})):
             raise ConfigError(
                 f"extra holds {', '.join(taken)}, which would break the counts; leave it out"

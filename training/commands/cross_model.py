@@ -4,9 +4,8 @@ The learner is ridge regression on frozen sentence vectors, cross-validated over
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 
 from lengthwise.agreement import figure_text, tau_b
 from lengthwise.bundle import ModelBundle
-from lengthwise.errors import DataError, at_least
+from lengthwise.errors import DataError
+from lengthwise.settings import Range, settings
 from training.commands.options import OutputOptions, print_result, print_rows
 from training.config import config_from, times_of
 from training.data.cards import load_data
@@ -27,7 +27,7 @@ MIN_MODELS: Final = 3
 """With two, the consensus of the others is a copy of the other."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class CrossModelOptions:
     """The models of the matrix, and what is added to it."""
 
@@ -35,15 +35,12 @@ class CrossModelOptions:
     """Folder for the table."""
     dataset: str = "alpaca-eval"
     """A data set of many models."""
-    models: int = 24
+    models: Annotated[int, Range(least=MIN_MODELS)] = 24
     """Number of models, 3 or more, spread over the names."""
     bundle: str | None = None
     """Also test this ranker."""
     data_dir: str | None = None
     """Folder that holds the data sets."""
-
-    def __post_init__(self) -> None:
-        at_least("models", self.models, MIN_MODELS)
 
 
 def main(options: CrossModelOptions, output: OutputOptions) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from shlex import quote
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lengthwise.agreement import figure_text, tau_b
 from lengthwise.bundle import Manifest, ModelBundle
-from lengthwise.errors import ConfigError, DataError, at_least
+from lengthwise.errors import ConfigError, DataError
+from lengthwise.settings import Range, settings
 from lengthwise.strict_json import finite_or_null
 from training.commands.options import BundleOptions, OutputOptions, print_result, print_rows
 from training.data.labelled_splits import LabelledSplits
@@ -41,7 +41,7 @@ _TIES: Final = 0.005
 """A gain in tau_b by equal scores that is reported."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class EvaluateOptions(BundleOptions):
     """The data and the calibration of the bundle."""
 
@@ -51,14 +51,11 @@ class EvaluateOptions(BundleOptions):
     """Calibration to check; default: the bundle's first."""
     against: str | None = None
     """A second bundle, in the same form, for the paired difference in tau_b on the same prompts."""
-    newest: int | None = None
+    newest: Annotated[int, Range(least=MIN_ROWS)] | None = None
     """Only as many prompts, from the end of the table."""
     gate: bool = False
     """Compare tau_b with the lower end of the bundle's 95% interval on its test prompts; exit
     status 1 if it is below."""
-
-    def __post_init__(self) -> None:
-        at_least("newest", self.newest, MIN_ROWS)
 
 
 def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -> int:

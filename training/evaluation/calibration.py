@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lengthwise.bundle import Manifest
-from lengthwise.calibration import LengthCurve
+from lengthwise.bundle import LengthCurve, Manifest
 from lengthwise.errors import ConfigError, DataError
 from training.data.labels import lengths_of
 

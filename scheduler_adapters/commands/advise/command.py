@@ -1,17 +1,17 @@
 """`advise`: decision for or against ordering by predicted length, from a log of requests."""
 
 import logging
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from lengthwise.command_line.options import common_options
 from lengthwise.command_line.program import print_banner, print_next
-from lengthwise.errors import ConfigError, DataError, at_least, require
+from lengthwise.errors import ConfigError, DataError
 from lengthwise.report_page import save_table
+from lengthwise.settings import Count, Natural, PositiveFinite, Range, settings
 from lengthwise.strict_json import to_json
 from lengthwise.tables.files import write_whole
 from lengthwise.tables.options import TraceOptions
@@ -49,7 +49,7 @@ _TEST_FRACTION = 0.4
 """Fraction of the prompts that is kept from the training, to judge the ranker."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class AdviseConfig(TraceOptions):
     """A log, a ranker, and the simulated engines."""
 
@@ -68,7 +68,7 @@ class AdviseConfig(TraceOptions):
     fit: Path | None = None
     """Recorded steps of an engine (num_decodes, decode_context, prefill_tokens, seconds), in place
     of step times from sizes and peaks."""
-    instances: int | None = None
+    instances: Count | None = None
     """Engines that get the requests in turn; none: the fewest that keep up under FCFS."""
     max_num_seqs: int = 256
     """Requests that may run at once in an engine."""
@@ -76,7 +76,7 @@ class AdviseConfig(TraceOptions):
     """Token budget of an engine's step."""
     bundle: Path | None = None
     """A trained ranker; none: one is trained on a part of the log's prompts."""
-    tau_b: float | None = None
+    tau_b: Annotated[float, Range(least=-1, most=1)] | None = None
     """Quality of an assumed ranker, without training: the log then needs no prompts."""
     recipe: str = "demo"
     """Recipe of `python -m training fit` for the training."""
@@ -85,25 +85,18 @@ class AdviseConfig(TraceOptions):
     slo: dict[str, float] = field(default_factory=dict)
     """Targets for the instances needed, e.g. {"ttft_s.p99": 1}; none: the p90 of TTFT under FCFS
     at the log's load."""
-    rate_per_s: float | None = None
+    rate_per_s: PositiveFinite | None = None
     """Rate of Poisson arrivals, drawn anew in each draw: for a log without times."""
-    num_requests: int = 2000
+    num_requests: Annotated[int, Range(least=scored_log.LEAST_REQUESTS)] = 2000
     """Limit of replayed requests, from the start of the log."""
-    draws: int = 20
+    draws: Annotated[int, Range(least=10)] = 20
     """Draws of the ranker's errors, and of arrivals at a rate, behind each interval."""
     json: bool = False
     """Print one JSON object."""
-    seed: int = 0
+    seed: Natural = 0
     """Seed of the draws."""
 
     def __post_init__(self) -> None:
-        limits = {"num_requests": scored_log.LEAST_REQUESTS, "draws": 10, "seed": 0, "instances": 1}
-        for name, least in limits.items():
-            at_least(name, getattr(self, name), least)
-        tau_b, rate = self.tau_b, self.rate_per_s
-        require("tau_b", tau_b, tau_b is None or -1 <= tau_b <= 1, "a number in [-1, 1]")
-        is_rate = rate is None or 0 < rate < math.inf
-        require("rate_per_s", rate, is_rate, "requests per second above 0")
         check_one_of(self, ("bundle", "tau_b"), ("endpoint", "fit"))
         check_slo(self.slo)
         check_folder(self.out)

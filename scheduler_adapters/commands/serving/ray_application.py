@@ -4,11 +4,12 @@
 `RayServeConfig` as its arguments, and `serve run FILE` starts the same application on any cluster.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from importlib.metadata import packages_distributions
 from typing import Any, Final, Literal
 
-from lengthwise.errors import at_least, require
+from lengthwise.errors import require
+from lengthwise.settings import Count, settings
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
 from scheduler_adapters.placement import overrides
 from scheduler_adapters.planner.capabilities import require_think_end
@@ -21,11 +22,11 @@ _ON_CPU: Final = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_HOST_IP": "127.0.
 """Without the first, all replicas of a machine bind themselves to the same core."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class RayServeConfig(GatewayConfig):
     """Settings of gateway, router and engines."""
 
-    replicas: int = 1
+    replicas: Count = 1
     """Engines behind the gateway."""
     policy: str = "pars"
     """Name of the policy inside each engine, or import path package.module:callable. pars ranks by
@@ -41,7 +42,6 @@ class RayServeConfig(GatewayConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("replicas", self.replicas, 1)
         ours = sorted(self.engine.keys() & self.own_engine_arguments.keys())
         require("engine", ours, not ours, "--max-context-tokens, --policy and --policy-settings")
         policy = configured_policy(self.own_engine_arguments["additional_config"])

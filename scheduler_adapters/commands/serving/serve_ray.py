@@ -3,7 +3,7 @@
 import logging
 import os
 import signal
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -13,14 +13,15 @@ import yaml
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.command_line.options import POSITIONAL, common_options
-from lengthwise.errors import ConfigError, SchedulingError, UnsupportedByEngine, require
+from lengthwise.errors import ConfigError, SchedulingError, UnsupportedByEngine
+from lengthwise.settings import Port, settings
 from scheduler_adapters.commands.serve_vllm import require_free_port
 from scheduler_adapters.commands.serving import ray_application
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ServeRayConfig(ray_application.RayServeConfig):
     """The application, and where it runs."""
 
@@ -32,14 +33,13 @@ class ServeRayConfig(ray_application.RayServeConfig):
     """HOST:PORT of a Ray cluster, or auto for that of this machine; none: one is started here."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 for all."""
-    port: int = 8000
+    port: Port = 8000
     """Port to listen on."""
     write_config: Path | None = None
     """Write a config file for `serve run` and KubeRay here, and start nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("port", self.port, 0 < self.port < 65536, "1 to 65535")
         if self.bundle is not None and self.scorer is not None:
             raise ConfigError("there are --bundle and --scorer; give one source of scores")
 

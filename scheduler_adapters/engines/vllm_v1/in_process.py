@@ -14,7 +14,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib.util import find_spec
 from itertools import product
 from math import nan
@@ -23,7 +23,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from lengthwise.errors import ConfigError, UnsupportedByEngine, require
+from lengthwise.errors import ConfigError, UnsupportedByEngine
+from lengthwise.settings import Count, settings
 from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock, clock_kind, make_clock
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model, write_config
 from scheduler_adapters.engines.vllm_v1 import TESTED
@@ -54,7 +55,7 @@ ENVIRONMENT: Final = {
 """Environment variables of vLLM; a variable that is set keeps its value."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class OfflineConfig:
     """One engine and the scheduler inside it."""
 
@@ -62,11 +63,11 @@ class OfflineConfig:
     """"stock": vLLM's own; else a policy of ours by name (fcfs, pars) or import path."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the policy, such as {"starve_after_s": 60}."""
-    max_num_seqs: int = 8
+    max_num_seqs: Count = 8
     """Most requests that run at once; further requests wait."""
-    max_num_batched_tokens: int = 512
+    max_num_batched_tokens: Count = 512
     """Token budget of a step."""
-    kv_cache_mib: int = 64
+    kv_cache_mib: Count = 64
     """Memory for KV blocks of 32 tokens; a token of the tiny model takes 1 KiB, of 7b 512."""
     model: Path | None = None
     """Folder of a model; none: a random Llama is made for the run."""
@@ -77,8 +78,6 @@ class OfflineConfig:
     for CUDA graphs, {"dtype": "float32"}."""
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_mib"):
-            require(name, value := getattr(self, name), value >= 1, "a number >= 1")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, below max_num_seqs "

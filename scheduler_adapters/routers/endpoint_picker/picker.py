@@ -3,11 +3,11 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from lengthwise.errors import ServiceOverloaded, ServiceUnavailable, at_least, require
+from lengthwise.errors import ServiceOverloaded, ServiceUnavailable
+from lengthwise.settings import Count, Range, settings
 from lengthwise.tables import prompt_text
 from scheduler_adapters.routers.legs import Leg
 from scheduler_adapters.routers.prompt_scores import RoutingScores
@@ -19,23 +19,17 @@ NUM_ALTERNATIVES: Final = 2
 """Further endpoints named behind the chosen one, for a gateway's retries."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class PickerLimits:
     """Limits on the requests that a picker holds."""
 
-    max_streams: int = 10_000
+    max_streams: Count = 10_000
     """Most requests between their choice and the end of their stream; others get status 429."""
-    max_body_bytes: int = 4 << 20
+    max_body_bytes: Count = 4 << 20
     """Longest body that is read before the choice. Of a longer one this part counts as the prompt,
     and there is no score."""
-    bytes_per_token: float = 4.0
+    bytes_per_token: Annotated[float, Range(above=0, below=1e6)] = 4.0
     """Bytes of a body per token of its prompt, for placements that count tokens."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_streams", "max_body_bytes"):
-            at_least(name, getattr(self, name), 1)
-        ratio = self.bytes_per_token
-        require("bytes_per_token", ratio, 0 < ratio < 1e6, "bytes above 0")
 
 
 class EndpointPicker:

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, cast
@@ -25,7 +25,8 @@ from ray.serve.config import RequestRouterConfig
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from lengthwise.errors import at_least, require
+from lengthwise.errors import require
+from lengthwise.settings import Count, settings
 from lengthwise.tables import prompt_text
 from scheduler_adapters.placement import Placement, overrides
 from scheduler_adapters.routers import openai_bodies as openai
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 _CHAT = "/v1/chat/completions"
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class GatewayConfig(MovingConfig, LegLimits):
     """Settings of the gateway and of its router."""
 
@@ -54,7 +55,7 @@ class GatewayConfig(MovingConfig, LegLimits):
     hand_over_kv: bool = False
     """Hand the KV of a moved request over; the engines need a connector for it. False: it is
     computed again."""
-    move_every_tokens: int | None = None
+    move_every_tokens: Count | None = None
     """Generated tokens after which a request may be moved by a tick of the placement; None: never.
     With hand_over_kv each such point ends a leg."""
     scorer: str | None = None
@@ -63,14 +64,11 @@ class GatewayConfig(MovingConfig, LegLimits):
     """Longest wait for a score."""
     record: str | None = None
     """File (.jsonl) with a line per finished request, for `replay-cluster`; None: no record."""
-    gateways: int | None = None
+    gateways: Count | None = None
     """Gateways; if one of several dies, another serves the next request. None: 2, or 1 with a
     record, or with a placement that acts at ticks: its roles are known to one gateway only."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("move_every_tokens", self.move_every_tokens, 1)
-        at_least("gateways", self.gateways, 1)
         is_one = self.num_gateways == 1
         require("gateways", self.gateways, is_one or not self.record, "1 with a record")
 

@@ -9,13 +9,12 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
-from lengthwise.errors import require
+from lengthwise.settings import Positive, settings
 from scheduler_adapters.routers.legs import BrokenLeg, Emitted, Leg, MovePoints
 
 log = logging.getLogger(__name__)
@@ -57,22 +56,18 @@ class _Stream:
         return message
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class LegLimits:
     """Deadlines of legs and requests."""
 
-    accept_s: float = 10.0
+    accept_s: Positive = 10.0
     """Seconds until a replica accepts a leg; after that, the client gets status 503."""
-    stall_s: float = 60.0
+    stall_s: Positive = 60.0
     """Seconds without a message after which a replica counts as failed for this request."""
-    request_s: float = 600.0
+    request_s: Positive = 600.0
     """Seconds for a whole request."""
     max_resumes: int = 3
     """Failures of replicas that one request survives."""
-
-    def __post_init__(self) -> None:
-        for name in ("accept_s", "stall_s", "request_s"):
-            require(name, getattr(self, name), getattr(self, name) > 0, "seconds above 0")
 
 
 class LegStreams:

@@ -145,7 +145,7 @@ def test_defaults_can_come_from_elsewhere():
     [
         ([], "recipe is missing"),
         (["demo", "--batch-size=many"], "batch-size is 'many'; it takes int"),
-        (["demo", "--engine=sglang"], "engine is 'sglang'; it takes Literal['plain', 'vllm']"),
+        (["demo", "--engine=sglang"], "engine is 'sglang'; use one of plain, vllm"),
         (["demo", "--loss.delta=q"], "loss.delta is 'q'; it takes float"),
         (["demo", "--speed=3"], "unrecognized arguments: --speed=3"),
         (["demo", "--batch-size"], "--batch-size: expected one argument"),

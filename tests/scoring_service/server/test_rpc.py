@@ -2,7 +2,7 @@
 
 import pytest
 
-from lengthwise.calibration import LengthEstimate
+from lengthwise.bundle import LengthEstimate
 from lengthwise.errors import InvalidPrompt, ServiceOverloaded
 from scoring_service.server.rpc import _batch_response, _score_response
 from scoring_service.service.call_results import Scored

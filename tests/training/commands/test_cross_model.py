@@ -35,7 +35,7 @@ def test_the_matrix_has_its_bounds_beside_it(make_card, tmp_path, tiny_bundle, c
 def test_a_matrix_of_too_few_models_is_refused_before_the_work(count, tmp_path, capsys):
     options = ["--dataset", "no/such/set", "--models", str(count), "--out", str(tmp_path / "out")]
     assert main(["cross-model", *options]) == 2
-    assert f"models is {count}; use 3 or more" in capsys.readouterr().err
+    assert f"models is {count}; use a whole number, 3 or more" in capsys.readouterr().err
 
 
 def test_predictions_are_made_by_folds_that_have_not_seen_the_prompt():

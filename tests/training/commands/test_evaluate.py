@@ -146,7 +146,7 @@ def test_drift_in_the_newest_rows_is_below_the_gate(make_bundle, training, tmp_p
     status, result = training(*words, "100")
     assert (status, result["n"], result["gate"]["is_below"]) == (1, 100, True)
     assert (result["gate"]["tau_b"], result["gate"]["certain"]) == (0.5, True)
-    assert training(*words, "19") == (2, "error: newest is 19; use 20 or more")
+    assert training(*words, "19") == (2, "error: newest is 19; use a whole number, 20 or more")
     pd.DataFrame(draw_prompts(300)).to_parquet(log)
     status, result = training(*words, "100")
     assert (status, result["gate"]["is_below"], set(result["coverage"])) == (

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lengthwise.bundle import ModelBundle
-from lengthwise.calibration import LengthCurve
+from lengthwise.bundle import LengthCurve, ModelBundle
 from lengthwise.errors import ConfigError, DataError
 from tests.training.prompts import labelled
 from training.evaluation import calibration

@@ -29,7 +29,7 @@ def test_a_config_file_fits_serves_schema_and_starts_the_same_application():
         ({"policy": "nothing"}, "nothing"),
         ({"placement": "distserve"}, "need replicas with roles"),
         ({"engine": {"max_model_len": 9}}, r"engine is \['max_model_len'\]"),
-        ({"replicas": 0}, "replicas is 0; use 1 or more"),
+        ({"replicas": 0}, "replicas is 0; use a whole number, 1 or more"),
         ({"move_every_tokens": 0}, "move_every_tokens is 0"),
     ],
 )

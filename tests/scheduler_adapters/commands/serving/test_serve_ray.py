@@ -12,7 +12,7 @@ pytest.importorskip("ray.serve")
         ("--policy pascal", "give --think-end"),
         ("--bundle nothing", "nothing"),
         ("--bundle b --scorer service:127.0.0.1:1", "there are --bundle and --scorer"),
-        ("--port 0", "port is 0; use 1 to 65535"),
+        ("--port 0", "port is 0; use a whole number from 1 to 65535"),
         ("", "no fast tokenizer in"),
     ],
 )

@@ -69,5 +69,5 @@ def test_the_prompt_of_every_api_is_scored_before_the_choice():
     pick(picker, b"\xff{")
     pick(picker, b" " * 300_000)  # is not parsed
     assert asked == [*["a"] * 4, None, None, None]
-    with pytest.raises(ConfigError, match="max_streams is 0; use 1 or more"):
+    with pytest.raises(ConfigError, match="max_streams is 0; use a whole number, 1 or more"):
         PickerLimits(max_streams=0)
