@@ -12,8 +12,8 @@ import pytest
 from lengthwise.__main__ import main as lengthwise
 from scheduler_adapters.__main__ import main as scheduler_adapters
 from scheduler_adapters.timeline.timeline import read_timeline
+from tests.lengthwise.tables.gateways.test_vllm_log import end, start
 from tests.lengthwise.tables.log_matrix import as_lines
-from tests.lengthwise.tables.test_vllm_log import end, start
 from training.__main__ import main as training
 
 Row = dict[str, Any]

@@ -8,9 +8,10 @@ import numpy as np
 from lengthwise.command_line.options import POSITIONAL, common_options
 from lengthwise.settings import Range, settings
 from lengthwise.strict_json import to_json
-from lengthwise.tables.log_reader import OPTIONS, ORIGINS, Log, quantiles
+from lengthwise.tables.columns import ORIGINS, Log, quantiles
 from lengthwise.tables.options import TraceOptions
 from lengthwise.tables.reading import read_log
+from lengthwise.tables.requests import OPTIONS
 
 _SAMPLE: Final = (
     *("prompt", "prompt_tokens", "output_tokens", "reasoning_tokens", "arrival_s", "model"),

@@ -8,29 +8,26 @@ from __future__ import annotations
 
 import atexit
 import codecs
-import csv
 import glob
 import gzip
 import hashlib
 import io
-import json
 import logging
 import os
 import re
 import sys
 import tempfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from os import PathLike
 from pathlib import Path
 from shutil import copyfileobj
-from typing import IO, Any, AnyStr, Final, Literal
+from typing import IO, Any, Final, Literal
 
 from lengthwise.errors import DataError
-from lengthwise.strict_json import parsed, require_shallow
+from lengthwise.strict_json import parsed
 
 Kind = Literal["parquet", "csv", "json", "text"]
 Row = dict[str, Any]
@@ -47,18 +44,13 @@ SUFFIXES: Final[dict[str, Kind]] = {
 }
 COMPRESSED: Final = (".gz", ".zst")
 STANDARD_INPUT: Final = Path("-")
-_BLOCK: Final = 1 << 20
-_MOST: Final = 1 << 24
-"""Longest row in characters."""
+BLOCK: Final = 1 << 20
 _MOST_EXPANDED, _MOST_RATIO = 1 << 26, 500
 """Bytes that a file may hold when it is decompressed, and bytes for each of its own if more."""
-_BATCH: Final = 128
-"""Rows of Parquet in memory at once; a dictionary may give each the same long text."""
 _GZIP, _ZSTD, _PARQUET, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"PK\x03\x04"
 _MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _ROTATED: Final = re.compile(r"(?:\.(?P<age>\d{1,4})|-(?P<date>\d{6,14}))$")
 _JSON_START: Final = re.compile(r"\s*(?:\{|\[\s*(?:\{|\]))")
-_BETWEEN: Final = re.compile(r"[\s,\[\]]*")
 _VLLM_LINE: Final = re.compile(
     r"(?:INFO|DEBUG|WARNING)\S* \d\d-\d\d \d\d:\d\d:\d\d"
     r"|(?:^|[\s\"])(?:Received request|Generated response|Request) \S.{0,300}?: "
@@ -66,10 +58,6 @@ _VLLM_LINE: Final = re.compile(
 _MESSAGES: Final = ("message", "msg", "log")
 """Keys of a line in JSON that hold a line of a server's log."""
 _DOCKER: Final = {"log", "stream", "time"}
-_WRAPPERS: Final = ("data", "logs", "rows", "observations", "items")
-"""Keys under which an export holds its list of rows."""
-_NESTED: Final = ("resourceSpans", "scopeSpans", "spans")
-"""Keys under which OpenTelemetry nests lists of spans."""
 
 
 log = logging.getLogger(__name__)
@@ -163,7 +151,7 @@ def kind_of(path: Path) -> Kind:
     Raises:
         DataError: an empty or damaged file, or an unknown format.
     """
-    start = _start_of(path, _BLOCK)
+    start = start_of(path, BLOCK)
     if not start.strip():
         raise DataError("the file is empty; give a table or a log", path=path)
     named, suffix = SUFFIXES.get(suffix_of(path), "text"), suffix_of(path)
@@ -183,7 +171,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def _is_server_line(line: str) -> bool:
-    entry = _parsed(line)
+    entry = parsed_line(line)
     if not isinstance(entry, dict):
         return False
     is_server = str(entry.get("name", "")).startswith("vllm.") or entry.keys() == _DOCKER
@@ -222,12 +210,12 @@ def opened(path: Path) -> IO[bytes]:
     with _raw(path) as raw:
         start = raw.read(4)
     if start.startswith(_GZIP):
-        return io.BufferedReader(_Expanding(gzip.open(_place(path)), path), _BLOCK)
+        return io.BufferedReader(_Expanding(gzip.open(_place(path)), path), BLOCK)
     if start.startswith(_ZSTD):
         import pyarrow as pa
 
         stream = pa.input_stream(str(_place(path)), compression="zstd")
-        return io.BufferedReader(_Expanding(stream, path), _BLOCK)
+        return io.BufferedReader(_Expanding(stream, path), BLOCK)
     return _raw(path)
 
 
@@ -235,7 +223,7 @@ class _Expanding(io.RawIOBase):
     """Decompressed bytes, counted."""
 
     def __init__(self, stream: Any, path: Path) -> None:
-        self.stream, self.count = stream, _allowance(path)
+        self.stream, self.count = stream, allowance(path)
 
     def readable(self) -> bool:
         return True
@@ -244,7 +232,7 @@ class _Expanding(io.RawIOBase):
         return self.count(self.stream.readinto(buffer) or 0)
 
 
-def _allowance(path: Path) -> Callable[[int], int]:
+def allowance(path: Path) -> Callable[[int], int]:
     """Return a counter of bytes. It raises DataError for more than a file may hold."""
     left = max(_MOST_EXPANDED, _MOST_RATIO * _place(path).stat().st_size)
 
@@ -258,34 +246,8 @@ def _allowance(path: Path) -> Callable[[int], int]:
     return count
 
 
-def _lines(stream: IO[AnyStr]) -> Iterator[AnyStr]:
-    """Return the lines, of which a long one is skipped and raises csv.Error."""
-
-    def line() -> AnyStr:
-        found = piece = stream.readline(_MOST)
-        while len(piece) == _MOST and piece[-1:] not in ("\n", "\r", b"\n"):
-            piece = stream.readline(_MOST)
-        if piece is not found:
-            raise csv.Error(f"it is longer than {_MOST:,} characters")
-        return found
-
-    return iter(line, stream.read(0))
-
-
-def _good_and_bad(rows: Iterator[Any]) -> Iterator[Any]:
-    """Yield rows, with a `BadRow` in place of each that raises csv.Error."""
-    while True:
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            row = BadRow(str(error))
-        yield row
-
-
 @contextmanager
-def _undamaged(path: Path) -> Iterator[None]:
+def undamaged(path: Path) -> Iterator[None]:
     """Turn an error of decompression into a DataError."""
     try:
         yield
@@ -293,202 +255,16 @@ def _undamaged(path: Path) -> Iterator[None]:
         raise DataError(f"cannot be decompressed ({error}); copy it again", path=path) from error
 
 
-def _start_of(path: Path, size: int = 4) -> bytes:
-    with _undamaged(path), opened(path) as stream:
+def start_of(path: Path, size: int = 4) -> bytes:
+    with undamaged(path), opened(path) as stream:
         return stream.read(size)
 
 
-def lines_of(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file. Raises DataError if it is damaged."""
-    encoding = encoding_of(_start_of(path))
-    with (
-        _undamaged(path),
-        io.TextIOWrapper(opened(path), encoding, "replace", newline="\n") as text,
-    ):
-        for line in _good_and_bad(_lines(text)):
-            if isinstance(line, BadRow):
-                log.warning("%s: a line is left out: %s", path, line)
-            else:
-                yield line
-
-
-def rows_of(path: Path, kind: Kind) -> Iterator[Row | BadRow]:
-    """Yield the rows of JSON, CSV or Parquet.
-
-    One object with a list of rows (under `data` or `logs`, as in a page of an API) stands for that
-    list. A row that is no object becomes a `BadRow`.
-
-    Raises DataError for a damaged file.
-    """
-    with _undamaged(path):
-        yield from {"parquet": _parquet_rows, "csv": _csv_rows, "json": _json_rows}[kind](path)
-
-
-def _parquet_rows(path: Path) -> Iterator[Row | BadRow]:
-    import pyarrow as pa
-
-    try:
-        for batch in batches_of(path):
-            _require_different(batch.schema.names, path)
-            yield from map(_filled, _rows_of_batch(batch))
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        text = f"cannot be read as parquet ({reason}); give a whole file of that format"
-        raise DataError(text, path=path) from error
-
-
-def batches_of(path: Path) -> Iterator[Any]:
-    """Yield the rows of Parquet as record batches. Raises DataError if they are too large."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with opened(path) as stream:
-        table = pq.ParquetFile(stream if stream.seekable() else pa.BufferReader(stream.read()))
-        groups = map(table.metadata.row_group, range(table.num_row_groups))
-        _allowance(path)(sum(group.total_byte_size for group in groups))
-        count = _allowance(path)
-        for batch in table.iter_batches(_BATCH):
-            for column in batch.columns:
-                is_packed = pa.types.is_dictionary(column.type)
-                count((column.dictionary_decode() if is_packed else column).nbytes)
-            yield batch
-
-
-def _rows_of_batch(batch: Any) -> list[Row]:
-    import pyarrow as pa
-
-    try:
-        return list(batch.to_pylist(maps_as_pydicts="lossy"))
-    except UnicodeDecodeError:  # as bytes, each row is judged by itself
-        is_text, names = pa.types.is_string, batch.schema.names
-        columns = [c.cast(pa.binary()) if is_text(c.type) else c for c in batch.columns]
-        return list(pa.RecordBatch.from_arrays(columns, names).to_pylist(maps_as_pydicts="lossy"))
-
-
-def _require_different(names: Sequence[str], path: Path) -> None:
-    if repeated := [name for name, count in Counter(names).items() if count > 1]:
-        raise DataError(f"two columns are named {repeated[0]!r}; rename one", path=path)
-
-
-def _filled(row: Row) -> Row:
-    """Return the row without missing values, and with bytes as text."""
-    return {
-        key: value.decode(errors="surrogateescape") if type(value) is bytes else value
-        for key, value in row.items()
-        if value is not None and value == value
-    }
-
-
-def _csv_rows(path: Path) -> Iterator[Row | BadRow]:
-    csv.field_size_limit(_MOST)
-    encoding = encoding_of(_start_of(path))
-    with io.TextIOWrapper(opened(path), encoding, "surrogateescape", newline="") as text:
-        first = next(filter(str.strip, _good_and_bad(_lines(text))), "")
-        if isinstance(first, BadRow):
-            raise DataError(f"has no header: {first}; give the names of the columns", path=path)
-        by = max(",;\t|", key=first.count)
-        header = next(csv.reader([first], delimiter=by))
-        _require_different(header, path)
-        width = len(header)
-        for cells in _good_and_bad(csv.reader(_lines(text), delimiter=by)):
-            if isinstance(cells, BadRow):
-                yield cells
-            elif len(cells) == width:
-                yield {name: cell for name, cell in zip(header, cells, strict=True) if cell}
-            elif cells:
-                yield BadRow(f"it has {len(cells)} cells below {width} columns")
-
-
-def _json_rows(path: Path) -> Iterator[Row | BadRow]:
-    start = _start_of(path, _BLOCK)
-    encoding = encoding_of(start)
-    sample = [line for line in start.decode(encoding, "replace").split("\n") if line.strip()][:20]
-    good = [isinstance(_parsed(line), dict) for line in sample]
-    if len(sample) == 1 and len(start) == _BLOCK:  # a cut line
-        good = [True]
-    has_lines = not sample[0].lstrip().startswith("[") and (good[0] or 2 * sum(good) >= len(good))
-    with opened(path) as stream:
-        if has_lines and encoding == "utf-8-sig":
-            values: Iterator[Any] = map(_of_line, filter(bytes.strip, _lines(stream)))
-        else:
-            text = io.TextIOWrapper(stream, encoding, "surrogateescape")
-            lines = filter(str.strip, _lines(text))
-            values = map(_parsed, lines) if has_lines else _values(text, path)
-        for value in _without_wrapper(_good_and_bad(values)):
-            yield (
-                value
-                if isinstance(value, dict | BadRow)
-                else BadRow(f"it is {str(value)[:40]}, no JSON object")
-            )
-
-
-def _without_wrapper(values: Iterator[Any]) -> Iterator[Any]:
-    """Yield the values; in place of the only object of a file, the rows that it holds."""
-    first, second = next(values, None), next(values, None)
-    for value in (first, second):
-        if value is None:
-            return
-        if second is None and isinstance(value, dict):
-            lists = [value[key] for key in _WRAPPERS if isinstance(value.get(key), list)]
-            if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]):
-                yield from lists[0]
-                return
-        yield from _spans(value)
-    for value in values:
-        yield from _spans(value)
-
-
-def _spans(value: Any) -> Iterator[Any]:
-    inner = [value[key] for key in _NESTED if key in value] if isinstance(value, dict) else []
-    if inner and isinstance(inner[0], list):
-        for item in inner[0]:
-            yield from _spans(item)
-    else:
-        yield value
-
-
-def _of_line(line: bytes) -> Any:
-    try:
-        return _parsed(line.decode())
-    except UnicodeDecodeError as error:
-        return BadRow(f"it is no UTF-8 ({error})")
-
-
-def _parsed(line: str) -> Any:
+def parsed_line(line: str) -> Any:
     try:
         return parsed(line.removeprefix("\ufeff"))
     except ValueError as error:
         return BadRow(f"it is no JSON ({error})")
-
-
-def _values(stream: IO[str], path: Path) -> Iterator[Any]:
-    """Yield the elements of an array, or the values that follow one another in a file."""
-    decode, text, place = json.JSONDecoder().raw_decode, stream.read(_BLOCK), 0
-    is_array, last = text.lstrip().startswith("["), ""
-    while True:
-        found = _BETWEEN.match(text, place)
-        place = found.end() if found else place
-        last = (found[0].rstrip()[-1:] if found else "") or last
-        try:
-            value, end = decode(text, place)
-        except (ValueError, RecursionError) as error:
-            if len(text) - place > _MOST:
-                reason = f"has a value of more than {_MOST:,} characters; give one row per line"
-                raise DataError(reason, path=path) from error
-            block = stream.read(max(_BLOCK, len(text) - place))
-            if not block and place == len(text) and (last == "]" or not is_array):
-                return
-            if not block:
-                reason = f"cannot be read as JSON: {error}; give a whole file"
-                raise DataError(reason, path=path) from error
-            text, place = text[place:] + block, 0
-            continue
-        place, last = end, ""
-        try:
-            require_shallow(value)
-        except ValueError as error:
-            value = BadRow(str(error))
-        yield value
 
 
 def digest_of(names: Paths) -> str:
@@ -496,7 +272,7 @@ def digest_of(names: Paths) -> str:
     digest = hashlib.sha256()
     for path in files_of(names):
         with _raw(path) as stream:
-            while block := stream.read(_BLOCK):
+            while block := stream.read(BLOCK):
                 digest.update(block)
     return digest.hexdigest()
 

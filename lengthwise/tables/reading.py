@@ -10,28 +10,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lengthwise.errors import DataError
-from lengthwise.tables.files import (
-    BadRow,
-    Paths,
-    Row,
-    batches_of,
-    files_of,
-    kind_of,
-    lines_of,
-    opened,
-    rows_of,
-)
-from lengthwise.tables.formats import TABLE, recognise
-from lengthwise.tables.log_reader import NO_ROWS, Log, LogReader, no_column
+from lengthwise.tables.checks import Copies, checks_of
+from lengthwise.tables.columns import NO_ROWS, Columns, Log
+from lengthwise.tables.files import BadRow, Paths, Row, files_of, kind_of, opened
+from lengthwise.tables.gateways.formats import TABLE, recognise
+from lengthwise.tables.gateways.vllm_log import VLLM, vllm_rows
 from lengthwise.tables.options import ReadingOptions
-from lengthwise.tables.vllm_log import VLLM, vllm_rows
+from lengthwise.tables.requests import LoggedRequest, Reading, RequestReader, no_column
+from lengthwise.tables.rows import batches_of, lines_of, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +34,7 @@ _PLAIN: Final = frozenset(("prompt", "output_tokens"))
 _SAMPLE: Final = 50
 """Rows that decide about the format."""
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def read_log(
@@ -66,8 +59,39 @@ def read_log(
         DataError: an absent, empty or damaged file, another format, a missing column, a bad row
             that is not to be skipped, times of unknown unit, or no row at all.
     """
-    reader = LogReader(options or ReadingOptions(), needs, wants, dict(extras or {}), is_lenient)
-    files = files_of(names)
+    reading = Reading(
+        options=options or ReadingOptions(),
+        needs=needs,
+        wants=wants,
+        extras=dict(extras or {}),
+        is_lenient=is_lenient,
+    )
+    columns, copies, files = Columns(reading), Copies(), files_of(names)
+    for reader, rows in _readers(reading, files):
+        columns.readers.append(reader)
+        checks = checks_of(reading, reader.known, copies)
+        for number, row in enumerate(rows):
+            request = reader.read(row)
+            if isinstance(request, LoggedRequest):
+                for check in checks:
+                    if (reason := check(request, reading)) is not None:
+                        break
+                else:
+                    columns.add(request, number)
+                    continue
+            else:
+                reason = request
+            reading.leave_out(reason, reader.path, number)
+    log = columns.finish(files)
+    for line in [] if is_lenient else log.short_form():
+        _log.info("%s", line)
+    return log
+
+
+def _readers(
+    reading: Reading, files: Sequence[Path]
+) -> Iterator[tuple[RequestReader, Iterable[Row | BadRow]]]:
+    """Yield the rows of each file with their reader; logs of servers are one file, and last."""
     kinds = {path: kind_of(path) for path in files}
     for path, kind in kinds.items():
         if kind != "text":
@@ -75,16 +99,11 @@ def read_log(
             sample = list(islice(rows, _SAMPLE))
             good = [row for row in sample if not isinstance(row, BadRow)]
             logged = (recognise(row) for row in good if not row.keys() >= _PLAIN)
-            reader.start(path, next(filter(None, logged), TABLE), sample)
-            reader.take(sample)
-            reader.take(rows)
+            known = next(filter(None, logged), TABLE)
+            yield RequestReader(reading, path, known, sample), chain(sample, rows)
     if servers := [path for path, kind in kinds.items() if kind == "text"]:
-        reader.start(servers[0], VLLM, [])
-        reader.take(vllm_rows(line for path in servers for line in lines_of(path)))
-    found = reader.finish(files)
-    for line in [] if is_lenient else found.short_form():
-        log.info("%s", line)
-    return found
+        lines = (line for path in servers for line in lines_of(path))
+        yield RequestReader(reading, servers[0], VLLM, []), vllm_rows(lines)
 
 
 def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.DataFrame:

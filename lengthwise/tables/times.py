@@ -2,7 +2,9 @@
 
 import re
 from array import array
+from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -20,6 +22,10 @@ _NAMED: Final = re.compile(
 )
 _UNITS: Final = {"m": "ms", "u": "us", "n": "ns", "s": "s"}
 _NUMBER, _ZONE, _NO_ZONE = range(3)
+Time = tuple[float, int]
+"""A number, or the seconds since 1970 of a wall clock, and which of the two."""
+INSTANTS: Final = 1e8
+"""Times above are seconds since 1970, which the first request starts anew."""
 _MOST: Final = 0.9
 """Fraction of instants that makes the other numbers bad rows."""
 
@@ -33,28 +39,28 @@ def instant_of(value: Any) -> float | None:
     return found and found[0]
 
 
+def time_of(value: Any) -> Time | str:
+    """Return the time in a value, or the reason why there is none."""
+    if (number := number_of(value)) is not None:  # first: 20260301 may be milliseconds
+        return number, _NUMBER
+    if (clock := clock_of(value)) is not None:
+        return clock[0], _ZONE if clock[1] else _NO_ZONE
+    if value in (None, ""):
+        return "it has no time"
+    return f"its time is no number or wall clock ({str(value)[:40]!r})"
+
+
 class Times:
     """Column of arrival times that grows row by row; its unit is known at the end."""
 
     def __init__(self) -> None:
         self.numbers, self.kinds = array("d"), array("b")
 
-    def add(self, value: Any) -> str | None:
-        """Append the time of a row; returns the reason if it is none."""
-        number = number_of(value)  # first, since 20260301 may be a count of milliseconds
-        clock = (number, False) if number is not None else clock_of(value)
-        if clock is not None:
-            self.numbers.append(clock[0])
-            self.kinds.append(_NUMBER if number is not None else _ZONE if clock[1] else _NO_ZONE)
-            return None
-        if value in (None, ""):
-            return "it has no time"
-        return f"its time is no number or wall clock ({str(value)[:40]!r})"
-
-    def skip(self) -> None:
-        """Append an unknown time."""
-        self.numbers.append(np.nan)
-        self.kinds.append(_NUMBER)
+    def add(self, time: Time | str) -> None:
+        """Append the time of a row; a reason stands for an unknown time."""
+        number, kind = (np.nan, _NUMBER) if isinstance(time, str) else time
+        self.numbers.append(number)
+        self.kinds.append(kind)
 
     def num_without_zone(self) -> int:
         """Return the number of wall clocks without a zone; 0 if all times are such."""
@@ -103,6 +109,32 @@ class Times:
                 "us or ns"
             )
         return _of_one_clock(values / PER_SECOND[told]), f"{name} in {told}"
+
+
+def times_of_files(
+    seconds: NDArray[np.float64], starts: Sequence[int], order: str | None, warned: Counter[str]
+) -> NDArray[np.float64]:
+    """Return times (N,) since a start in the order of files that --file-times states.
+
+    Args:
+        starts: place of the first row of each file but the first.
+    """
+    pieces = [piece for piece in np.split(seconds, starts) if np.isfinite(piece).any()]
+    spans = sorted((float(np.nanmin(piece)), float(np.nanmax(piece))) for piece in pieces)
+    if len(spans) < 2 or spans[0][0] > INSTANTS or order == "together":
+        return seconds
+    if order == "in-turn":
+        for before, piece in pairwise(pieces):
+            piece += np.nanmax(before)
+    elif spans[0][0] == spans[1][0] < spans[-1][1]:
+        raise DataError(
+            f"several files start at {spans[0][0]:g} s; give --file-times together for "
+            "pieces of one log, or in-turn for logs that follow each other"
+        )
+    elif any(after[0] < before[1] for before, after in pairwise(spans)):
+        text = "files overlap in time and are read as pieces of one log; or give --file-times"
+        warned[f"{text} in-turn"] = 0
+    return seconds
 
 
 def _of_one_clock(seconds: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -30,19 +30,19 @@ class KvLink:
         return cls(kv_bytes_per_token=facts_of(name).kv_bytes_per_token, **changes)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class HostLink(KvLink):
     """The link between GPU and host memory; copies in both directions share it equally."""
 
-    bytes_per_s: float = 50e9
+    bytes_per_s: PositiveFinite = 50e9
     """Sum of all copies; the default is PCIe 5 x16 in practice."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Fabric(KvLink):
     """The network of a cluster: every instance has one endpoint, for both directions."""
 
-    bytes_per_s: float = 12.5e9
+    bytes_per_s: PositiveFinite = 12.5e9
     """Bandwidth of one endpoint; the default is 100 Gbit/s."""
 
 

@@ -26,11 +26,13 @@ import pyarrow.compute as pc
 
 from lengthwise import tables
 from lengthwise.errors import DataError
+from lengthwise.tables.checks import NO_ANSWER
+from lengthwise.tables.columns import NO_ROWS
 from lengthwise.tables.files import Paths, digest_of, write_whole
-from lengthwise.tables.log_reader import NO_ANSWER, NO_ROWS, no_column
 from lengthwise.tables.options import RecordOptions
 from lengthwise.tables.prompt_text import normalised, prompt_of
 from lengthwise.tables.reading import read_log, require_columns
+from lengthwise.tables.requests import no_column
 from lengthwise.tables.values import count_of
 from training.config import Label
 

@@ -50,6 +50,8 @@ def test_what_other_commands_refuse_is_a_warning_or_counted(tmp_path, capsys):
     assert (found["rows"], list(found["left_out"].values())) == (2, [1, 1])
     assert "--time-unit" in found["warnings"][0]
     assert found["sample"][0]["arrival_s"] is None
+    assert main(["inspect", str(path)]) == 0
+    assert "arrival_s" not in capsys.readouterr().out.replace(found["warnings"][0], "")
     in_ms = inspected(capsys, path, "--time-unit", "ms")
     assert [row["arrival_s"] for row in in_ms["sample"]] == [0.0, 0.4]
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from lengthwise.errors import DataError
 from lengthwise.tables.options import SKIP, TraceOptions
 from lengthwise.tables.reading import read_log
-from tests.lengthwise.tables.test_vllm_log import end, start
+from tests.lengthwise.tables.gateways.test_vllm_log import end, start
 
 DOCS: Final = Path(__file__).parents[3] / "docs/guides/logs.md"
 NEEDS: Final = ("prompt", "prompt_tokens", "output_tokens", "arrival_s")

@@ -2,14 +2,13 @@
 
 import json
 import logging
-import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from lengthwise.errors import DataError
-from lengthwise.tables.options import RecordOptions, TraceOptions
+from lengthwise.tables.options import TraceOptions
 from lengthwise.tables.reading import read_log, read_table, require_columns
 from tests.lengthwise.tables import logs
 from tests.lengthwise.tables.logs import write_lines
@@ -92,38 +91,6 @@ def test_doubts_about_times_are_warnings(tmp_path):
     for path in paths[2:4]:
         assert doubt(path) == "1 times without a zone among others, read as UTC"
     assert doubt(paths[0]) == doubt(paths[1]) == doubt(paths[4]) == ""
-
-
-def test_paths_lead_into_tables_and_logs(tmp_path):
-    rows = [{"q": {"text": f"p{n}"}, "n": {"out": n}} for n in range(1, 4)]
-    named = TraceOptions(prompt_column="q.text", length_column=("n.out",))
-    write_lines(tmp_path / "t", rows)
-    pd.DataFrame(rows).to_parquet(tmp_path / "t.parquet")
-    for name in ("t", "t.parquet"):
-        frame = read_log(tmp_path / name, named).frame
-        assert frame[["prompt", "output_tokens"]].values.tolist() == [
-            ["p1", 1],
-            ["p2", 2],
-            ["p3", 3],
-        ]
-    path = write_lines(tmp_path / "log.jsonl", logs.OPENAI[:2])
-    named = TraceOptions(length_column=("response.usage.total_tokens",))
-    assert read_log(path, named).frame.output_tokens.tolist() == [19, 29]
-
-
-def test_a_missing_column_is_named_beside_the_columns_there_are(tmp_path):
-    row = {"id": "x", "my question": "why?", "meta": {"stats": {"in": 3, "reply_tokens": 4}}}
-    path = write_lines(tmp_path / "t.jsonl", [row])
-    text = (
-        "no column 'prompt', 'output_tokens'; the columns are: id, 'my question', meta.stats.in, "
-        "meta.stats.reply_tokens; give --prompt-column COLUMN --length-column COLUMN"
-    )
-    with pytest.raises(DataError, match=re.escape(text)):
-        read_log(path)
-    with pytest.raises(DataError, match=r"no column 'model'; .*give --model-column COLUMN"):
-        read_log(
-            path, RecordOptions(prompt_column="id", length_column=("meta.stats.in",), model="m")
-        )
 
 
 @pytest.mark.parametrize(

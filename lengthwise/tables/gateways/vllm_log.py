@@ -16,7 +16,7 @@ from itertools import count, takewhile
 from typing import Any, Final
 
 from lengthwise.tables.files import Row
-from lengthwise.tables.formats import LogFormat
+from lengthwise.tables.gateways.formats import LogFormat
 from lengthwise.tables.prompt_text import prompt_of
 from lengthwise.tables.times import instant_of
 from lengthwise.tables.values import unpacked

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lengthwise.tables.formats import recognise
-from lengthwise.tables.log_reader import Log
+from lengthwise.tables.columns import Log
+from lengthwise.tables.gateways.formats import recognise
 from lengthwise.tables.options import TraceOptions
 from lengthwise.tables.reading import read_log
 from tests.lengthwise.tables import logs

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lengthwise.tables.streams import merged_stream
+from lengthwise.tables.gateways.rewrites import merged_stream
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
 

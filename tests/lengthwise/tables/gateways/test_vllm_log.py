@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lengthwise.tables.vllm_log import user_turn, vllm_rows
+from lengthwise.tables.gateways.vllm_log import user_turn, vllm_rows
 from tests.lengthwise.tables import logs
 
 Rows = list[dict[str, Any]]

@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 
 from lengthwise.errors import DataError
-from lengthwise.tables.log_reader import quantiles
-from lengthwise.tables.options import RecordOptions, TraceOptions
+from lengthwise.tables.options import TraceOptions
 from lengthwise.tables.reading import read_log
 from tests.lengthwise.tables import logs
 from tests.lengthwise.tables.logs import write_lines
 
 SKIP = TraceOptions(on_bad_rows="skip")
-REPLAY = ("output_tokens", "prompt_tokens", "arrival_s")
 
 BAD = [
     ('{"a": ', "it is no JSON"),
@@ -73,26 +71,3 @@ def test_copies_of_a_row_are_left_out_and_a_repeated_id_of_a_table_is_bad(tmp_pa
     table = [{"request_id": "a", "prompt": p, "output_tokens": 3} for p in "xy"]
     with pytest.raises(DataError, match="row 1: request_id is repeated"):
         read_log(write_lines(tmp_path / "t.jsonl", table))
-
-
-def test_rows_of_one_model_may_be_chosen(tmp_path):
-    rows = [logs.chat("one", 5), logs.chat("two", 6)]
-    rows[1]["request"]["model"] = "other"
-    found = read_log(write_lines(tmp_path / "log.jsonl", rows), RecordOptions(model="other"))
-    assert found.frame.prompt.tolist() == ["two"]
-    assert found.left_out == {"a model other than other": 1}
-
-
-def test_times_of_no_known_unit_are_refused_only_where_times_are_needed(tmp_path):
-    rows = [{"timestamp": n, "prompt": "a", "prompt_tokens": 3, "output_tokens": 4} for n in (0, 9)]
-    path = write_lines(tmp_path / "t.jsonl", rows)
-    assert "arrival_s" not in read_log(path).frame
-    with pytest.raises(DataError, match=r"t\.jsonl: timestamp is 0 to 9, .*--time-unit"):
-        read_log(path, needs=REPLAY)
-    in_ms = read_log(path, TraceOptions(time_unit="ms"), needs=REPLAY)
-    assert in_ms.frame.arrival_s.tolist() == [0, 0.009]
-    assert "--time-unit" in read_log(path, needs=REPLAY, is_lenient=True).warnings[0]
-
-
-def test_quantiles_are_of_known_values():
-    assert quantiles([1, 2, float("nan"), 3]) == "p5 1.1, p50 2, p95 2.9, most 3"

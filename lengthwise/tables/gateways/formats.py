@@ -14,15 +14,20 @@ Sources, as read in November 2026:
 - Traces: AzurePublicDataset, HPMLL/BurstGPT, kvcache-ai/Mooncake, and the ShareGPT layout.
 """
 
-import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product
+from itertools import product
 from typing import Any, Final
 
-from lengthwise.tables.streams import merged_stream
-from lengthwise.tables.values import first_at, unpacked, value_at
+from lengthwise.tables.gateways.rewrites import (
+    LANGFUSE_KEYS,
+    merged_stream,
+    with_attributes,
+    with_payload,
+    with_turns,
+    without_cache,
+)
+from lengthwise.tables.values import first_at
 
 Paths = tuple[str, ...]
 
@@ -132,15 +137,6 @@ _USAGE_CACHED: Final = (
 )
 
 
-def with_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the row of a callback with LiteLLM's standard logging payload as its own keys."""
-    if row.keys().isdisjoint(("standard_logging_object", "kwargs")):
-        return row
-    paths = ("standard_logging_object", "kwargs.standard_logging_object")
-    payload = _mapping(first_at(row, paths)).items()
-    return {**row, **{key: value for key, value in payload if value not in (None, "", {}, [])}}
-
-
 LITELLM: Final = LogFormat(
     name="LiteLLM",
     marks=(("call_type",), ("startTime",), ("completion_tokens",)),
@@ -240,74 +236,31 @@ OPENAI: Final = LogFormat(
 )
 
 
-def with_attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a span of OpenTelemetry with its attributes, `usage` and `messages` as keys."""
-    found: dict[str, Any] = {}
-    events = unpacked(span.get("events"))
-    for part in (*(events if isinstance(events, list) else ()), span):
-        inner = _mapping(_plain(unpacked(value_at(part, "attributes"))))
-        if value_at(part, "name") == "gen_ai.user.message":  # the conventions before 1.37
-            found["messages"] = [{"role": "user", "content": inner.get("content")}]
-        found |= inner
-    if not any(key.startswith(("gen_ai.", "llm.", _LANGFUSE)) for key in found):
-        return {**span, "no_call": "a span without a call of a model"}
-    turns: dict[int, dict[str, Any]] = defaultdict(dict)
-    details = _mapping(found.get(f"{_LANGFUSE}usage_details"))
-    counts = {f"gen_ai.usage.{k}": n for k, n in details.items()} if details else found
-    usage = {count[1]: n for key, n in counts.items() if (count := _COUNT.fullmatch(key))}
-    for key, value in found.items():
-        if turn := _TURN.fullmatch(key):
-            turns[int(turn[1])][turn[2]] = value
-    if turns:
-        found["messages"] = [turns[number] for number in sorted(turns)]
-    return {**span, **found, "usage": usage}
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    value = unpacked(value)
-    return value if isinstance(value, dict) else {}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value, or a list of attributes, of OTLP's JSON as plain data."""
-    if isinstance(value, list):
-        pairs = [(item.get("key"), item.get("value")) for item in value if isinstance(item, dict)]
-        return {key: _plain(inner) for key, inner in pairs if isinstance(key, str)}
-    if not isinstance(value, dict) or len(value) != 1:
-        return value
-    ((kind, inner),) = value.items()
-    if kind in ("arrayValue", "kvlistValue"):
-        inner = _mapping(inner).get("values") or []
-        return list(map(_plain, inner)) if kind == "arrayValue" else _plain(inner)
-    return inner if kind.endswith("Value") else value
-
-
-_LANGFUSE: Final = "langfuse.observation."
-_TURN: Final = re.compile(r"(?:gen_ai\.prompt|llm\.input_messages)\.(\d+)\.(?:message\.)?(\w+)")
-_COUNT: Final = re.compile(r"(?:(?:gen_ai|llm)\.(?:usage|token_count)\.)(.+?)(?:_tokens)?")
 _SPAN_ID: Final = ("spanId", "span_id", "context.span_id")
 OPENTELEMETRY: Final = LogFormat(
     name="OpenTelemetry",
     marks=(("attributes",), ("startTimeUnixNano", "start_time"), _SPAN_ID),
-    prompt=("gen_ai.input.messages", "messages", "gen_ai.prompt", f"{_LANGFUSE}input"),
+    prompt=("gen_ai.input.messages", "messages", "gen_ai.prompt", f"{LANGFUSE_KEYS}input"),
     output_tokens=("usage.output", "usage.completion"),
     prompt_tokens=("usage.input", "usage.prompt"),
     reasoning_tokens=("usage.*reasoning*",),
     total_tokens=("usage.total",),
     cached_tokens=("usage.*cache*",),
-    model=_under(("gen_ai.request", "gen_ai.response", _LANGFUSE[:-1]), ("model", "model.name")),
+    model=_under(
+        ("gen_ai.request", "gen_ai.response", LANGFUSE_KEYS[:-1]), ("model", "model.name")
+    ),
     arrival_s=("startTimeUnixNano", "start_time"),
     request_id=_SPAN_ID,
     finish_reason=("gen_ai.response.finish_reasons", "gen_ai.completion.0.finish_reason"),
-    limit=_under(("gen_ai.request", f"{_LANGFUSE}model.parameters"), _LIMITS),
+    limit=_under(("gen_ai.request", f"{LANGFUSE_KEYS}model.parameters"), _LIMITS),
     choices=("gen_ai.response.finish_reasons", "gen_ai.request.choice.count"),
     left_out=("no_call",),
     answered={
         "gen_ai.operation.name": ("chat", "text_completion", "generate_content"),
         "llm.request.type": ("chat", "completion"),
         "openinference.span.kind": ("LLM",),
-        f"{_LANGFUSE}type": ("generation",),
-        f"{_LANGFUSE}level": LANGFUSE.answered["level"],
+        f"{LANGFUSE_KEYS}type": ("generation",),
+        f"{LANGFUSE_KEYS}level": LANGFUSE.answered["level"],
         "status.status_code": ("UNSET", "OK"),
         "status.code": (0, 1, "STATUS_CODE_UNSET", "STATUS_CODE_OK"),
         "error.type": (),
@@ -318,13 +271,6 @@ OPENTELEMETRY: Final = LogFormat(
 )
 
 
-def _without_cache(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row of Helicone, marked if it names another request whose answer was sent again."""
-    is_hit = set(str(row.get("cache_reference_id") or "0")) - {"0", "-"}
-    row = merged_stream(row)
-    return {**row, "no_call": "an answer from Helicone's cache"} if is_hit else row
-
-
 HELICONE: Final = replace(
     OPENAI,
     name="Helicone",
@@ -333,7 +279,7 @@ HELICONE: Final = replace(
     prompt_tokens=(*OPENAI.prompt_tokens, "prompt_tokens"),
     answered={"response_status": (200, "200")},
     left_out=("no_call",),
-    prepare=_without_cache,
+    prepare=without_cache,
     without_prompt="export with --include-body",
 )
 PORTKEY: Final = replace(
@@ -354,21 +300,6 @@ PORTKEY: Final = replace(
     no_load={**OPENAI.no_load, "cache_status": ("HIT", "SEMANTIC HIT")},
     without_prompt="export the fields request and response",
 )
-
-
-def with_turns(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row of the ShareGPT layout with `turns`: a user's first turn and its answer."""
-    turns = unpacked(first_at(row, ("conversations", "conversation")))
-    if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
-        return row
-    said = [
-        (turn.get("from", turn.get("role")), turn.get("value", turn.get("content")))
-        for turn in turns
-    ]
-    for (speaker, text), (answerer, answer) in pairwise(said):
-        if speaker in ("human", "user") and answerer in ("gpt", "assistant", "chatgpt", "bing"):
-            return {**row, "turns": [text, answer]}
-    return {**row, "turns": []}
 
 
 _TRACES: Final = (

@@ -1,0 +1,247 @@
+"""Columns of the requests of a log, and what was read of it."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from lengthwise.errors import DataError
+from lengthwise.tables.checks import missing
+from lengthwise.tables.files import BadRow
+from lengthwise.tables.gateways.formats import TABLE
+from lengthwise.tables.requests import COUNTS, LoggedRequest, Reading, RequestReader
+from lengthwise.tables.times import INSTANTS, Times, times_of_files
+from lengthwise.tables.values import count_of, first_at, value_at
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NO_ROWS: Final = "the table has no rows; give some"
+ORIGINS: Final = ("prompt", "output_tokens", "prompt_tokens", "arrival_s")
+_CHUNK: Final = 1 << 14
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Log:
+    """Requests of a log, and what was read of it."""
+
+    frame: pd.DataFrame
+    """Known columns of prompt, output_tokens, prompt_tokens, reasoning_tokens, answer_tokens,
+    model, arrival_s (seconds; of a log since its first request), extras. The index: row numbers."""
+    format: str
+    files: tuple[str, ...]
+    num_rows: int
+    """Rows read, with those left out."""
+    left_out: Mapping[str, int]
+    """Reason -> rows."""
+    warnings: tuple[str, ...]
+    sources: Mapping[str, str]
+    """Our column -> column or rule that it is from."""
+    unread: tuple[str, ...] = ()
+    """Columns of a plain table that hold nothing we read."""
+
+    def short_form(self) -> list[str]:
+        """Return the log in three lines: its rows, its sources, its lengths and times."""
+        first = self.files[0] + (f" and {len(self.files) - 1} more" if len(self.files) > 1 else "")
+        kept = f"{first}: {self.format}, {len(self.frame):,} of {self.num_rows:,} rows"
+        out = [f"{count:,} {reason}" for reason, count in list(self.left_out.items())[:5]]
+        read = ", ".join(f"{name} from {source}" for name, source in self.sources.items())
+        said = [
+            f"{name} {quantiles(self.frame[name])}" for name in COUNTS[:2] if name in self.frame
+        ]
+        if "arrival_s" in self.frame:
+            said.append(f"{self.frame.arrival_s.max():,.6g} s from first to last")
+        return [
+            kept + (f"; left out: {', '.join(out)}" if out else ""),
+            f"{first}: {read}",
+            f"{first}: {'; '.join([*said, *self.warnings])}",
+        ]
+
+
+class Columns:
+    """Columns that grow request by request; memory holds the columns only."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.readers: list[RequestReader] = []
+        self.has_prompts = "prompt" in (*reading.needs, *reading.wants)
+        self.prompts: list[str | None] = []
+        self.texts: list[pa.Array] = []
+        self.models: list[str] = []
+        self.names: dict[str, str] = {}
+        self.further: dict[str, list[Any]] = defaultdict(list)
+        self.counts = {name: array("d") for name in COUNTS}
+        self.places, self.numbers = array("q"), array("q")
+        self.times = Times()
+        self.origins: Counter[tuple[str, ...]] = Counter()
+
+    def add(self, request: LoggedRequest, row: int) -> None:
+        """Append a request, of this row of the newest reader."""
+        if self.has_prompts:
+            self.prompts.append(request.prompt)
+            if len(self.prompts) >= _CHUNK:
+                self._pack_prompts()
+        model = str(request.values.get("model", ""))
+        self.models.append(self.names.setdefault(model, model))
+        for numbers, count in zip(self.counts.values(), request.counts.values(), strict=True):
+            numbers.append(np.nan if count is None else count)
+        self.places.append(len(self.readers) - 1)
+        self.numbers.append(row)
+        self.times.add(request.time)
+        for name in self.reading.further:
+            self.further[name].append(count_of(value_at(request.row, name)))
+        if request.known is TABLE:
+            for name, names in self.reading.extras.items():
+                self.further[name].append(first_at(request.row, tuple(names)))
+        source = request.sources.get
+        self.origins[
+            "" if request.prompt is None else source("prompt", ""),
+            source("output_tokens", ""),
+            source("prompt_tokens", ""),
+            source("arrival_s", ""),
+        ] += 1
+
+    def _pack_prompts(self) -> None:
+        """Move the newest prompts to Arrow's memory, which is half of Python's."""
+        self.texts.append(pa.array(self.prompts, pa.large_string()))
+        self.prompts.clear()
+
+    def finish(self, files: Sequence[Path]) -> Log:
+        """Return the columns. Raises DataError if no row is left, or the times are in no unit."""
+        import pandas as pd
+
+        reading, sources = self.reading, self._sources()
+        num_rows = len(self.numbers) + reading.left_out.total()
+        arrival_s, is_bad = self._arrivals(sources)
+        places = np.flatnonzero(~is_bad)
+        if not len(places):
+            raise self._nothing(files, num_rows)
+        columns = self._columns()
+        if arrival_s is not None:
+            columns["arrival_s"] = arrival_s
+            places = places[np.argsort(arrival_s[places], kind="stable")]
+        index = np.array(self.numbers) if len(self.readers) == 1 else np.arange(len(self.numbers))
+        frame = pd.DataFrame(columns, index=index, copy=False)
+        frame = frame.drop(columns=frame.columns[frame.isna().all()])
+        if not np.array_equal(places, np.arange(len(index))):
+            frame = frame.iloc[places]
+        for name in (*reading.needs, *reading.wants):
+            if name not in frame and not reading.is_lenient and name != "arrival_s":
+                said = "; ".join([missing(name, self.readers[-1].known), *reading.warned])
+                raise DataError(f"in every row, {said}", path=files[0])
+        return Log(
+            frame=frame,
+            format=self._formats(),
+            files=tuple(map(str, files)),
+            num_rows=num_rows,
+            left_out=dict(reading.left_out.most_common()),
+            warnings=tuple(
+                f"{count:,} {text}" if count else text for text, count in reading.warned.items()
+            ),
+            sources={name: _shares(found) for name, found in sources.items()},
+            unread=tuple(dict.fromkeys(name for one in self.readers for name in one.unread)),
+        )
+
+    def _formats(self) -> str:
+        return ", ".join(dict.fromkeys(reader.known.name for reader in self.readers))
+
+    def _columns(self) -> dict[str, Any]:
+        """Return the columns but arrival_s; releases the buffers of their rows."""
+        columns: dict[str, Any] = {}
+        if self.has_prompts:
+            self._pack_prompts()
+            columns["prompt"] = pa.chunked_array(self.texts).to_pandas().array
+            self.texts.clear()
+        for name in ("output_tokens", "prompt_tokens", "reasoning_tokens", "answer_tokens"):
+            numbers = np.array(self.counts.pop(name))
+            is_known = np.isfinite(numbers)
+            if name == "reasoning_tokens" and (has_reasoning := bool(is_known.any())):
+                numbers, is_known = np.nan_to_num(numbers), np.array([True])
+            columns[name] = numbers.astype(np.int64) if is_known.all() else numbers
+        if has_reasoning and np.isnan(columns["answer_tokens"]).any():
+            rest = columns["output_tokens"] - columns["reasoning_tokens"]
+            columns["answer_tokens"] = np.where(
+                np.isnan(columns["answer_tokens"]), rest, columns["answer_tokens"]
+            ).astype(np.int64)
+        if any(self.models):
+            columns["model"] = self.models
+        return columns | self.further
+
+    def _sources(self) -> dict[str, Counter[str]]:
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for origins, rows in self.origins.items():
+            for name, source in zip(ORIGINS, origins, strict=True):
+                if source:
+                    found[name][source] += rows
+        return found
+
+    def _nothing(self, files: Sequence[Path], num_rows: int) -> DataError:
+        if not num_rows:
+            return DataError(NO_ROWS, path=files[0])
+        left_out = self.reading.left_out
+        most = ", ".join(f"{n} {why}" for why, n in left_out.most_common(5))
+        is_cut = any(why.startswith("censored") for why in left_out)
+        option = "; keep censored rows with --censored keep" * is_cut
+        lacking = [field for field in ORIGINS[:3] if left_out[f"it has no {field}"]]
+        hints = dict.fromkeys(map(self.readers[-1].known.advice, lacking))
+        more = "".join(f"; {text}" for text in (*hints, *self.reading.warned))
+        text = f"no request is left of {num_rows} rows of this {self._formats()} log: {most}"
+        return DataError(f"{text}{option}{more}", path=files[0])
+
+    def _arrivals(
+        self, sources: dict[str, Counter[str]]
+    ) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_]]:
+        """Return the times in seconds, None without, and the mask of bad rows."""
+        reading, is_good = self.reading, np.zeros(len(self.numbers), dtype=bool)
+        if not np.isfinite(np.array(self.times.numbers)).any():
+            return None, is_good
+        name, *others = (source for source, _ in sources["arrival_s"].most_common())
+        units = {reader.known.time_unit for reader in self.readers}
+        starts = np.searchsorted(self.places, range(1, len(self.readers))).tolist()
+        unit, order = (getattr(reading.options, name, None) for name in ("time_unit", "file_times"))
+        try:
+            known_unit = units.pop() if len(units) == 1 else None
+            seconds, rule = self.times.in_seconds(name, unit, known_unit, others)
+            seconds = times_of_files(seconds, starts, order, reading.warned)
+        except DataError as error:
+            if "arrival_s" in reading.needs and not reading.is_lenient:
+                raise DataError(str(error), path=self.readers[-1].path) from error
+            if reading.is_lenient:
+                reading.warned[str(error)] = 0
+            sources.pop("arrival_s")
+            return None, is_good
+        sources["arrival_s"] = Counter({rule: 1})
+        if without_zone := self.times.num_without_zone():
+            reading.warned["times without a zone among others, read as UTC"] = without_zone
+        is_bad = np.isnan(seconds)
+        start_s = np.nanmin(np.append(seconds, np.inf))
+        if start_s > INSTANTS or self.readers[-1].known is not TABLE:
+            seconds = np.round(seconds - start_s, 6)  # doubles hold instants of today to 0.2 us
+        if "arrival_s" not in reading.needs:
+            return (None if is_bad.any() else seconds), is_good
+        for place in np.flatnonzero(is_bad):
+            time = self.times.numbers[place]
+            reason = "it has no time" if np.isnan(time) else f"its time is out of range ({time:g})"
+            path = self.readers[self.places[place]].path
+            reading.leave_out(BadRow(reason), path, self.numbers[place])
+        return seconds, is_bad
+
+
+def quantiles(values: ArrayLike) -> str:
+    """Return the p5, p50, p95 and largest of numbers as text."""
+    found = np.nanpercentile(np.asarray(values, dtype=float), (5, 50, 95, 100))
+    return "p5 {:.6g}, p50 {:.6g}, p95 {:.6g}, most {:.6g}".format(*found)
+
+
+def _shares(found: Counter[str]) -> str:
+    """Return the sources of a column, the most frequent first."""
+    (first, _), *others = found.most_common(4)
+    return "; ".join([first, *(f"{source} ({count:,} rows)" for source, count in others)])
