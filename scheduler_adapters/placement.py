@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lengthwise.errors import require
+from lengthwise.settings import Count, Positive, settings
 from scheduler_adapters.policy import load_named_class
-from scheduler_adapters.views import InstanceView, RequestView, Role, require_at_least
+from scheduler_adapters.views import InstanceView, RequestView, Role
 
 InstanceId = int
 
@@ -40,21 +40,16 @@ class SetRole:
     role: Role
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Watch:
     """Limits by which `InstanceView` counts requests, as PASCAL does."""
 
-    quantum_tokens: int = 500
+    quantum_tokens: Count = 500
     """Answering tokens up to which an answer is fresh."""
-    demote_above_tokens: int = 5000
+    demote_above_tokens: Count = 5000
     """Context above which a thinking request is not counted."""
-    pace_s: float = 0.1
+    pace_s: Positive = 0.1
     """Time in which a reader reads one token; a late token delays all later reading times."""
-
-    def __post_init__(self) -> None:
-        require_at_least(1, quantum_tokens=self.quantum_tokens)
-        require_at_least(1, demote_above_tokens=self.demote_above_tokens)
-        require("pace_s", self.pace_s, self.pace_s > 0, "seconds above 0")
 
 
 class Placement(ABC):

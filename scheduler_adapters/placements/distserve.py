@@ -1,8 +1,9 @@
 """DistServe: prompts are prefilled in some instances, and decoded in others that pull them."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from lengthwise.errors import require
+from lengthwise.settings import Range, checked
 from scheduler_adapters.placement import InstanceId, Placement, fewest_requests, of_role
 from scheduler_adapters.views import InstanceView, RequestView
 
@@ -21,9 +22,10 @@ class DistServe(Placement):
 
     name = "distserve"
 
-    def __init__(self, *, max_waiting_fraction: float = 0.05) -> None:
-        share = max_waiting_fraction
-        require("max_waiting_fraction", share, 0 < share <= 1, "a share above 0, 1 at most")
+    @checked
+    def __init__(
+        self, *, max_waiting_fraction: Annotated[float, Range(above=0, most=1)] = 0.05
+    ) -> None:
         self.max_waiting_fraction = max_waiting_fraction
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from lengthwise.errors import require
+from lengthwise.settings import Natural, checked
 from scheduler_adapters.placement import InstanceId, Placement, Watch
-from scheduler_adapters.views import InstanceView, RequestView, require_at_least
+from scheduler_adapters.views import InstanceView, RequestView
 
 Migration = Literal["adaptive", "always", "never"]
 Fresh = Literal["unpaced", "always"]
@@ -31,20 +31,17 @@ class PascalPlacement(Placement):
 
     name = "pascal"
 
+    @checked
     def __init__(
         self,
         *,
         migration: Migration = "adaptive",
         fresh: Fresh = "unpaced",
-        reserve_tokens: int = 500,
+        reserve_tokens: Natural = 500,
         quantum_tokens: int = 500,
         demote_above_tokens: int = 5000,
         pace_s: float = 0.1,
     ) -> None:
-        modes = ("adaptive", "always", "never")
-        require("migration", repr(migration), migration in modes, "one of " + ", ".join(modes))
-        require("fresh", repr(fresh), fresh in ("unpaced", "always"), "unpaced or always")
-        require_at_least(0, reserve_tokens=reserve_tokens)
         self.migration = migration
         self.fresh = fresh
         self.reserve_tokens = reserve_tokens

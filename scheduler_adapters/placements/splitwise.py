@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lengthwise.errors import require
+from lengthwise.settings import Count, checked
 from scheduler_adapters.placement import InstanceId, Placement, SetRole, of_role, with_room
 from scheduler_adapters.views import InstanceView, RequestView, Role
 
@@ -25,8 +25,8 @@ class Splitwise(Placement):
     watches_prefills = True
     hands_over_from = ("prefill", "both")
 
-    def __init__(self, *, max_pending_tokens: int = 8192) -> None:
-        require("max_pending_tokens", max_pending_tokens, max_pending_tokens >= 1, "1 or more")
+    @checked
+    def __init__(self, *, max_pending_tokens: Count = 8192) -> None:
         self.max_pending_tokens = max_pending_tokens
         self.home: dict[InstanceId, Role] = {}
 

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from lengthwise.errors import require
+from lengthwise.settings import NonNegative, checked
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, new_rank
 
@@ -23,9 +23,8 @@ class OvertakingGuard(Policy):
 
     name = "shortest-predicted+overtaking-guard"
 
-    def __init__(self, *, times: float = 6.0, at_least: float = 256.0) -> None:
-        require("times", times, times >= 0, "a number >= 0")
-        require("at_least", at_least, at_least >= 0, "a number >= 0")
+    @checked
+    def __init__(self, *, times: NonNegative = 6.0, at_least: NonNegative = 256.0) -> None:
         self.times, self.at_least = times, at_least
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:

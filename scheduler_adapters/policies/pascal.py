@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import inf
 
+from lengthwise.settings import Count, checked
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import (
     Capability,
@@ -12,7 +13,6 @@ from scheduler_adapters.views import (
     RequestView,
     StepRule,
     new_rank,
-    require_at_least,
 )
 
 _REASONING, _DEMOTED, _ANSWERING = 0, 1, 2
@@ -38,16 +38,15 @@ class Pascal(Policy):
     name = "pascal"
     traits = Traits(requires=frozenset({Capability.EVICT}), sees_thinking=True)
 
+    @checked
     def __init__(
         self,
         *,
-        quantum_tokens: int = 500,
-        demote_above_tokens: int = 5000,
-        max_decodes: int | None = None,
+        quantum_tokens: Count = 500,
+        demote_above_tokens: Count = 5000,
+        max_decodes: Count | None = None,
         offload: bool = False,
     ) -> None:
-        require_at_least(1, quantum_tokens=quantum_tokens, demote_above_tokens=demote_above_tokens)
-        require_at_least(1, max_decodes=1 if max_decodes is None else max_decodes)
         self.quantum_tokens = quantum_tokens
         self.demote_above_tokens = demote_above_tokens
         self.rule = StepRule(displace=True, offload=offload, max_decodes=max_decodes)

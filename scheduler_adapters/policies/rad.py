@@ -1,7 +1,8 @@
 """RAD: throughput-optimal cycles of prefills in chunks of one tile, then decodes of a full tile."""
 
+from lengthwise.settings import Count, checked
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule, require_at_least
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 
 _PREFILL = Rank(lane=0)
 _DECODE = Rank(lane=1)
@@ -21,8 +22,8 @@ class RAD(Policy):
 
     name = "rad"
 
-    def __init__(self, *, max_started: int = 512, tile: int = 128, chunk: int = 256) -> None:
-        require_at_least(1, max_started=max_started, tile=tile, chunk=chunk)
+    @checked
+    def __init__(self, *, max_started: Count = 512, tile: Count = 128, chunk: Count = 256) -> None:
         self.max_started = max_started
         self.tile = tile
         # Lanes put prefill first, and unmixed steps decode where no prefill can be had.

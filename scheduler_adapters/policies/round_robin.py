@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from lengthwise.settings import Count, checked
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import (
     Capability,
@@ -9,7 +10,6 @@ from scheduler_adapters.views import (
     Rank,
     RequestView,
     StepRule,
-    require_at_least,
 )
 
 
@@ -25,8 +25,8 @@ class RoundRobin(Policy):
     name = "round-robin"
     traits = Traits(requires=frozenset({Capability.EVICT}))
 
-    def __init__(self, *, quantum_tokens: int = 500, offload: bool = False) -> None:
-        require_at_least(1, quantum_tokens=quantum_tokens)
+    @checked
+    def __init__(self, *, quantum_tokens: Count = 500, offload: bool = False) -> None:
         self.quantum_tokens = quantum_tokens
         self.rule = StepRule(displace=True, offload=offload)
         if offload:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from lengthwise.errors import require
+from lengthwise.settings import checked
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, StepRule
 
@@ -20,6 +20,7 @@ class Sarathi(Policy):
     name = "sarathi"
     traits = Traits(is_static=True)
 
+    @checked
     def __init__(
         self,
         *,
@@ -27,7 +28,6 @@ class Sarathi(Policy):
         max_tokens: int = 512,
         max_resident: int = 128,
     ) -> None:
-        require("order", repr(order), order in ("fcfs", "spf"), "'fcfs' or 'spf'")
         self.order = order
         self.rule = StepRule(max_tokens=max_tokens, max_resident=max_resident)
 

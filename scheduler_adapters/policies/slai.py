@@ -3,7 +3,7 @@
 from math import inf
 from typing import Literal
 
-from lengthwise.errors import require
+from lengthwise.settings import Count, Fraction, NonNegative, Positive, checked
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import (
     Capability,
@@ -13,7 +13,6 @@ from scheduler_adapters.views import (
     RequestView,
     StepRule,
     new_rank,
-    require_at_least,
 )
 
 _CRITICAL, _PREFILL, _DEFERRED = 0, 1, 2
@@ -37,27 +36,21 @@ class SLAI(Policy):
     name = "slai"
     traits = Traits(requires=frozenset({Capability.DEFER_RUNNING}))
 
+    @checked
     def __init__(
         self,
         *,
         order: Literal["spf", "fcfs"] = "spf",
-        offset: float | None = None,
-        offset_below: float = 5.0,
-        offset_above: float = 10.0,
-        memory_limit: float = 0.96,
+        offset: NonNegative | None = None,
+        offset_below: NonNegative = 5.0,
+        offset_above: NonNegative = 10.0,
+        memory_limit: Fraction = 0.96,
         paying_first: bool = False,
         max_tokens: int = 512,
         max_resident: int = 128,
-        max_decodes: int = 128,
-        default_tbt_s: float = 0.2,
+        max_decodes: Count = 128,
+        default_tbt_s: Positive = 0.2,
     ) -> None:
-        require("order", repr(order), order in ("spf", "fcfs"), "'spf' or 'fcfs'")
-        require("default_tbt_s", default_tbt_s, default_tbt_s > 0, "seconds above 0")
-        require("memory_limit", memory_limit, 0 <= memory_limit <= 1, "a fraction, 0 to 1")
-        offsets = {"offset_below": offset_below, "offset_above": offset_above}
-        for name, steps in offsets.items() if offset is None else [("offset", offset)]:
-            require(name, steps, steps >= 0, "a number of mean step times, 0 or more")
-        require_at_least(1, max_decodes=max_decodes)
         self.order = order
         self.offset_below = offset_below if offset is None else offset
         self.offset_above = offset_above if offset is None else offset

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lengthwise.errors import at_least, require
+from lengthwise.settings import Count, Part, Range, settings
 from scheduler_adapters.planner.capabilities import require_capabilities
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.latency.models import LatencyModel
@@ -21,33 +20,24 @@ Tokens = TypeVar("Tokens", int, Ints)
 _CAPABILITIES = frozenset(Capability) - {Capability.OFFLOAD}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Instance:
     """One engine replica; `Instance.preset("llama-3-8b@a100-80g")` makes a known one."""
 
     latency: LatencyModel
-    kv_blocks: int
+    kv_blocks: Count
     """Blocks of the whole KV memory."""
-    max_num_seqs: int = 256
+    max_num_seqs: Count = 256
     """Requests that may hold KV blocks at once (vLLM's name and default)."""
-    max_tokens: int | None = 2048
+    max_tokens: Count | None = 2048
     """Token budget of a step: decodes + prefill chunks. None: no limit."""
-    block_tokens: int = BLOCK_TOKENS
-    watermark_fraction: float = 0.01
+    block_tokens: Count = BLOCK_TOKENS
+    watermark_fraction: Part = 0.01
     """Share of the KV blocks that an admission leaves free, so that decodes can grow."""
-    decode_headroom_blocks: int = 0
+    decode_headroom_blocks: Annotated[int, Range(least=0, most=1)] = 0
     """Free blocks required for a decode that needs none: 1 in Vidur and old vLLM, 0 here."""
     host: HostLink | None = None
     """Host memory for evicted KV blocks; None: they are computed again."""
-
-    def __post_init__(self) -> None:
-        for name in ("kv_blocks", "max_num_seqs", "block_tokens"):
-            at_least(name, getattr(self, name), 1)
-        budget, share = self.max_tokens, self.watermark_fraction
-        require("max_tokens", budget, budget is None or budget >= 1, "1 or more, or None")
-        require("watermark_fraction", share, 0 <= share < 1, "[0, 1)")
-        headroom = self.decode_headroom_blocks
-        require("decode_headroom_blocks", headroom, headroom in (0, 1), "0 or 1")
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Instance:

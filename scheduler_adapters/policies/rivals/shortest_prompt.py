@@ -1,8 +1,6 @@
 """Shortest prompt first, with ageing: an order without predictions."""
 
-from math import inf
-
-from lengthwise.errors import require
+from lengthwise.settings import NonNegativeFinite, checked
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView
 
@@ -25,10 +23,9 @@ class ShortestPrompt(Policy):
     name = "shortest-prompt"
     traits = Traits(is_static=True)
 
-    def __init__(self, *, ageing_tokens_per_s: float = 100.0) -> None:
-        rate = ageing_tokens_per_s
-        require("ageing_tokens_per_s", rate, 0 <= rate < inf, "a number >= 0")
-        self.ageing_tokens_per_s = rate
+    @checked
+    def __init__(self, *, ageing_tokens_per_s: NonNegativeFinite = 100.0) -> None:
+        self.ageing_tokens_per_s = ageing_tokens_per_s
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         if request.phase is not Phase.WAITING:

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from math import log
 
-from lengthwise.errors import require
+from lengthwise.settings import Count, Fraction, checked
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import (
     Capability,
@@ -14,7 +14,6 @@ from scheduler_adapters.views import (
     Rank,
     RequestView,
     StepRule,
-    require_at_least,
 )
 
 
@@ -37,11 +36,14 @@ class SRPT(Policy):
     traits = Traits(requires=frozenset({Capability.EVICT}), reads_lengths=True)
     rule = StepRule(displace=True)
 
+    @checked
     def __init__(
-        self, *, preempt_share: float = 0.8, every_tokens: int = 16, unknown_tokens: int = 256
+        self,
+        *,
+        preempt_share: Fraction = 0.8,
+        every_tokens: Count = 16,
+        unknown_tokens: Count = 256,
     ) -> None:
-        require("preempt_share", preempt_share, 0 <= preempt_share <= 1, "a fraction, 0 to 1")
-        require_at_least(1, every_tokens=every_tokens, unknown_tokens=unknown_tokens)
         self.preempt_share = preempt_share
         self.every_tokens = every_tokens
         self.unknown_tokens = unknown_tokens

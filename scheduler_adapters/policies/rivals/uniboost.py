@@ -1,8 +1,8 @@
 """UniBoost: arrival time minus a bounded boost that decreases with the work."""
 
-from math import expm1, inf, log
+from math import expm1, log
 
-from lengthwise.errors import require
+from lengthwise.settings import Count, NonNegativeFinite, PositiveFinite, checked
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import (
     Capability,
@@ -10,7 +10,6 @@ from scheduler_adapters.views import (
     Phase,
     Rank,
     RequestView,
-    require_at_least,
 )
 
 _RUNNING = Rank()
@@ -37,9 +36,10 @@ class UniBoost(Policy):
     name = "uniboost"
     traits = Traits(requires=frozenset({Capability.PREFIX_HITS}), is_static=True)
 
-    def __init__(self, *, gamma_per_s: float = 10.0, us_per_token: float = 64.0) -> None:
-        for name, value in (("gamma_per_s", gamma_per_s), ("us_per_token", us_per_token)):
-            require(name, value, 0 < value < inf, "a number above 0")
+    @checked
+    def __init__(
+        self, *, gamma_per_s: PositiveFinite = 10.0, us_per_token: PositiveFinite = 64.0
+    ) -> None:
         self.gamma_per_s = gamma_per_s
         self.us_per_token = us_per_token
 
@@ -67,12 +67,15 @@ class LearnedUniBoost(UniBoost):
         requires=frozenset({Capability.PREFIX_HITS}), is_static=True, reads_lengths=True
     )
 
+    @checked
     def __init__(
-        self, *, output_weight: float = 4.0, unknown_tokens: int = 256, gamma_per_s: float = 0.1
+        self,
+        *,
+        output_weight: NonNegativeFinite = 4.0,
+        unknown_tokens: Count = 256,
+        gamma_per_s: float = 0.1,
     ) -> None:
         super().__init__(gamma_per_s=gamma_per_s)
-        require("output_weight", output_weight, 0 <= output_weight < inf, "a number >= 0")
-        require_at_least(1, unknown_tokens=unknown_tokens)
         self.output_weight = output_weight
         self.unknown_tokens = unknown_tokens
 

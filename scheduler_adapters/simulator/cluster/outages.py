@@ -6,24 +6,22 @@ its tokens, and is placed again in order of arrival.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
-from lengthwise.errors import ConfigError, at_least, require
+from lengthwise.errors import ConfigError, require
+from lengthwise.settings import Natural, NonNegativeFinite, settings
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class Outage:
     """Time in which an instance is dead."""
 
-    instance: int
-    at_s: float
+    instance: Natural
+    at_s: NonNegativeFinite
     until_s: float = inf
 
     def __post_init__(self) -> None:
-        at_least("instance", self.instance, 0)
-        require("at_s", self.at_s, 0 <= self.at_s < inf, "seconds >= 0")
         require("until_s", self.until_s, self.until_s > self.at_s, f"a time after {self.at_s}")
 
 

@@ -1,11 +1,12 @@
 """What a placement sees of a cluster, now or as of the last snapshot, and its checked answers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Any
 
-from lengthwise.errors import InvalidDecision, LengthwiseError, require
+from lengthwise.errors import InvalidDecision, LengthwiseError
+from lengthwise.settings import NonNegative, NonNegativeFinite, settings
 from scheduler_adapters.placement import InstanceId, Placement, Watch, fewest_requests, of_role
 from scheduler_adapters.simulator.cluster.clock import ClusterClock
 from scheduler_adapters.simulator.cluster.cluster_instance import ClusterInstance
@@ -14,20 +15,16 @@ from scheduler_adapters.simulator.engine.request_state import RequestState
 from scheduler_adapters.views import InstanceView, RequestView, Role
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class TelemetryAge:
     """Age of the views on which a placement decides."""
 
-    period_s: float = 0.0
+    period_s: NonNegativeFinite = 0.0
     """Time between snapshots. Views show the last snapshot and the router's own decisions since:
     requests placed, KV booked, roles. 0: views are always up to date."""
-    max_age_s: float = inf
+    max_age_s: NonNegative = inf
     """Age of the views above which the shortest queue decides, counted by the router: requests of
     the last snapshot and those placed since."""
-
-    def __post_init__(self) -> None:
-        require("period_s", self.period_s, 0 <= self.period_s < inf, "seconds >= 0")
-        require("max_age_s", self.max_age_s, self.max_age_s >= 0, "seconds >= 0")
 
 
 class InstanceViews(Sequence[InstanceView]):

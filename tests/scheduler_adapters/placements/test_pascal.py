@@ -71,7 +71,7 @@ def test_fresh_answers_may_count_always():
     views = [view(0, num_thinking=1, num_fresh_answering=3), view(1, num_thinking=2)]
     assert PascalPlacement().at_phase_change(CHANGE, 1, views) == 0
     assert PascalPlacement(fresh="always").at_phase_change(CHANGE, 1, views) == 1
-    with pytest.raises(ConfigError, match="fresh is 'never'; use unpaced or always"):
+    with pytest.raises(ConfigError, match="fresh is 'never'; use one of unpaced, always"):
         PascalPlacement(fresh="never")  # type: ignore[arg-type]
 
 
