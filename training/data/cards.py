@@ -19,15 +19,8 @@ import yaml
 
 from lengthwise.bundle import BANNER, sha256_of
 from lengthwise.errors import ConfigError, DataError
-from lengthwise.tables.files import (
-    SUFFIXES,
-    BadRow,
-    digest_of,
-    is_file_name,
-    kind_of,
-    name_of,
-    rows_of,
-)
+from lengthwise.tables.files import SUFFIXES, BadRow, digest_of, is_file_name, kind_of, name_of
+from lengthwise.tables.rows import rows_of
 from training.config import DataConfig
 from training.data import synthetic
 from training.data.hub import PREFIX, is_hub_name, load_hub
