@@ -249,9 +249,13 @@ def read_records(
 def column(items: Dataset, name: str) -> Any:
     """Return a column as Arrow's chunked array; of an unselected Dataset it stays on disk."""
     kind = items.features.arrow_schema.field(name).type
-    # All rows of a selection at once would take a kilobyte each.
-    tables = items.select_columns([name]).with_format("arrow").iter(_CHUNK)
-    return pa.chunked_array([c for table in tables for c in table.column(name).chunks], kind)
+    chunks: list[Any] = []
+    for table in items.select_columns([name]).with_format("arrow").iter(_CHUNK):
+        found = table.column(name)
+        # A selection has a chunk, of a kilobyte in Python, for each row.
+        is_selection = found.num_chunks > len(found) // 100 + 2
+        chunks += [found.combine_chunks()] if is_selection else found.chunks
+    return pa.chunked_array(chunks, kind)
 
 
 def num_responses(records: Dataset) -> int:
