@@ -48,7 +48,7 @@ class LeftOut(str):
 
 @dataclass(kw_only=True, eq=False)
 class Reading:
-    """What one reading needs, and the tallies of what became of its rows."""
+    """Columns that one reading needs, and the tallies of rows without a request."""
 
     options: ReadingOptions
     needs: Sequence[str]
@@ -87,7 +87,7 @@ class Reading:
 
 @dataclass(slots=True)
 class LoggedRequest:
-    """What a row states about a request."""
+    """Values and counts of one row about its request."""
 
     known: LogFormat
     row: Mapping[str, Any]
