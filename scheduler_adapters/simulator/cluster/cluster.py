@@ -74,7 +74,7 @@ class _Placed(NamedTuple):
     row: int
     state: RequestState
     view: RequestView
-    """As the placement sees it; the own view of a request that was lost with its instance."""
+    """View for the placement; that of the state, if the request was lost with its instance."""
 
 
 class Cluster:

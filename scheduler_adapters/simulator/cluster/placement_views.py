@@ -1,4 +1,4 @@
-"""What a placement sees of a cluster, now or as of the last snapshot, and its checked answers."""
+"""Views of a cluster for its placement, now or of the last snapshot, and the checked answers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
