@@ -61,11 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name, *rest = words
     if name == _COMPLETION:
         return exit_code_of(lambda: print(completion(rest)))
-    same = [program for program in every if name in program.commands]
-    if name not in named and len(same) != 1:
+    if name not in named:
         moved = {old: new for one in every for old, new in one.moved.items()}
         return unknown(name, [*named, *_OTHER], moved)
-    program, command = named.get(name) or (same[0], name)  # serve-vllm is vllm, too
+    program, command = named[name]
     return program.run_command(command, rest)
 
 

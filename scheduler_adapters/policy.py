@@ -174,6 +174,7 @@ def ask_rule(policy: Policy, load: LoadView) -> StepRule:
 POLICIES: dict[str, str] = {
     "fcfs": "scheduler_adapters.policies.fcfs:FCFS",
     "pars": "scheduler_adapters.policies.shortest_predicted:pars",
+    "pars-paper": "scheduler_adapters.policies.shortest_predicted:pars_paper",
     "pointwise": "scheduler_adapters.policies.shortest_predicted:pars",
     "listwise": "scheduler_adapters.policies.shortest_predicted:pars",
     "oracle": "scheduler_adapters.policies.shortest_predicted:pars",
@@ -204,20 +205,6 @@ def load_policy(name: str, **settings: Any) -> Policy:
     """
     made: Policy = load_named_class("policy", Policy, POLICIES, name, settings)
     return made
-
-
-def load_serving_policy(name: str, **settings: Any) -> Policy:
-    """Make a policy for real traffic: PARS limits overtaking, unless its settings have a guard.
-
-    Raises:
-        ConfigError: as `load_policy` does.
-    """
-    if POLICIES.get(name, name) == POLICIES["pars"] and not settings.keys() & {
-        "starve_after_s",
-        "guard",
-    }:
-        settings["guard"] = "overtaking"
-    return load_policy(name, **settings)
 
 
 def load_named_class(

@@ -184,4 +184,6 @@ def test_collect_alone_collects(
 def test_engines_alone_can_be_used(run):
     adapter = "from scheduler_adapters.engines.transformers_batching import use_policy"
     output_of(run("transformers", "python", "-P", "-c", adapter))
-    assert "usage: lengthwise vllm" in output_of(run("vllm-cpu", "lengthwise", "vllm", "--help"))
+    assert "usage: lengthwise serve-vllm" in output_of(
+        run("vllm-cpu", "lengthwise", "serve-vllm", "--help")
+    )

@@ -105,7 +105,7 @@ class ParsExperiment(Experiment):
             tau_b = self.lengths[lengths].tau_b[order]
             requests = requests.with_scores(synthetic_scores(output, tau_b=tau_b, seed=seed))
         after_s = 120.0 if order == system else None
-        policy = pars(after_s)
+        policy = pars(starve_after_s=after_s)
         if batch:
             policy = RequestLevel(max_batch=batch, inside="pars", starve_after_s=after_s)
         timeline = simulate(requests, policy, instance_of(seats), loop="compiled")

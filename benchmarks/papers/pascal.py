@@ -13,9 +13,8 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric, HostLink
 from scheduler_adapters.simulator.observers import LoadRecorder
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.timeline.first_answer_tail import first_answer_tail
 from scheduler_adapters.timeline.latency_metrics import statistic, summarize
-from scheduler_adapters.timeline.qoe import qoe, violation_fraction
+from scheduler_adapters.timeline.qoe import first_answer_tail, qoe, violation_fraction
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
 from scheduler_adapters.workload.mixes import draw_lengths

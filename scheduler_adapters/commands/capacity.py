@@ -1,13 +1,11 @@
 """`capacity`: the search for the highest load at which a policy meets its latency targets."""
 
 import logging
-import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -20,13 +18,14 @@ from lengthwise.report_page import ReportSection, write_report
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands import experiment_settings as setup
 from scheduler_adapters.commands.experiment_settings import load_named, policy_of
+from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.figures import capacity_figure
 from scheduler_adapters.reporting.latency_tables import capacity_table, text_of
 from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
 from scheduler_adapters.simulator.latency.staircase import tiles_of
 from scheduler_adapters.simulator.load_search import MOST_PER_S, highest_load
 from scheduler_adapters.simulator.observers import ProgressLine
-from scheduler_adapters.timeline.latency_metrics import Statistic, Summary, summarize
+from scheduler_adapters.timeline.targets import check_targets, is_met, target_parts, targets_text
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import ORDER_STREAM
 from scheduler_adapters.workload.requests import Requests
@@ -34,15 +33,6 @@ from scheduler_adapters.workload.score_sources import with_lengths
 
 log = logging.getLogger(__name__)
 
-_METRICS: Final = [
-    column.name for column in fields(Summary) if column.type is Statistic and column.name != "qoe"
-]
-_SHARE: Final = "qoe_violations"
-"""Target without a statistic: a share of the requests."""
-_TARGET: Final = re.compile(
-    rf"({_SHARE}|(?:{'|'.join(_METRICS)})\.(?:mean|p50|p90|p99))(?:\.(.+))?"
-)
-"""Metric and statistic, and a user class."""
 _REQUESTS_PER_CLIENT: Final = 4
 """Least number; the first and the last are not measured."""
 _BOUND: Final = "bound (any policy)"
@@ -78,7 +68,7 @@ class SearchConfig(setup.Setup, ClusterConfig):
         ClusterConfig.__post_init__(self)
         at_least("seeds", self.seeds, 1)
         require("tolerance", self.tolerance, 0 < self.tolerance < 1, "a number in (0, 1)")
-        check_slo(self.slo)
+        check_targets(self.slo)
         setup.check_policies(self.policies, self.settings)
         setup.check_folder(self.out)
         for source in self._own_scores.values():
@@ -124,6 +114,10 @@ class SearchConfig(setup.Setup, ClusterConfig):
             own = self._with_source(source)
             scored = own.scored(requests.with_scores(own.load().score))
         return with_lengths(scored, load_named(policy, self.settings))
+
+    def policy_maker(self, name: str, requests: Requests) -> Callable[[], Policy]:
+        """Return the maker of a policy, with shares between the clients of the requests."""
+        return partial(load_named, name, self.settings, requests.clients)
 
     def conditions(self, arrivals: str, num_requests: int) -> str:
         cluster = f"{self.cluster_text}; " if self.cluster_text else ""
@@ -283,7 +277,7 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
     scored = config.scored_for(name, requests)
     row, is_by_rate = np.arange(len(scored)), config.by == "rate"
     order = np.random.default_rng((config.seed, ORDER_STREAM)).permutation(len(scored))
-    make = partial(load_named, name, config.settings)
+    make = config.policy_maker(name, scored)
 
     def run(arriving: Requests, clients: int | None = None) -> Timeline:
         shown = [ProgressLine(progress, len(arriving))]
@@ -310,47 +304,12 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
     return found / config.instances
 
 
-def target_parts(name: str) -> tuple[str, str]:
-    """Return metric and statistic of a target, and its user class; empty: all requests."""
-    if (found := _TARGET.fullmatch(name)) is None:
-        raise ConfigError(
-            f"slo names {name!r}; use one of {', '.join(_METRICS)} with .mean, .p50, .p90 "
-            f"or .p99, or {_SHARE}, and .CLASS behind it for one user class"
-        )
-    return found[1], found[2] or ""
-
-
-def check_slo(slo: Mapping[str, float]) -> None:
-    """Refuse targets of unknown metrics, and values outside their range."""
-    for name, most in slo.items():
-        if target_parts(name)[0] == _SHARE:
-            require(f"slo {name}", most, 0 <= most < 1, "a share in [0, 1)")
-        else:
-            require(f"slo {name}", most, most > 0, "seconds above 0")
-
-
-def is_met(slo: Mapping[str, float], timeline: Timeline) -> bool:
-    """Return True if all requests finished within the targets."""
-    summaries = {"": summarize(timeline)}
-    for name, most in slo.items():
-        metric, user_class = target_parts(name)
-        if user_class not in summaries:
-            own = timeline.take(timeline.requests.user_class == user_class)
-            summaries[user_class] = summarize(own)
-        if not attrgetter(metric)(summaries[user_class]) <= most:  # NaN: not one value
-            return False
-    return summaries[""].num_unfinished == 0
-
-
 def capacity_section(
     config: SearchConfig, found: Mapping[str, list[float]], requests: Requests
 ) -> ReportSection:
     """Return the loads and their bound, as a table and as bars with intervals."""
     table, label = capacity_table(found), f"capacity ({config.found_unit})"
-    targets = ", ".join(
-        f"{name} <= {most:g}{'' if name.startswith(_SHARE) else ' s'}"
-        for name, most in config.slo.items()
-    )
+    targets = targets_text(config.slo)
     text = f"The highest load at which {targets}, found by bisection."
     if _BOUND in found:
         text += f" {bound_text(config, found)}"

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
@@ -16,14 +15,14 @@ from lengthwise.progress import Progress
 from lengthwise.report_page import ReportSection, save_table, write_report
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
-from scheduler_adapters.commands.experiment_settings import check_names, check_one_of, load_named
+from scheduler_adapters.commands.experiment_settings import check_names, check_one_of
 from scheduler_adapters.engines.score_order import ScoreOrder, past_lower_score_fraction
 from scheduler_adapters.reporting import latency_tables as tables
 from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
 from scheduler_adapters.reporting.latency_tables import Outcome, text_of
 from scheduler_adapters.simulator.observers import LoadRecorder, ProgressLine
-from scheduler_adapters.timeline.first_answer_tail import reading_figures
 from scheduler_adapters.timeline.latency_metrics import summarize
+from scheduler_adapters.timeline.qoe import reading_figures
 from scheduler_adapters.timeline.timeline import write_timeline
 from scheduler_adapters.workload.requests import Requests
 
@@ -168,7 +167,7 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
             observers = [[load, line, order] for load, order in zip(loads, orders, strict=True)]
             timeline, _ = clusters[placement].serve(
                 scored,
-                partial(load_named, policy, config.settings),
+                config.policy_maker(policy, scored),
                 loop="python",  # compiled loops have no observers
                 observers=observers.__getitem__,
             )

@@ -22,7 +22,8 @@ from scheduler_adapters.engines.vllm_v1.in_process import (
     longest_context,
     open_driver,
 )
-from scheduler_adapters.policy import load_policy
+from scheduler_adapters.policies.fair_shares import load_shared
+from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting import figures as charts
 from scheduler_adapters.reporting.latency_tables import ecdf_table, text_of
 from scheduler_adapters.simulator.instance import Instance
@@ -154,11 +155,15 @@ def _simulate(given: Mapping[str, Requests]) -> Bursts:
     instance = Instance.preset(_PROFILE, max_num_seqs=_SIMULATOR_SEATS)
     return Bursts(
         timelines={
-            name: simulate(requests, load_policy("pars" if name == SMALL else name), instance)
-            for name, requests in given.items()
+            name: simulate(requests, policy_of(name), instance) for name, requests in given.items()
         },
         conditions=f"{count} requests at t = 0, {_PROFILE}, {_SIMULATOR_SEATS} at once, simulated",
     )
+
+
+def policy_of(scheduler: str) -> Policy:
+    """Return the policy of a scheduler of the demo."""
+    return load_shared("pars" if scheduler == SMALL else scheduler)
 
 
 def _serve(requests: Requests, config: DemoConfig) -> Bursts:
@@ -179,7 +184,7 @@ def _serve(requests: Requests, config: DemoConfig) -> Bursts:
             for name in SCHEDULERS[:: -1 if number % 2 else 1]:
                 log.info("serving a burst of %d with vLLM under %s", len(burst), name)
                 scored = _for_scheduler(requests.take(burst), name)
-                policy = load_policy(name)
+                policy = policy_of(name)
                 timeline = driver.serve(scored, clock=clock, seed=config.seed, policy=policy)
                 served[name].append(timeline)
     return Bursts(

@@ -1,7 +1,8 @@
 """Settings and captions that the commands of the simulator share."""
 
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from math import isfinite
@@ -10,10 +11,13 @@ from typing import Any, Final, Self
 
 from lengthwise.errors import ConfigError
 from lengthwise.mlflow_store import NOTE, find_store
-from scheduler_adapters.policy import Policy, load_policy
+from scheduler_adapters.policies.fair_shares import load_shared
+from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance_config import InstanceConfig, check_memory
 from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.workload import WorkloadConfig
+
+log = logging.getLogger(__name__)
 
 _EXPERIMENT: Final = "lengthwise-simulations"
 """Beside the training runs, in the same store."""
@@ -76,6 +80,8 @@ class Setup(InstanceConfig, WorkloadConfig):
         """Return the requests, which fit into the instance, and settings that name their scores."""
         requests = self.load()
         check_memory(requests, self.instance())
+        if len(clients := requests.clients) > 1:
+            log.info("%d clients share the service", len(clients))
         return replace(self, scores=self.score_source(requests)), requests
 
     def log(self, name: str, metrics: Mapping[str, float], files: Sequence[Path]) -> None:
@@ -141,11 +147,11 @@ def policy_of(name: str, settings: NamedSettings) -> str:
     return str(settings.get(name, {}).get("policy", name))
 
 
-def load_named(name: str, settings: NamedSettings) -> Policy:
-    """Return a new policy with the settings of this name."""
+def load_named(name: str, settings: NamedSettings, clients: Collection[str] = ()) -> Policy:
+    """Return a new policy with the settings of this name, and shares of several clients."""
     given = settings.get(name, {})
     own = {key: given[key] for key in given if key not in ("policy", "scores")}
-    return load_policy(policy_of(name, settings), **own)
+    return load_shared(policy_of(name, settings), clients, **own)
 
 
 def check_policies(names: Sequence[str], settings: NamedSettings) -> None:

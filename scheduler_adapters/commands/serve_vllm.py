@@ -156,7 +156,7 @@ class ServeConfig(ScoreConfig):
             ranker = {"bundle": str(self.bundle.resolve()), **own}
             if (template := _chat_template(self.vllm)) is not None:
                 ranker["chat_template"] = template
-        return {SETTINGS: {**guard, **self.settings, **shares, **ranker, "policy": self.policy}}
+        return {SETTINGS: {**guard, **shares, **self.settings, **ranker, "policy": self.policy}}
 
 
 @common_options(

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import inf
@@ -18,7 +18,8 @@ from lengthwise.progress import Progress
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.experiment_settings import Setup, check_one_of, check_place
 from scheduler_adapters.engines.score_order import ScoreOrder, past_lower_score_fraction
-from scheduler_adapters.policy import load_policy
+from scheduler_adapters.policies.fair_shares import load_shared
+from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
@@ -26,9 +27,8 @@ from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.observers import ProgressLine
 from scheduler_adapters.simulator.simulate import Interrupted
-from scheduler_adapters.timeline.first_answer_tail import reading_figures
 from scheduler_adapters.timeline.latency_metrics import Summary, statistic, summarize
-from scheduler_adapters.timeline.qoe import LEAST_QOE
+from scheduler_adapters.timeline.qoe import LEAST_QOE, reading_figures
 from scheduler_adapters.timeline.timeline import Timeline, write_timeline
 from scheduler_adapters.workload.score_sources import with_lengths
 
@@ -39,10 +39,12 @@ class SimulateConfig(Setup, ClusterConfig):
 
     policy: str = "pars"
     """Import path package.module:callable, or a name: fcfs, pars, pointwise, listwise, oracle,
-    sarathi, vllm-prefill-first, orca, request-level, slai, rad, rad-twin, round-robin, pascal,
-    srpt, uniboost, uniboost-learned, shortest-prompt, residual-prompt, virtual-token-counter."""
+    sarathi, vllm-prefill-first, orca, request-level, slai, rad, rad-twin, round-robin, pars-paper,
+    pascal, srpt, uniboost, uniboost-learned, shortest-prompt, residual-prompt,
+    virtual-token-counter."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Settings of the policy, e.g. {"starve_after_s": null}. With {"offload": true} and
+    """Settings of the policy, e.g. {"guard": "waiting"}, and shares of clients, as in serve-vllm
+    (on where a trace names several): {"shares": "none"}. With {"offload": true} and
     --host-gb-per-s, fcfs, round-robin and pascal keep evicted KV in host memory."""
     out: Path | None = None
     """Write every request with its token times to this .parquet or .jsonl file."""
@@ -65,6 +67,10 @@ class SimulateConfig(Setup, ClusterConfig):
         self.need_rate(self.rate_per_s is not None and self.clients is None)
         check_one_of(self, ("rate_per_s", "clients"))
         check_place(self.out, ".parquet", ".jsonl")
+
+    def policy_maker(self, clients: Collection[str] = ()) -> Callable[[], Policy]:
+        """Return the maker of the policy, with shares of several clients."""
+        return partial(load_shared, self.policy, clients, **self.settings)
 
     @property
     def faults(self) -> dict[str, Any]:
@@ -93,13 +99,13 @@ def run(config: SimulateConfig) -> None:
 
     Ctrl-C ends the run; the finished part is written and shown, with exit code 130.
     """
-    make_policy = partial(load_policy, config.policy, **config.settings)
-    policy = make_policy()  # refuses wrong settings before anything is read
+    config.policy_maker()()  # refuses wrong settings before anything is read
     config.loaded_placement()
     config, requests = config.loaded()
+    make_policy = config.policy_maker(requests.clients)
     if config.policy == "oracle":
         config = replace(config, scores="oracle")
-    requests = with_lengths(config.scored(requests), policy)
+    requests = with_lengths(config.scored(requests), make_policy())
     stopped: Interrupted | None = None
     orders = [ScoreOrder() for _ in range(config.instances)]
     cluster: ClusterRun | None = None

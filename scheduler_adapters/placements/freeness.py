@@ -65,9 +65,9 @@ def read_prefill_cost(path: str | Path, *, force: bool = False) -> PrefillCost:
 class Freeness:
     """Phi of prefill and decode instances.
 
-    Fragments (H_frag) are the free blocks that remain when as many large requests as fit are taken
-    in. The large request is the first without a decode instance, else the 90% quantile of the last
-    hundred. The paper only describes fragments as free blocks that a large request cannot use.
+    H_frag is here the remainder: the free blocks that remain when as many large requests as fit
+    are taken in. The large request is the first without a decode instance, else the 90% quantile of
+    the last hundred. The paper only describes free blocks that a large request cannot use.
 
     Args:
         cost: prefill cost of the served model, so that P_m of the paper is 1.
@@ -102,10 +102,10 @@ class Freeness:
     def decode(self, view: InstanceView, blocks: int = 0) -> float:
         """Return Phi of a decode instance, with `blocks` more in use."""
         free, total = view.unclaimed_blocks - blocks, view.total_blocks
-        return 1 - (total - free + self.fragment(view, blocks)) / total
+        return 1 - (total - free + self.remainder(view, blocks)) / total
 
-    def fragment(self, view: InstanceView, blocks: int = 0) -> int:
-        """Return the free blocks that a large request cannot use, with `blocks` more in use."""
+    def remainder(self, view: InstanceView, blocks: int = 0) -> int:
+        """Return the free blocks beside the large requests that fit, with `blocks` more in use."""
         return max(0, view.unclaimed_blocks - blocks) % self.large_blocks(view)
 
     def large_blocks(self, view: InstanceView) -> int:

@@ -14,8 +14,8 @@ from scheduler_adapters.placements.freeness import PAPER, Freeness, PrefillCost,
 from scheduler_adapters.views import InstanceView, RequestView
 
 Serving = Literal["prefill", "decode"]
-_HIGH_FRAGMENT = 0.25
-"""Share of a large request's blocks from which fragments are high."""
+_HIGH_REMAINDER = 0.25
+"""Share of a large request's blocks from which a remainder is high."""
 
 
 @settings
@@ -24,7 +24,7 @@ class PhasorSettings:
 
     cost: PrefillCost | str | Path = "paper"
     """Prefill cost: the file written by `python -m training calibrate`, or "paper" for the paper's
-    constants, whose unit is a guess."""
+    constants, whose unit is a guess. `simulate` calibrates it on its own instance by default."""
     force_cost: bool = False
     """Accept a file with a poor fit."""
     ttft_slo_s: Positive = 0.4
@@ -183,8 +183,8 @@ class Phasor(Placement):
         theta, freeness = self.settings.theta_frag, self.freeness
         pool = self._pool("decode", instances)
         for view in sorted(pool, key=freeness.decode):
-            high = _HIGH_FRAGMENT * freeness.large_blocks(view)
-            if freeness.decode(view) < theta and freeness.fragment(view) >= high:
+            high = _HIGH_REMAINDER * freeness.large_blocks(view)
+            if freeness.decode(view) < theta and freeness.remainder(view) >= high:
                 yield from self._move_out(view, pool, theta, busy)
 
     def _move_out(

@@ -12,12 +12,13 @@ with a charge for the expected output at admission. The distance is ours: withou
 latency of 32 equal clients was 8% longer.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import lcm
-from typing import Any
+from typing import Any, Literal
 
-from scheduler_adapters.policy import Policy, PolicyWrapper, load_serving_policy
+from lengthwise.errors import require
+from scheduler_adapters.policy import Policy, PolicyWrapper, load_policy
 from scheduler_adapters.views import LoadView, Rank, RequestView, require_at_least
 
 _OUTPUT = 2
@@ -42,13 +43,41 @@ class FairShares(PolicyWrapper):
         self, policy: Policy | str, *, weights: Mapping[str, int] | None = None, **settings: Any
     ) -> None:
         if isinstance(policy, str):
-            policy = load_serving_policy(policy, **settings)
+            policy = load_policy(policy, **settings)
         super().__init__(policy, suffix="+shares")
         require_at_least(1, **{f"weight of {name}": each for name, each in (weights or {}).items()})
         self.traits = replace(policy.traits, is_static=False, shares=dict(weights or {}))
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return self.policy.rank(request, load)
+
+
+def load_shared(
+    name: str,
+    clients: Collection[str] = (),
+    *,
+    shares: Mapping[str, int] | Literal["none"] | None = None,
+    **settings: Any,
+) -> Policy:
+    """Make a policy by name: the loader of simulations and servers.
+
+    Several `clients`, the senders of a workload, share the service.
+
+    Args:
+        shares: weights of user classes, for clients that a server does not know before; or "none".
+        settings: those of the policy.
+
+    Raises:
+        ConfigError: as `load_policy` does, or `shares` are no weights.
+    """
+    policy = load_policy(name, **settings)
+    if shares is None:
+        shares = {} if len(clients) > 1 else "none"
+    is_right = shares == "none" or isinstance(shares, Mapping)
+    require("shares", repr(shares), is_right, 'weights of classes, such as {"paying": 3}')
+    if shares == "none" or policy.traits.shares is not None:
+        return policy
+    return FairShares(policy, weights=shares)
 
 
 def token_counter(*, inside: str = "fcfs", **settings: Any) -> FairShares:

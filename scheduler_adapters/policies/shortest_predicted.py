@@ -9,7 +9,7 @@ Source: PARS, Algorithm 1. Only the waiting queue is reordered: running requests
 and a preempted request re-enters the queue with its first score.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from lengthwise.errors import require
 from scheduler_adapters.policies.overtaking_guard import OvertakingGuard
@@ -36,18 +36,25 @@ class ShortestPredicted(Policy):
 GuardKind = Literal["waiting", "overtaking", "none"]
 
 
-def pars(
-    starve_after_s: float | None = 120.0, guard: GuardKind = "waiting", **limits: float
-) -> Policy:
+def pars(guard: GuardKind | None = None, **limits: Any) -> Policy:
     """Return PARS: shortest predicted first, with a guard of long requests.
 
-    `starve_after_s` is the limit of the guard "waiting", which is the paper's; None: no guard. The
-    guard "overtaking" limits the later arrivals that are served before a request, by `limits`.
+    The guard "overtaking" limits the later arrivals that are served before a request, by `limits`.
+    The guard "waiting" is the paper's: its limit is `starve_after_s`, 120 s; None: no guard. It is
+    the default where that limit is given, else the default is "overtaking".
     """
+    if guard is None:
+        guard = "waiting" if "starve_after_s" in limits else "overtaking"
     if guard == "overtaking":
         return OvertakingGuard(**limits)
     require("guard", guard, guard in ("waiting", "none"), "waiting, overtaking or none")
-    if starve_after_s is None or guard == "none":
-        require("limits", limits, not limits, "these only with guard overtaking")
+    after_s = limits.pop("starve_after_s", 120.0)
+    require("limits", limits, not limits, "these only with guard overtaking")
+    if after_s is None or guard == "none":
         return ShortestPredicted()
-    return StarvationGuard(ShortestPredicted(), after_s=starve_after_s, **limits)
+    return StarvationGuard(ShortestPredicted(), after_s=after_s)
+
+
+def pars_paper(**settings: Any) -> Policy:
+    """Return PARS with the guard of its paper: 120 s of waiting."""
+    return pars(**{"guard": "waiting", **settings})

@@ -6,11 +6,14 @@ is generated at g_j, read at u_j, and would be read at x_j if no token were late
     u_1 = g_1, u_j = max(g_j, u_(j-1) + pace), x_j = g_1 + (j - 1) pace, H = u_K + pace
     QoE = sum(H - u_j) / sum(H - x_j), in (0, 1]
 
-Source: Andes' QoE as PASCAL restricts it to answering tokens.
+Source: Andes' QoE as PASCAL restricts it to answering tokens; the tail of the first answer is that
+of PASCAL's evaluation.
 """
 
 # u_j - j pace is the greatest g_i - i pace so far. It changes only at a token that follows a gap
 # above `pace`. So a run has one piece, and one more per slow gap in it.
+
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -21,6 +24,10 @@ from scheduler_adapters.workload.requests import Floats, Ints
 
 LEAST_QOE = 0.95
 """A request below this violates PASCAL's SLO."""
+BIN_TOKENS: Final = 256
+LEAST_REQUESTS: Final = 5
+_PERCENTS: Final = ((10, 100.0), (20, 90.0), (100, 95.0))
+"""(number of requests, percentile of a bin with fewer); the 99th for all larger bins."""
 
 
 def qoe(timeline: Timeline, *, ttfat_target_s: float | None = None) -> Floats:
@@ -90,3 +97,52 @@ def _pieces(pace_s: float, tick_s: Floats, runs: Ints) -> tuple[Ints, Ints, Ints
     next_start = np.append(start[1:], 0)
     next_start[np.cumsum(num_pieces) - 1] = last + 1
     return row[of], start, next_start - start, number[of] + start - first[of]
+
+
+def first_answer_tail(timeline: Timeline) -> list[dict[str, Any]]:
+    """Return the tail of the time to the first answering token, by bin of reasoning tokens.
+
+    Requests with long reasoning answer late under every policy, so each bin with at least
+    `LEAST_REQUESTS` has a percentile of its own, lower the fewer requests it has.
+    """
+    first_s = timeline.first_answer_s - timeline.requests.arrival_s
+    answers = ~np.isnan(first_s)
+    bins = timeline.requests.reasoning_tokens[answers] // BIN_TOKENS
+    numbers, counts = np.unique(bins, return_counts=True)
+    return [
+        {
+            "reasoning_tokens": number * BIN_TOKENS,
+            "count": count,
+            "percent": (percent := tail_percent(count)),
+            "first_answer_s": float(np.percentile(first_s[answers][bins == number], percent)),
+        }
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)
+        if count >= LEAST_REQUESTS
+    ]
+
+
+def tail_percent(count: int) -> float:
+    """Return the percentile that represents the tail of `count` values."""
+    return next((percent for below, percent in _PERCENTS if count < below), 99.0)
+
+
+def reading_figures(timeline: Timeline) -> dict[str, Any]:
+    """Return the tail and, for several user classes, tail and QoE violations of each class.
+
+    The result is empty without reasoning, and can be written as JSON.
+    """
+    if not timeline.requests.reasoning_tokens.any():
+        return {}
+    figures: dict[str, Any] = {"first_answer_tail": first_answer_tail(timeline)}
+    user_class = timeline.requests.user_class
+    names = np.unique(user_class).tolist()
+    if len(names) > 1:
+        parts = {name: timeline.take(user_class == name) for name in names}
+        figures["by_class"] = {
+            name: {
+                "qoe_violations": violation_fraction(qoe(part)),
+                "first_answer_tail": first_answer_tail(part),
+            }
+            for name, part in parts.items()
+        }
+    return figures

@@ -113,6 +113,11 @@ class Requests:
         return len(self.arrival_s)
 
     @property
+    def clients(self) -> frozenset[str]:
+        """Names of the senders."""
+        return frozenset(self.client.tolist()) - {""}
+
+    @property
     def has_limits(self) -> bool:
         """Return whether a request limits its output."""
         return bool(self.min_tokens.any() or np.isfinite(self.max_tokens).any())

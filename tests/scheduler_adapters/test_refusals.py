@@ -83,7 +83,7 @@ CALLS = [
     (load_policy, {"name": "slai", "order": "lifo"}, "order is 'lifo'"),
     (load_policy, {"name": "sarathi", "order": "lifo"}, "order is 'lifo'"),
     (load_policy, {"name": "pars", "guard": "waits"}, "guard"),
-    (load_policy, {"name": "pars", "times": 2}, "limits|times"),
+    (load_policy, {"name": "pars", "guard": "waiting", "times": 2}, "limits|times"),
     (load_policy, {"name": "pars", "guard": "none", "times": 2}, "limits|times"),
     (load_policy, {"name": "pars", "guard": "overtaking", "times": -1, "at_least": 2}, "times"),
     (StarvationGuard, {"policy": FCFS(), "after_s": -1}, "after_s is -1"),

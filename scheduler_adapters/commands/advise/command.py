@@ -33,7 +33,6 @@ from scheduler_adapters.commands.advise.replay import (
 )
 from scheduler_adapters.commands.advise.scored_log import Evidence
 from scheduler_adapters.commands.advise.verdict import decide
-from scheduler_adapters.commands.capacity import check_slo
 from scheduler_adapters.commands.experiment_settings import check_folder, check_one_of
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.instance import Instance
@@ -41,6 +40,7 @@ from scheduler_adapters.simulator.instance_config import check_memory
 from scheduler_adapters.simulator.latency.affine_fit import read_affine
 from scheduler_adapters.simulator.latency.facts import GPUS
 from scheduler_adapters.timeline.latency_metrics import summarize
+from scheduler_adapters.timeline.targets import check_targets
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class AdviseConfig(TraceOptions):
 
     def __post_init__(self) -> None:
         check_one_of(self, ("bundle", "tau_b"), ("endpoint", "fit"))
-        check_slo(self.slo)
+        check_targets(self.slo)
         check_folder(self.out)
 
     @property

@@ -14,13 +14,14 @@ import numpy as np
 
 from lengthwise.agreement import figure_text
 from lengthwise.progress import Progress
-from scheduler_adapters.commands.capacity import is_met
-from scheduler_adapters.policy import load_serving_policy
+from scheduler_adapters.policies.fair_shares import load_shared
+from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.latency_tables import interval
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.simulator.simulate import simulate_replicas
 from scheduler_adapters.timeline.latency_metrics import summarize
+from scheduler_adapters.timeline.targets import is_met
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
 from scheduler_adapters.workload.requests import Floats, Requests
@@ -88,14 +89,19 @@ class Replay:
         requests = self.drawn(draw)
         if policy == "oracle":
             requests, policy = requests.with_scores(requests.output_tokens), SCORED
-        requests = with_lengths(requests, load_serving_policy(policy))
+        make_policy = self.policy_maker(policy)
+        requests = with_lengths(requests, make_policy())
         return simulate_replicas(
             replace(requests, arrival_s=requests.arrival_s / load),
-            lambda: load_serving_policy(policy),
+            make_policy,
             self.instance,
             replicas=instances or self.instances,
             loop="compiled",
         )
+
+    def policy_maker(self, policy: str) -> Callable[[], Policy]:
+        """Return the maker of a policy, with shares between the clients of the log."""
+        return partial(load_shared, policy, self.requests.clients)
 
     def num_draws(self, policy: str, draws: int) -> int:
         """Return the number of draws that differ under a policy."""

@@ -8,6 +8,7 @@ from dataclasses import field, fields
 from importlib.metadata import packages_distributions
 from typing import Any, Final, Literal
 
+from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import require
 from lengthwise.settings import Count, settings
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy
@@ -26,6 +27,8 @@ _ON_CPU: Final = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_HOST_IP": "127.0.
 class RayServeConfig(GatewayConfig):
     """Settings of gateway, router and engines."""
 
+    model: str = field(metadata=POSITIONAL)
+    """Folder or hub name of the model, with its tokenizer."""
     replicas: Count = 1
     """Engines behind the gateway."""
     policy: str = "pars"

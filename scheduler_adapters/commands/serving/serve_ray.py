@@ -3,7 +3,7 @@
 import logging
 import os
 import signal
-from dataclasses import field, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -12,21 +12,20 @@ from typing import Any
 import yaml
 
 from lengthwise.bundle import ModelBundle
-from lengthwise.command_line.options import POSITIONAL, common_options
+from lengthwise.command_line.options import common_options
 from lengthwise.errors import ConfigError, SchedulingError, UnsupportedByEngine
 from lengthwise.settings import Port, settings
 from scheduler_adapters.commands.serve_vllm import require_free_port
 from scheduler_adapters.commands.serving import ray_application
+from scheduler_adapters.commands.serving.ray_application import RayServeConfig
 
 log = logging.getLogger(__name__)
 
 
 @settings
-class ServeRayConfig(ray_application.RayServeConfig):
-    """The application, and where it runs."""
+class RayPlaceConfig:
+    """The ranker of the application, and where it runs."""
 
-    model: str = field(metadata=POSITIONAL)
-    """Folder or hub name of the model, with its tokenizer."""
     bundle: Path | None = None
     """Folder of a trained ranker, which scores each prompt in the gateway before it is routed."""
     address: str | None = None
@@ -38,17 +37,12 @@ class ServeRayConfig(ray_application.RayServeConfig):
     write_config: Path | None = None
     """Write a config file for `serve run` and KubeRay here, and start nothing."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.bundle is not None and self.scorer is not None:
-            raise ConfigError("there are --bundle and --scorer; give one source of scores")
-
 
 @common_options(
     *("model", "replicas", "placement", "policy", "bundle", "think_end"),
     *("engine", "port", "address", "write_config"),
 )
-def run(config: ServeRayConfig) -> None:
+def run(config: RayServeConfig, place: RayPlaceConfig) -> None:
     """Serve a model by many vLLM replicas on Ray, until SIGTERM or SIGINT.
 
     The gateway scores each prompt, the placement chooses its replica, and the policy orders the
@@ -61,20 +55,22 @@ def run(config: ServeRayConfig) -> None:
     """
     if (folder := Path(config.model)).is_dir():
         config = replace(config, model=str(folder.resolve()))
-    if config.bundle is not None:
-        scorer = f"bundle:{ModelBundle.load(config.bundle).path.resolve()}"
-        config = replace(config, bundle=None, scorer=scorer)
-    content = ray_application.serve_file(config, config.host, config.port)
-    if config.write_config is not None:
-        config.write_config.write_text(yaml.safe_dump(content, sort_keys=False))
-        print(f"wrote {config.write_config}; start it with: serve run {config.write_config}")
+    if place.bundle is not None:
+        if config.scorer is not None:
+            raise ConfigError("there are --bundle and --scorer; give one source of scores")
+        scorer = f"bundle:{ModelBundle.load(place.bundle).path.resolve()}"
+        config = replace(config, scorer=scorer)
+    content = ray_application.serve_file(config, place.host, place.port)
+    if place.write_config is not None:
+        place.write_config.write_text(yaml.safe_dump(content, sort_keys=False))
+        print(f"wrote {place.write_config}; start it with: serve run {place.write_config}")
     elif find_spec("vllm") is None:
         raise UnsupportedByEngine("vLLM is not installed; pip install 'lengthwise[vllm]'")
     else:
-        _serve(config, content["applications"][0]["args"])
+        _serve(config, place, content["applications"][0]["args"])
 
 
-def _serve(config: ServeRayConfig, settings: dict[str, Any]) -> None:
+def _serve(config: RayServeConfig, place: RayPlaceConfig, settings: dict[str, Any]) -> None:
     import ray
     from ray import serve
     from ray.serve.config import HTTPOptions
@@ -84,17 +80,17 @@ def _serve(config: ServeRayConfig, settings: dict[str, Any]) -> None:
     TransformersCodec(config.model)  # refused here, not in a process of the cluster
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # 5 are few under load
-    if config.address is None:
-        require_free_port(config.host, config.port)
+    if place.address is None:
+        require_free_port(place.host, place.port)
         num_cpus = max(os.cpu_count() or 1, config.replicas)
         ray.init("local", include_dashboard=False, num_cpus=num_cpus, log_to_driver=False)
     else:
-        ray.init(config.address, log_to_driver=False)
+        ray.init(place.address, log_to_driver=False)
     try:
-        serve.start(http_options=HTTPOptions(host=config.host, port=config.port))
+        serve.start(http_options=HTTPOptions(host=place.host, port=place.port))
         log.info("starting %d replicas; vLLM needs about a minute", config.replicas)
         serve.run(ray_application.build(settings), name=ray_application.NAME, route_prefix="/")
-        print(f"serving {config.model} on http://{config.host}:{config.port}/v1", flush=True)
+        print(f"serving {config.model} on http://{place.host}:{place.port}/v1", flush=True)
         ended = Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: ended.set())
@@ -103,7 +99,7 @@ def _serve(config: ServeRayConfig, settings: dict[str, Any]) -> None:
         logs = "/tmp/ray/session_latest/logs/serve"
         raise SchedulingError(f"the application did not start ({error}); see {logs}") from error
     finally:
-        if config.address is None:
+        if place.address is None:
             serve.shutdown()
         else:
             serve.delete(ray_application.NAME)

@@ -1,6 +1,6 @@
 """transformers' continuous batching with our policies: the engine that is wherever torch is.
 
-    policy, hints = load_serving_policy("pars"), {}
+    policy, hints = load_policy("pars"), {}
     config = ContinuousBatchingConfig(scheduler_type=use_policy(policy, hints), ...)
     manager = model.init_continuous_batching(continuous_batching_config=config)
     manager.start()

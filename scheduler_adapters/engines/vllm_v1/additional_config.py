@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from lengthwise.errors import ConfigError, require
 from scheduler_adapters.engines.bundle_scoring import OWN, BundleSettings
-from scheduler_adapters.policies.fair_shares import FairShares
-from scheduler_adapters.policy import POLICIES, Policy, load_serving_policy
+from scheduler_adapters.policies.fair_shares import load_shared
+from scheduler_adapters.policy import POLICIES, Policy
 
 SETTINGS: Final = "lengthwise"
-_OURS: Final = OWN | {"policy", "shares", "think_end"}
+_OURS: Final = OWN | {"policy", "think_end"}
 
 
 def configured_policy(additional_config: Any, name: str | None = None) -> Policy:
@@ -31,11 +31,7 @@ def configured_policy(additional_config: Any, name: str | None = None) -> Policy
             f"additional_config[{SETTINGS!r}] names policy {named!r}, --scheduler-cls {name!r}; "
             f"name one of {', '.join(sorted(POLICIES))}, or package.module:callable, once"
         )
-    policy = load_serving_policy(named, **{k: v for k, v in settings.items() if k not in _OURS})
-    weights = settings.get("shares")
-    holds = weights is None or isinstance(weights, Mapping)
-    require("shares", repr(weights), holds, 'weights of classes, such as {"paying": 3}')
-    return policy if weights is None else FairShares(policy, weights=weights)
+    return load_shared(named, **{k: v for k, v in settings.items() if k not in _OURS})
 
 
 def configured_bundle(additional_config: Any) -> BundleSettings | None:

@@ -3,20 +3,36 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from lengthwise.errors import ConfigError, at_least, require
-from scheduler_adapters.placement import Placement, load_placement
+from scheduler_adapters.placement import PLACEMENTS, Placement, load_placement
 from scheduler_adapters.placements.baselines import ShortestQueue
+from scheduler_adapters.placements.freeness import PrefillCost
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
+from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import InstanceConfig
+from scheduler_adapters.simulator.latency.facts import gpu_of
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.simulate import LoopName, simulate
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import Role
 from scheduler_adapters.workload.requests import Requests
+
+_CALIBRATED_TOKENS: Final = (128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192)
+
+
+def calibrated_cost(instance: Instance, model: str, gpu: str) -> PrefillCost:
+    """Return the prefill cost that fits the instance's own prefills, as Phasor calibrates it."""
+    tokens, peak = np.array(_CALIBRATED_TOKENS), gpu_of(gpu).flops_per_s
+    measured_s = [instance.prefill_s(int(count)) for count in tokens]
+    (square_s, token_s), *_ = np.linalg.lstsq(np.stack([tokens**2, tokens], 1), measured_s)
+    fitted = {"alpha": float(square_s * peak), "beta": float(token_s * peak)}
+    return PrefillCost(**fitted, peak_flop_per_s=peak, model=model, device=gpu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +100,10 @@ class ClusterConfig(InstanceConfig):
         """
         if self.placement is None:
             return None
-        placement = load_placement(self.placement, **self.placement_settings)
-        served = self.profile.partition(":")[0].partition("@")[::2]
+        served, settings = self.profile.partition(":")[0].partition("@")[::2], {}
+        if PLACEMENTS.get(self.placement, self.placement) == PLACEMENTS["phasor"]:
+            settings["cost"] = calibrated_cost(self.instance(), *served)
+        placement = load_placement(self.placement, **{**settings, **self.placement_settings})
         for kind, made_for, name in zip(
             ("model", "device"), placement.made_for, served, strict=True
         ):

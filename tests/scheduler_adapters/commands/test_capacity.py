@@ -17,7 +17,6 @@ from scheduler_adapters.commands.capacity import (
     SearchConfig,
     capacity_of,
     stability_bounds,
-    target_parts,
 )
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.simulator.cluster import cluster_config
@@ -130,13 +129,6 @@ def test_a_target_of_one_class_is_about_its_requests_only():
     assert any(gap_s(name, beyond) > limit for name, limit in most_s.items())
     for_all = replace(config, slo={"tbt_s.p99": most_s["paying"]})
     assert capacity_of("slai", for_all, requests, Progress(1)) < found
-
-
-def test_a_class_may_have_a_share_as_its_target_and_a_dot_in_its_name():
-    assert target_parts("qoe_violations.paying") == ("qoe_violations", "paying")
-    assert target_parts("qoe_violations") == ("qoe_violations", "")
-    assert target_parts("tbt_s.p99.team.a") == ("tbt_s.p99", "team.a")
-    assert target_parts("tbt_s.p99") == ("tbt_s.p99", "")
 
 
 @pytest.mark.parametrize("command", ["capacity", "compare"])

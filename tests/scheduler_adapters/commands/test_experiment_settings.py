@@ -29,7 +29,7 @@ def test_a_made_up_name_takes_the_policy_of_its_settings_and_each_call_makes_a_n
     assert policy_of("fcfs", PATIENT) == "fcfs"
     first, second = load_named("rad", PATIENT), load_named("rad", PATIENT)
     assert first is not second
-    assert load_named("patient", PATIENT).name == load_named("pars", {}).name
+    assert load_named("patient", PATIENT).name == load_named("pars-paper", {}).name
 
 
 @pytest.mark.parametrize(

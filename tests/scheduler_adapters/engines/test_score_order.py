@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from scheduler_adapters.engines.score_order import ScoreOrder, past_lower_score_fraction
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.overtaking_guard import OvertakingGuard
-from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import RequestView
 from tests.scheduler_adapters.policies.test_shortest_predicted import INSTANCE, random_requests

@@ -37,12 +37,12 @@ def test_decode_memory_is_what_is_used_booked_and_waited_for_and_fragments():
     assert freeness().decode(view()) == pytest.approx(0.9)
     assert freeness().decode(view(), 4) == pytest.approx(1 - 0.14 - 0.06)
     crowded = view(used_blocks=80, booked_blocks=6, waiting_prompt_tokens=17)
-    assert (crowded.unclaimed_blocks, freeness().fragment(crowded)) == (12, 2)
+    assert (crowded.unclaimed_blocks, freeness().remainder(crowded)) == (12, 2)
     assert freeness().decode(crowded) == pytest.approx(1 - 0.88 - 0.02)
     # Less free than a large request takes: none of it is of use.
-    assert freeness(208).fragment(crowded) == 12
+    assert freeness(208).remainder(crowded) == 12
     full = view(used_blocks=100, waiting_prompt_tokens=160)
-    assert (freeness().fragment(full), freeness().decode(full)) == (0, pytest.approx(-0.1))
+    assert (freeness().remainder(full), freeness().decode(full)) == (0, pytest.approx(-0.1))
 
 
 def test_a_large_request_is_the_first_that_waits_or_one_in_ten_of_the_recent():

@@ -10,7 +10,6 @@ greatest, so an order by length alone serves the flood first.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import count
 
 import numpy as np
@@ -37,7 +36,7 @@ INSTANCE = Instance(
 )  # fmt: skip
 Loop = Iterator[tuple[RequestView, int]]
 """Requests of one client, with their output tokens."""
-SERVING: Callable[[], Policy] = partial(pars, guard="overtaking")
+SERVING: Callable[[], Policy] = pars
 
 
 class Floods(EngineObserver):

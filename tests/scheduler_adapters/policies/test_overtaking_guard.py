@@ -11,7 +11,7 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.overtaking_guard import OvertakingGuard
 from scheduler_adapters.policies.shortest_predicted import ShortestPredicted
 from scheduler_adapters.policies.starvation_guard import StarvationGuard
-from scheduler_adapters.policy import load_policy, load_serving_policy
+from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 from tests.scheduler_adapters.policies.test_shortest_predicted import INSTANCE, random_requests
@@ -65,15 +65,17 @@ def test_a_long_request_yields_to_its_limit_and_an_evicted_one_to_none():
 
 @pytest.mark.parametrize("limits", [{}, {"times": 0.5, "at_least": 3}])
 def test_it_keeps_every_law_of_scheduling(limits):
-    laws = check_policy(lambda: load_policy("pars", guard="overtaking", **limits))
+    laws = check_policy(lambda: load_policy("pars", **limits))
     assert len(laws) == 5 * len(LAWS)
 
 
-def test_in_papers_pars_limits_the_wait_and_in_service_it_limits_overtaking():
-    assert isinstance(load_policy("pars"), StarvationGuard)
-    assert isinstance(load_serving_policy("pars"), OvertakingGuard)
-    assert isinstance(load_serving_policy("pars", starve_after_s=60), StarvationGuard)
-    assert isinstance(load_serving_policy("oracle", guard="waiting"), StarvationGuard)
-    for unguarded in ({"guard": "none"}, {"starve_after_s": None}):
-        assert type(load_serving_policy("pointwise", **unguarded)) is ShortestPredicted
-    assert isinstance(load_serving_policy("fcfs"), FCFS)
+def test_pars_limits_overtaking_and_its_paper_the_wait():
+    for name in ("pars", "pointwise", "listwise", "oracle"):
+        assert type(load_policy(name)) is OvertakingGuard
+        for own in ({"guard": "waiting"}, {"starve_after_s": 120}):
+            guard = load_policy(name, **own)
+            assert vars(guard).keys() == vars(load_policy("pars-paper")).keys()
+            assert (type(guard), guard.after_s) == (StarvationGuard, 120)
+        for unguarded in ({"guard": "none"}, {"starve_after_s": None}):
+            assert type(load_policy(name, **unguarded)) is ShortestPredicted
+    assert load_policy("pars-paper", starve_after_s=60).after_s == 60

@@ -23,8 +23,8 @@ def test_nobody_joins_a_request_level_batch_before_it_is_done():
 
 def test_a_static_batch_of_pars_holds_the_shortest_predicted_requests():
     requests = mixed_requests(20, rate_per_s=1e9)
-    policy = RequestLevel(max_batch=4, inside="pars")
+    policy = RequestLevel(max_batch=4, inside="pars-paper")
     timeline, _ = run(policy, requests.with_scores(requests.output_tokens), max_tokens=None)
     order = np.argsort(timeline.scheduled_s, kind="stable")[4:]  # the first batch met no queue
     assert (np.diff(requests.output_tokens[order].reshape(-1, 4).max(axis=1)) >= 0).all()
-    assert policy.name == "request-level+pars"
+    assert policy.name == "request-level+pars-paper"

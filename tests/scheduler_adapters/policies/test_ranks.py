@@ -95,7 +95,7 @@ def test_shortest_predicted_ranks_waiting_requests_by_score_only():
     assert policy.rank(view(score=5.0, median_score=3.0), LoadView()) == Rank((5.0,))
     assert policy.rank(view(PREFILL, score=1.0), LoadView()) == Rank()
     assert policy.rank(view(PREFILL, median_score=1.0), LoadView()) == Rank()
-    assert pars(None).rank(view(score=1.0), LoadView(now_s=1e9)) == Rank((1.0,))
+    assert pars(guard="none").rank(view(score=1.0), LoadView(now_s=1e9)) == Rank((1.0,))
 
 
 def decode(**changes: Any) -> RequestView:

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import ArrayLike
 
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
@@ -89,7 +89,7 @@ def jobs(scores: ArrayLike, arrival_s: ArrayLike = 0.0) -> Requests:
 
 
 def waits_s(requests: Requests, *, starve_after_s: float | None) -> Floats:
-    policy, one_seat = pars(starve_after_s), replace(INSTANCE, max_num_seqs=1)
+    policy, one_seat = pars(starve_after_s=starve_after_s), replace(INSTANCE, max_num_seqs=1)
     return simulate(requests, policy, one_seat).scheduled_s - requests.arrival_s
 
 

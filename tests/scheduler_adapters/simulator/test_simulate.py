@@ -92,7 +92,7 @@ def test_a_request_waits_by_its_limits_and_not_by_a_score_beyond_them(loop, monk
     scores = np.array([*np.linspace(10, 20, 40), 99.0, 1.0, 1.0])
     columns = dict(prompt_tokens=np.full(43, 9), output_tokens=tokens, scores=scores)
     instance = replace(INSTANCE, max_num_seqs=1)
-    policy = load_policy("pars")
+    policy = load_policy("pars-paper")
 
     def places(**limits) -> list[int]:
         timeline = simulate(make_requests(**columns, **limits), policy, instance, loop=loop)

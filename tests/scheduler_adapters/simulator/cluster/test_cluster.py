@@ -41,7 +41,7 @@ from tests.scheduler_adapters.simulator.cluster.test_request_migrations import S
 
 POLICIES = {
     "fcfs": FCFS,
-    "pars": lambda: load_policy("pars"),
+    "pars": lambda: load_policy("pars-paper"),
     "slai": lambda: load_policy("slai"),
     "round-robin": lambda: RoundRobin(quantum_tokens=5),
     "pascal": lambda: Pascal(quantum_tokens=5, demote_above_tokens=40),
