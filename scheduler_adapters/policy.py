@@ -73,7 +73,7 @@ class Policy(ABC):
 
 
 class PolicyWrapper(Policy):
-    """A policy around another one, with its traits and its step rule; override `rank`.
+    """A policy around another one, with its ranks, traits and step rule; override what differs.
 
     The name is that of the wrapped policy and `suffix`.
     """
@@ -82,6 +82,9 @@ class PolicyWrapper(Policy):
         self.policy = policy
         self.name = policy.name + suffix
         self.traits = policy.traits
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        return self.policy.rank(request, load)
 
     def step_rule(self, load: LoadView) -> StepRule:
         return self.policy.step_rule(load)

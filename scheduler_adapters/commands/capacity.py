@@ -21,7 +21,6 @@ from scheduler_adapters.commands.experiment_settings import load_named, policy_o
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.figures import capacity_figure
 from scheduler_adapters.reporting.latency_tables import capacity_table, text_of
-from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
 from scheduler_adapters.simulator.latency.staircase import tiles_of
 from scheduler_adapters.simulator.load_search import MOST_PER_S, highest_load
 from scheduler_adapters.simulator.observers import ProgressLine
@@ -40,7 +39,7 @@ _BOUND: Final = "bound (any policy)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchConfig(setup.Setup, ClusterConfig):
+class SearchConfig(setup.Setup):
     """Policies, latency targets, and the search for the highest load within the targets."""
 
     policies: list[str] = field(default_factory=lambda: ["fcfs", "pars"])
@@ -65,7 +64,6 @@ class SearchConfig(setup.Setup, ClusterConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ClusterConfig.__post_init__(self)
         at_least("seeds", self.seeds, 1)
         require("tolerance", self.tolerance, 0 < self.tolerance < 1, "a number in (0, 1)")
         check_targets(self.slo)

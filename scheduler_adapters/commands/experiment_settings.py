@@ -13,7 +13,8 @@ from lengthwise.errors import ConfigError
 from lengthwise.mlflow_store import NOTE, find_store
 from scheduler_adapters.policies.fair_shares import load_shared
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.instance_config import InstanceConfig, check_memory
+from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
+from scheduler_adapters.simulator.instance_config import check_memory
 from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.workload import WorkloadConfig
 
@@ -25,8 +26,8 @@ _DESCRIPTION: Final = "Simulated and measured schedules of `python -m scheduler_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup(InstanceConfig, WorkloadConfig):
-    """Requests, scores, an instance, and the place of results."""
+class Setup(ClusterConfig, WorkloadConfig):
+    """Requests, scores, the instances that serve them, and the place of results."""
 
     mlruns_dir: str | None = "mlruns"
     """MLflow store for the files of --out, if mlflow is installed: a folder or a server. The
@@ -35,8 +36,8 @@ class Setup(InstanceConfig, WorkloadConfig):
     """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         WorkloadConfig.__post_init__(self)
-        InstanceConfig.__post_init__(self)
 
     @property
     def process(self) -> str:

@@ -22,7 +22,6 @@ from scheduler_adapters.policies.fair_shares import load_shared
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.cluster import ClusterRun
-from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
 from scheduler_adapters.simulator.cluster.outages import Outage
 from scheduler_adapters.simulator.cluster.placement_views import TelemetryAge
 from scheduler_adapters.simulator.observers import ProgressLine
@@ -34,7 +33,7 @@ from scheduler_adapters.workload.score_sources import with_lengths
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateConfig(Setup, ClusterConfig):
+class SimulateConfig(Setup):
     """A policy, its instances, and the output files."""
 
     policy: str = "pars"
@@ -61,7 +60,6 @@ class SimulateConfig(Setup, ClusterConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ClusterConfig.__post_init__(self)
         if self.faults["outages"] and self.placement is None:
             raise ConfigError(f"outage is {self.outage} without a placement; name one")
         self.need_rate(self.rate_per_s is not None and self.clients is None)

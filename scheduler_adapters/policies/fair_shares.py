@@ -35,21 +35,13 @@ class FairShares(PolicyWrapper):
     a client, too.
 
     Args:
-        policy: the inner policy; or its name, followed by its settings.
         weights: class -> weight, a whole number; 1 for other classes.
     """
 
-    def __init__(
-        self, policy: Policy | str, *, weights: Mapping[str, int] | None = None, **settings: Any
-    ) -> None:
-        if isinstance(policy, str):
-            policy = load_policy(policy, **settings)
+    def __init__(self, policy: Policy, *, weights: Mapping[str, int] | None = None) -> None:
         super().__init__(policy, suffix="+shares")
         require_at_least(1, **{f"weight of {name}": each for name, each in (weights or {}).items()})
         self.traits = replace(policy.traits, is_static=False, shares=dict(weights or {}))
-
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        return self.policy.rank(request, load)
 
 
 def load_shared(
@@ -80,13 +72,14 @@ def load_shared(
     return FairShares(policy, weights=shares)
 
 
-def token_counter(*, inside: str = "fcfs", **settings: Any) -> FairShares:
+def token_counter(
+    *, inside: str = "fcfs", weights: Mapping[str, int] | None = None, **settings: Any
+) -> FairShares:
     """Return the virtual token counter: equal shares around the policy `inside`, FCFS in the paper.
 
-    `settings` are those of `FairShares` (weights) and of that policy. With pars or srpt the order
-    inside a client is a learned one.
+    `settings` are those of that policy. With pars or srpt the order in a client is a learned one.
     """
-    shares = FairShares(inside, **settings)
+    shares = FairShares(load_policy(inside, **settings), weights=weights)
     shares.name = "virtual-token-counter" + ("" if inside == "fcfs" else f"+{inside}")
     return shares
 

@@ -96,8 +96,5 @@ class RequestLevel(PolicyWrapper):
         self.fill = StepRule(max_resident=max_batch, whole_prompts=True)
         self.drain = StepRule(max_prefills=0)
 
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        return self.policy.rank(request, load)
-
     def step_rule(self, load: LoadView) -> StepRule:
         return self.drain if load.num_decoding else self.fill

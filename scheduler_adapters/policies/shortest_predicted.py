@@ -9,13 +9,13 @@ Source: PARS, Algorithm 1. Only the waiting queue is reordered: running requests
 and a preempted request re-enters the queue with its first score.
 """
 
+from math import inf
 from typing import Any, Literal
 
 from lengthwise.errors import require
 from scheduler_adapters.policies.overtaking_guard import OvertakingGuard
-from scheduler_adapters.policies.starvation_guard import StarvationGuard
-from scheduler_adapters.policy import Policy, Traits
-from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
+from scheduler_adapters.policy import Policy, PolicyWrapper, Traits
+from scheduler_adapters.views import LoadView, Phase, Rank, RequestView, new_rank
 
 _BY_ARRIVAL = Rank()
 
@@ -31,6 +31,34 @@ class ShortestPredicted(Policy):
         if score is None or request.phase is not Phase.WAITING:
             return _BY_ARRIVAL
         return Rank((score,))
+
+
+class StarvationGuard(PolicyWrapper):
+    """Policy whose requests rank first, FCFS, once `after_s` have passed since their arrival.
+
+    The boost lasts until admission. Preemption does not restart the wait.
+
+    Source: PARS, Algorithm 1; 120 s there.
+    """
+
+    def __init__(self, policy: Policy, *, after_s: float = 120.0) -> None:
+        require("after_s", after_s, after_s >= 0, "seconds >= 0, or no guard at all")
+        super().__init__(policy, suffix="+guard")
+        self.after_s = after_s
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        rank = self.policy.rank(request, load)
+        if request.phase is not Phase.WAITING:
+            # A sticky rank would still hold after a preemption, when the guard applies again.
+            return rank._replace(sticky=False) if rank.sticky else rank
+        starves_s = request.arrival_s + self.after_s
+        key, lane, until_s, tokens, _, evict_key, group, _ = rank
+        starving = new_rank(Rank, ((), lane, inf, inf, None, evict_key, None, False))
+        if load.now_s >= starves_s:
+            return starving
+        then = starving if until_s > starves_s else None
+        until_s = min(until_s, starves_s)
+        return new_rank(Rank, (key, lane, until_s, tokens, then, evict_key, group, False))
 
 
 GuardKind = Literal["waiting", "overtaking", "none"]

@@ -13,7 +13,7 @@ from lengthwise.errors import ConfigError, InvalidDecision
 from scheduler_adapters.checks import LAWS, check_placement, check_policy
 from scheduler_adapters.placement import PLACEMENTS, Move, Placement
 from scheduler_adapters.policies.fair_shares import ClassPriority
-from scheduler_adapters.policies.starvation_guard import StarvationGuard
+from scheduler_adapters.policies.shortest_predicted import StarvationGuard
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
 from scheduler_adapters.views import LoadView, Rank, RequestView, StepRule
 

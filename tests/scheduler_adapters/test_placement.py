@@ -1,8 +1,6 @@
 """A placement without overrides: requests stay, and roles too."""
 
-import pytest
-
-from scheduler_adapters.placement import PLACEMENTS, Move, Placement, load_placement
+from scheduler_adapters.placement import PLACEMENTS, Placement, load_placement
 from scheduler_adapters.views import InstanceView, RequestView
 
 VIEW = InstanceView(instance_id=3, now_s=0.0, used_blocks=5, total_blocks=20, block_tokens=16)
@@ -21,15 +19,6 @@ def test_a_placement_is_its_choice_at_arrival():
     assert placement.place(REQUEST, [VIEW]) == 3
     assert placement.at_phase_change(REQUEST, 8, [VIEW]) == 8
     assert placement.tick(1.0, [VIEW]) == ()
-
-
-def test_without_a_choice_it_is_none():
-    with pytest.raises(TypeError, match="place"):
-        Placement()  # type: ignore[abstract]
-
-
-def test_a_move_takes_the_kv_along_unless_it_says_otherwise():
-    assert Move(request_id="a", to=1).how == "copy"
 
 
 def test_placements_are_made_by_name_or_by_import_path():

@@ -8,7 +8,6 @@ import pytest
 from lengthwise.errors import ConfigError, InvalidDecision
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import (
-    POLICIES,
     Policy,
     PolicyWrapper,
     Traits,
@@ -93,13 +92,6 @@ def test_a_rule_is_given_or_refused_with_its_step():
     for wrong in (None, KeyError("x")):
         with pytest.raises(InvalidDecision, match="step 5"):
             ask_rule(Answering(rule=wrong), LoadView(step=5))
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_every_known_policy_can_be_made_by_name(name):
-    policy = load_policy(name)
-    assert isinstance(policy, Policy)
-    assert describe(policy) == f"{policy.name!r}"
 
 
 def test_names_paths_and_settings_that_are_wrong_are_refused():

@@ -18,7 +18,7 @@ from scheduler_adapters.placements.phasor import Phasor
 from scheduler_adapters.placements.splitwise import Splitwise
 from scheduler_adapters.policies.fair_shares import FairShares
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policies.starvation_guard import StarvationGuard
+from scheduler_adapters.policies.shortest_predicted import StarvationGuard
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
 from scheduler_adapters.simulator.cluster.outages import Outage
@@ -87,7 +87,7 @@ CALLS = [
     (load_policy, {"name": "pars", "guard": "none", "times": 2}, "limits|times"),
     (load_policy, {"name": "pars", "guard": "overtaking", "times": -1, "at_least": 2}, "times"),
     (StarvationGuard, {"policy": FCFS(), "after_s": -1}, "after_s is -1"),
-    (FairShares, {"policy": "pars", "weights": {"paying": 0.5}}, r"^weight of paying is 0\.5; us"),
+    (FairShares, {"policy": FCFS(), "weights": {"paying": 0.5}}, r"^weight of paying is 0\.5; us"),
     (load_placement, {"name": "nearest"}, "no placement named 'nearest'; use one of distserve"),
     (load_placement, {"name": "least-kv", "seed": 1}, "placement 'least-kv' cannot be made with"),
     (load_placement, {"name": "json:loads", "s": "{}"}, "is dict; it must be a Placement"),

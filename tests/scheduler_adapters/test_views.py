@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.views import RequestView, StepRule, require_at_least
+from scheduler_adapters.views import RequestView, StepRule
 
 
 def test_a_view_remembers_when_its_queue_was_entered():
@@ -30,9 +30,3 @@ def test_a_limit_starts_at_the_least_that_lets_work_be_done(name, least):
     for wrong in (least - 1, 1.5, "2", nan):
         with pytest.raises(ConfigError, match=f"{name} is .*; use a whole number, {least} or more"):
             StepRule(**{name: wrong})
-
-
-def test_counts_are_checked_by_name():
-    require_at_least(2, seats=2)
-    with pytest.raises(ConfigError, match="seats is 1; use a whole number, 2 or more"):
-        require_at_least(2, seats=1)

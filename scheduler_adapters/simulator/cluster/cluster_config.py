@@ -55,6 +55,7 @@ class ClusterConfig(InstanceConfig):
     """Bandwidth of the link of each instance to the others, for KV, GB/s."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least("instances", self.instances, 1)
         gb_per_s = self.fabric_gb_per_s
         require("fabric_gb_per_s", gb_per_s, 0 < gb_per_s < inf, "GB/s above 0")

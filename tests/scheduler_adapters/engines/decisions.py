@@ -11,8 +11,8 @@ from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst, Reques
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
+from scheduler_adapters.policies.shortest_predicted import StarvationGuard
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import Policy, PolicyWrapper, Traits, load_policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency

@@ -1,12 +1,10 @@
 """User classes one before the other."""
 
-import numpy as np
 import pytest
 
 from scheduler_adapters.policies.fair_shares import ClassPriority
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policy import Policy, PolicyWrapper, Traits
+from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
 from tests.scheduler_adapters.policies.small_runs import mixed_requests, run
 
@@ -53,21 +51,6 @@ def test_requests_of_two_classes_never_share_a_rank():
     )
     # A rank of its own stays one.
     assert ClassPriority(Sarathi()).rank(view("free"), LoadView()).group is None
-
-
-def test_a_shared_rank_gives_every_class_its_own_deadlines():
-    requests = mixed_requests(120, rate_per_s=12)
-    shared, _ = run(ClassPriority(SLAI()), requests)
-    alone, _ = run(ClassPriority(Ungrouped(SLAI())), requests)
-    np.testing.assert_array_equal(shared.finished_s, alone.finished_s)
-
-
-class Ungrouped(PolicyWrapper):
-    """A policy whose decodes are ranked one by one."""
-
-    def rank(self, request: RequestView, load: LoadView) -> Rank:
-        rank = self.policy.rank(request, load)
-        return rank._replace(group=None, then=rank.then and rank.then._replace(group=None))
 
 
 def test_wrappers_pass_on_what_engines_read():

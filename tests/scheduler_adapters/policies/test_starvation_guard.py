@@ -7,8 +7,7 @@ import pytest
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
-from scheduler_adapters.policies.starvation_guard import StarvationGuard
+from scheduler_adapters.policies.shortest_predicted import StarvationGuard, pars_paper as pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 

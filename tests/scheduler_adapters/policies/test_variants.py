@@ -12,9 +12,8 @@ from scheduler_adapters.policies.prefill_first import RequestLevel
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import StarvationGuard, pars_paper as pars
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.policy import load_policy
 
 VARIANTS = {
@@ -29,6 +28,7 @@ VARIANTS = {
     "round robin 10": lambda: RoundRobin(quantum_tokens=10),
     "request level pars": lambda: RequestLevel(inside="pars", starve_after_s=1.0),
     "pascal capped": lambda: Pascal(quantum_tokens=10, max_decodes=4),
+    "pars with a tight limit": lambda: pars(guard="overtaking", times=0.5, at_least=3),
     "guard over class over pars": lambda: StarvationGuard(ClassPriority(pars()), after_s=1.0),
 }
 

@@ -7,8 +7,8 @@ import pytest
 
 from scheduler_adapters.policies.fair_shares import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.shortest_predicted import StarvationGuard
 from scheduler_adapters.policies.slai import SLAI
-from scheduler_adapters.policies.starvation_guard import StarvationGuard
 from scheduler_adapters.simulator.compiled.run import run_compiled
 from scheduler_adapters.simulator.compiled.slai import slai_policy
 from scheduler_adapters.simulator.instance import Instance
