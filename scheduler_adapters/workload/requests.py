@@ -30,6 +30,10 @@ def _tokens(least: int) -> tuple[Callable[[Floats], Any], str]:
     return lambda c: (c >= least) & (c <= 2**31) & (c == np.floor(c)), right
 
 
+def _from(least: int, unit: str, missing: str) -> tuple[Callable[[Floats], Any], str]:
+    return lambda c: ~(c < least), f"{unit} >= {least}, or NaN for {missing}"
+
+
 class Column(NamedTuple):
     """Properties of one field of `Requests`."""
 
@@ -66,41 +70,22 @@ class Requests:
     """Output tokens before the end of thinking."""
     score: Annotated[
         Floats,
-        Column(
-            lambda c: ~np.isinf(c),
-            "a finite number, or NaN for none",
-            otherwise=nan,
-            names=("scores",),
-        ),
+        Column(lambda c: ~np.isinf(c), "a finite number, or NaN for none", nan, ("scores",)),
     ]
     """Predicted length, higher = longer, on any scale."""
     user_class: Annotated[NDArray[np.str_], Column(otherwise="")]
     tbt_s: Annotated[
         Floats,
-        Column(
-            lambda c: ~(c <= 0) & ~np.isinf(c), "seconds above 0, or NaN for none", otherwise=nan
-        ),
+        Column(lambda c: ~(c <= 0) & ~np.isinf(c), "seconds above 0, or NaN for none", nan),
     ]
     """Target time between tokens."""
     score_delay_s: Annotated[
         Floats,
-        Column(
-            lambda c: ~(c < 0),
-            "seconds >= 0, or NaN for never",
-            otherwise=0.0,
-            is_hidden=True,
-            is_rare=True,
-        ),
+        Column(*_from(0, "seconds", "never"), 0.0, is_hidden=True, is_rare=True),
     ]
     """Time from the arrival to the score; 0: the request has its score, inf: never."""
-    min_tokens: Annotated[
-        Floats,
-        Column(lambda c: ~(c < 0), "tokens >= 0, or NaN for no limit", otherwise=0.0, is_rare=True),
-    ]
-    max_tokens: Annotated[
-        Floats,
-        Column(lambda c: ~(c < 1), "tokens >= 1, or NaN for no limit", otherwise=inf, is_rare=True),
-    ]
+    min_tokens: Annotated[Floats, Column(*_from(0, "tokens", "no limit"), 0.0, is_rare=True)]
+    max_tokens: Annotated[Floats, Column(*_from(1, "tokens", "no limit"), inf, is_rare=True)]
     """Least and most output tokens that the request itself allows; inf: no limit."""
     client: Annotated[NDArray[np.str_], Column(otherwise="", is_rare=True)]
     """Name of the sender, for shares between clients."""
@@ -149,14 +134,9 @@ class Requests:
 
     def seen_columns(self) -> dict[str, list[Any]]:
         """Return the fields that policies see, as lists of values in the form of views."""
-        columns = {
-            name: [None if value != value else value for value in values]
-            if name in _MAY_LACK
-            else values
-            for name, values in (
-                (one, getattr(self, one).tolist()) for one in COLUMNS.keys() - HIDDEN
-            )
-        }
+        columns = {name: getattr(self, name).tolist() for name in COLUMNS.keys() - HIDDEN}
+        for name in _MAY_LACK:
+            columns[name] = [None if value != value else value for value in columns[name]]
         limits = zip(columns.pop("min_tokens"), columns.pop("max_tokens"), strict=True)
         return columns | {"limits": list(limits)}
 

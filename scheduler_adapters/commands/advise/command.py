@@ -32,7 +32,6 @@ from scheduler_adapters.commands.advise.replay import (
     tau_b_spread,
 )
 from scheduler_adapters.commands.advise.scored_log import Evidence
-from scheduler_adapters.commands.advise.verdict import decide
 from scheduler_adapters.commands.experiment_settings import check_folder, check_one_of
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.instance import Instance
@@ -162,7 +161,7 @@ def advise(config: AdviseConfig) -> page.Advice:
     queueing_s = spread_of(figures, "fcfs", "queueing_s.mean").value
     queueing_fraction = queueing_s / spread_of(figures, "fcfs", "e2e_s.mean").value
     best = gain["oracle"].value
-    answer, reason = decide(gain[SCORED], best, queueing_fraction, tau_b, found.num_prompts)
+    answer, reason = page.decide(gain[SCORED], best, queueing_fraction, tau_b, found.num_prompts)
     slo, target = _slo(config, replay)
     advice = page.Advice(
         answer=answer,

@@ -3,18 +3,22 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import pandas as pd
 
 from lengthwise.report_page import ReportSection, save_table, write_report
 from scheduler_adapters.commands.advise import replay
 from scheduler_adapters.commands.advise.replay import LEARNED, Spread
-from scheduler_adapters.commands.advise.verdict import WORTHWHILE, Answer
 from scheduler_adapters.reporting.figures import band_figure
 
 _PANELS: Final = {"e2e_s.mean": "E2E, mean", "e2e_s.p99": "E2E, p99", "ttft_s.mean": "TTFT, mean"}
 _NOTHING_TO_DO: Final = "Keep the scheduler that you have; ask again with a log of busier hours."
+LEAST_PROMPTS: Final = 200
+"""Least number of prompts for a judgement of a ranker."""
+WORTHWHILE: Final = 0.02
+"""Fraction of the mean E2E below which a change, or the time in the queue, counts as zero."""
+Answer = Literal["yes", "no", "unclear"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -181,3 +185,35 @@ def _prices(advice: Advice) -> Iterator[ReportSection]:
             columns=["policy", "times the log's load", "95% low", "95% high", "instances"],
         ),
     )
+
+
+def decide(
+    gain: Spread, best: float, queueing_fraction: float, tau_b: Spread, num_prompts: int
+) -> tuple[Answer, str]:
+    """Return the answer on ordering by predicted length, and its reason, at the log's load.
+
+    `gain` (of PARS), `best` (of true lengths) and `queueing_fraction` are fractions of FCFS's mean
+    E2E. `num_prompts` counts scored prompts; it is 0 for assumed scores.
+    """
+    change = (
+        f"{gain.value:+.1%} of the mean E2E latency saved, 95% interval {gain.low:+.1%} to "
+        f"{gain.high:+.1%}"
+    )
+    if queueing_fraction < WORTHWHILE and best < WORTHWHILE:
+        return "no", (
+            f"nothing would change: requests wait for {queueing_fraction:.1%} of their time, so "
+            f"there is no queue to reorder ({change})"
+        )
+    if not tau_b.low > 0:  # NaN: all lengths, or all scores, are the same
+        return "no", f"the prompts do not predict the lengths: tau_b is {tau_b}, where 0 is chance"
+    if 0 < num_prompts < LEAST_PROMPTS:
+        return "unclear", (
+            f"{num_prompts} prompts are too few to judge a ranker by, {LEAST_PROMPTS} are needed; "
+            f"give a longer log ({change})"
+        )
+    if gain.high < WORTHWHILE:
+        return "no", f"it would save too little: {change}; true lengths would save {best:+.1%}"
+    if gain.low < WORTHWHILE:
+        text = f"the ranker's errors decide: {change}; give a longer log, or a better ranker"
+        return "unclear", text
+    return "yes", f"{change}; true lengths would save {best:+.1%}"

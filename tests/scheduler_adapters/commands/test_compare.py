@@ -3,7 +3,6 @@
 import json
 
 import pandas as pd
-import pytest
 
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.policies.sarathi import Sarathi
@@ -62,18 +61,6 @@ def test_each_figure_lies_beside_the_table_it_drew(tmp_path, capsys):
         assert set(pd.read_csv(tmp_path / f"{figure}.csv")["policy"]) == {"fcfs", "slai"}
     for said in ("llama-3-8b@a100-80g", "Poisson arrivals", ", 60 requests", "seed 0"):
         assert said in page
-
-
-def test_user_classes_have_their_shares_and_targets(tmp_path, capsys):
-    classes = {"paying": {"share": 0.25, "tbt_s": 0.1}, "free": {"share": 0.75}}
-    arguments = [f"--classes={json.dumps(classes)}", "--policies=[slai]", f"--out={tmp_path}"]
-    limits = ["--num_requests=400", "--mlruns-dir=null", "--json"]
-    assert main(["compare", *limits, *arguments]) == 0
-    (run,) = json.loads(capsys.readouterr().out)["runs"]
-    assert run["tbt_p99_s_paying"] < run["tbt_p99_s_free"]
-    table = pd.read_parquet(tmp_path / "slai.parquet")
-    assert (table["user_class"] == "paying").mean() == pytest.approx(0.25, abs=0.07)
-    assert (table["tbt_s"] == 0.1).tolist() == (table["user_class"] == "paying").tolist()
 
 
 CLUSTER = ("--instances=2", "--rate-per-s=20", "--policies=[fcfs]")

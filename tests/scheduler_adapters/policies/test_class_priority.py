@@ -6,15 +6,6 @@ from scheduler_adapters.policies.fair_shares import ClassPriority
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
-from tests.scheduler_adapters.policies.small_runs import mixed_requests, run
-
-
-def test_the_better_class_waits_less():
-    requests = mixed_requests(200, rate_per_s=40)
-    timeline, _ = run(ClassPriority(Sarathi()), requests)
-    ttft_s = timeline.first_token_s - requests.arrival_s
-    is_paying = requests.user_class == "paying"
-    assert ttft_s[is_paying].mean() < 0.5 * ttft_s[~is_paying].mean()
 
 
 class Grouped(Policy):
@@ -51,10 +42,3 @@ def test_requests_of_two_classes_never_share_a_rank():
     )
     # A rank of its own stays one.
     assert ClassPriority(Sarathi()).rank(view("free"), LoadView()).group is None
-
-
-def test_wrappers_pass_on_what_engines_read():
-    wrapped = ClassPriority(Grouped())
-    assert wrapped.traits == Grouped.traits
-    assert wrapped.name == "grouped+class"
-    assert wrapped.step_rule(LoadView()) == StepRule(max_decodes=3)

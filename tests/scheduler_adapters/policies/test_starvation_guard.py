@@ -4,9 +4,6 @@ from math import inf
 
 import pytest
 
-from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policies.pascal import Pascal
-from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.shortest_predicted import StarvationGuard, pars_paper as pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
@@ -58,10 +55,3 @@ def test_a_rank_that_outlasts_the_wait_ends_with_it_in_its_lane():
 def test_a_resident_keeps_its_own_rank_however_long_it_waited(phase):
     rank = StarvationGuard(Ending(inf), after_s=1).rank(view(phase=phase), LoadView(now_s=1e6))
     assert rank == Ending(inf).rank(view(), LoadView())._replace(sticky=False)
-
-
-def test_it_passes_on_what_engines_read():
-    assert StarvationGuard(Pascal()).traits == Pascal().traits
-    assert StarvationGuard(RoundRobin(offload=True)).traits == RoundRobin(offload=True).traits
-    assert StarvationGuard(FCFS()).traits.is_static
-    assert StarvationGuard(FCFS()).name == "fcfs+guard"
