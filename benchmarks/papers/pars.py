@@ -12,7 +12,7 @@ from lengthwise.errors import DataError
 from lengthwise.tables.reading import read_table
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import RequestLevel
-from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.shortest_predicted import pars_paper
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import summarize
@@ -105,9 +105,9 @@ class ParsExperiment(Experiment):
             tau_b = self.lengths[lengths].tau_b[order]
             requests = requests.with_scores(synthetic_scores(output, tau_b=tau_b, seed=seed))
         after_s = 120.0 if order == system else None
-        policy = pars(starve_after_s=after_s)
+        policy = pars_paper(starve_after_s=after_s)
         if batch:
-            policy = RequestLevel(max_batch=batch, inside="pars", starve_after_s=after_s)
+            policy = RequestLevel(max_batch=batch, inside="pars-paper", starve_after_s=after_s)
         timeline = simulate(requests, policy, instance_of(seats), loop="compiled")
         longest_wait_s = float(np.max(timeline.scheduled_s - requests.arrival_s))
         return summarize(timeline).flat() | {"longest_wait_s": longest_wait_s}

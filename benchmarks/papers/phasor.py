@@ -90,7 +90,7 @@ class PhasorExperiment(Experiment):
     def fragmented(self, system: str, seed: int) -> list[float]:
         """Return peak and mean of the fragmentation over 500 s with a plateau."""
         blocks = self.cluster.instance.kv_blocks
-        found = bed.fragmentation(self.shock(system, seed, bed.PLATEAU)[1], blocks)
+        found = bed.blocked_fraction(self.shock(system, seed, bed.PLATEAU)[1], blocks)
         return [float(found.max()), float(found.mean())]
 
     def fragments(self, system: str) -> dict[str, Any]:

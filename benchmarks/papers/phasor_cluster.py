@@ -12,11 +12,10 @@ import pandas as pd
 from benchmarks.papers.runs import paper_file
 from benchmarks.papers.slai import trace_lengths
 from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole, load_placement
-from scheduler_adapters.placements.freeness import PrefillCost
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
+from scheduler_adapters.simulator.cluster.cluster_config import calibrated_cost
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.facts import gpu_of
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.timeline.latency_metrics import tpot_s
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -33,7 +32,6 @@ from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_re
 NUM_INSTANCES: Final = 8
 GPU: Final = "v100-32g"
 STEP_TOKENS: Final = 2048
-CALIBRATED_TOKENS: Final = (128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192)
 REQUESTS_PER_CLIENT: Final = 3
 LEAST_MEASURED: Final = 200
 Pieces = Sequence[tuple[float, float, float]]
@@ -165,11 +163,7 @@ class GpuCluster:
         profile = f"{model}@{GPU}:phasor"
         self.instance = Instance.preset(profile, max_num_seqs=256, max_tokens=STEP_TOKENS)
         self.fabric = Fabric.of_model(model, bytes_per_s=25e9)
-        tokens, peak = np.array(CALIBRATED_TOKENS), gpu_of(GPU).flops_per_s
-        measured_s = [self.instance.prefill_s(int(count)) for count in tokens]
-        (square_s, token_s), *_ = np.linalg.lstsq(np.stack([tokens**2, tokens], 1), measured_s)
-        fitted = {"alpha": float(square_s * peak), "beta": float(token_s * peak)}
-        self.cost = PrefillCost(**fitted, peak_flop_per_s=peak, model=model, device=GPU)
+        self.cost = calibrated_cost(self.instance, model, GPU)
 
     def placement(self, system: System, workload: PaperWorkload) -> Placement:
         """Return a fresh placement, which expects outputs of the workload's mean."""
@@ -267,7 +261,7 @@ class Sampled(Placement):
         return self.placement.tick(now_s, instances)
 
 
-def fragmentation(samples: pd.DataFrame, total_blocks: int) -> Floats:
+def blocked_fraction(samples: pd.DataFrame, total_blocks: int) -> Floats:
     """Return at each time the share of the decode instances' KV memory that is unusable (H_frag).
 
     Free blocks are unusable while no instance has enough for the request at the head.

@@ -22,7 +22,7 @@ from scheduler_adapters.placements.pascal import PascalPlacement
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.shortest_predicted import pars_paper
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster import simulate_cluster
@@ -135,7 +135,7 @@ def _speeds(
     return {
         "sarathi_r1": speed(Sarathi, small),
         "sarathi_r8": speed(Sarathi, large, replicas=8),
-        "pars": speed(pars, small.with_scores(small.output_tokens)),
+        "pars": speed(pars_paper, small.with_scores(small.output_tokens)),
         "slai_dynamic": speed(SLAI, classes),
         "round_robin": speed(RoundRobin, small),
         "pascal": speed(Pascal, replace(small, reasoning_tokens=small.output_tokens // 2)),

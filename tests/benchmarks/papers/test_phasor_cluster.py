@@ -15,8 +15,8 @@ from benchmarks.papers.phasor_cluster import (
     GpuCluster,
     PowerMeter,
     Sampled,
+    blocked_fraction,
     bucket,
-    fragmentation,
     p99,
 )
 from benchmarks.papers.slai import trace_lengths
@@ -99,7 +99,7 @@ def test_free_blocks_are_fragments_while_no_instance_has_enough_for_the_head():
     rows = [(0.0, "decode", 25, 30), (0.0, "both", 7, 30), (0.0, "prefill", 90, 30)]
     rows += [(0.5, "decode", -3, 30), (0.5, "decode", 30, 30), (1.0, "decode", 9, 0)]
     samples = pd.DataFrame(rows, columns=["at_s", "role", "free", "head"])
-    np.testing.assert_allclose(fragmentation(samples, 100), [0.16, 0.0, 0.0])
+    np.testing.assert_allclose(blocked_fraction(samples, 100), [0.16, 0.0, 0.0])
 
 
 def test_a_placement_with_samples_decides_as_before(testbed):

@@ -6,14 +6,14 @@ from dataclasses import fields
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from scheduler_adapters.simulator.engine.simulated_request import request_views, simulated_request
 
 from lengthwise.errors import DataError
 from scheduler_adapters.planner.request_annotations import annotations_of, read_annotations
+from scheduler_adapters.simulator.engine.arrivals import request_state, request_views
 from scheduler_adapters.timeline import timeline as timelines
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.views import RequestView
-from scheduler_adapters.workload.requests import COLUMNS, HIDDEN, make_requests
+from scheduler_adapters.workload.requests import COLUMNS, make_requests
 
 TEXTS = st.text("aé,1.N", max_size=4)
 QUANTILES = st.sampled_from([(), ((0.5, 210.0),), ((0.25, 10.0), (0.75, 10.0), (0.9, 99.5))])
@@ -68,13 +68,16 @@ def test_every_field_survives_a_file(tmp_path_factory, requests, suffix):
 @given(requests=any_requests())
 def test_views_and_annotations_hold_the_fields(requests):
     for row, view in enumerate(request_views(requests)):
-        one = simulated_request(requests, row)
-        assert one.view(row) == view
-        assert all(getattr(one, name) == getattr(requests, name)[row] for name in HIDDEN)
+        one = request_state(requests, row)
+        assert one.view == view
+        assert (one.output_tokens, one.reasoning_tokens) == (
+            requests.output_tokens[row],
+            requests.reasoning_tokens[row],
+        )
         assert view.limits == (requests.min_tokens[row], requests.max_tokens[row])
         carried, unusable = read_annotations(annotations_of(requests, row))
         assert not unusable
-        if one.score_delay_s:
+        if requests.score_delay_s[row]:
             carried["score"] = view.score
         bare = {"cached_tokens": view.cached_tokens, "prompt_tokens": view.prompt_tokens}
         assert view == RequestView(view.request_id, row, view.arrival_s, **bare, **carried)
