@@ -7,7 +7,7 @@ from scheduler_adapters.planner.late_scores import LateScore
 from scheduler_adapters.planner.ranked_queue import RankedQueue
 from scheduler_adapters.planner.request_annotations import REQUEST_KEY, AnnotationCounts
 from scheduler_adapters.planner.request_tracker import RequestTracker
-from scheduler_adapters.policies.shortest_predicted import pars
+from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 from tests.scheduler_adapters.planner.waiting import Waiting, fill, in_order, still_clock, track

@@ -65,7 +65,7 @@ def honest_p50_s(within_s: float, forge: Mapping[str, Any], **settings: Any) -> 
     instance = Instance(
         latency=AffineLatency(base_s=0.02, per_token_s=1e-4), kv_blocks=2000, max_num_seqs=4
     )
-    timeline = simulate(requests, load_policy("pars"), instance)
+    timeline = simulate(requests, load_policy("pars-paper"), instance)
     honest = timeline.requests.user_class == "honest"
     return float(np.median((timeline.finished_s - timeline.requests.arrival_s)[honest]))
 
