@@ -202,10 +202,12 @@ def side_by_side(
     lengths: Callable[[Dataset], ArrayLike] = observed,
 ) -> NDArray[np.float64]:
     """Return the lengths of prompts by every label, (N, K); NaN where a prompt has no such one."""
-    every = [_identity(part) for part in (items, *labels)]
-    chunks = [chunk for part in every for chunk in part.chunks]
+    parts = {id(part): part for part in (items, *labels)}
+    chunks = [chunk for part in parts.values() for chunk in _identity(part).chunks]
     codes, _ = _numbered(pa.concat_arrays(chunks))
-    mine, *theirs = np.split(codes, np.cumsum(list(map(len, every)))[:-1])
+    pieces = np.split(codes, np.cumsum([len(part) for part in parts.values()])[:-1])
+    found = dict(zip(parts, pieces, strict=True))
+    mine, theirs = found[id(items)], [found[id(part)] for part in labels]
     found_NK = np.empty((len(items), len(labels)))
     for number, (part, at) in enumerate(zip(labels, theirs, strict=True)):
         known = np.full(len(codes), np.nan)
