@@ -1,6 +1,6 @@
 """All measurements of a GPU machine that is lent for minutes, the most useful first.
 
-    python -m benchmarks.gpu.run .gpu/requests.csv --out OUT --limit-s 560
+    python -m benchmarks gpu .gpu/requests.csv --out OUT --limit-s 560
 
 Each part is a process with its own time limit. A part that fails is one line of the figures, and
 the next one starts. SIGTERM or the limit ends the present part and leaves the others out. In OUT at

@@ -246,7 +246,7 @@ def test_commands_of_lengthwise_named_in_a_page_exist(page):
 
 def module_invocations(text: str) -> list[tuple[str, str, str]]:
     """(package, module, arguments) of each `python -m PACKAGE.MODULE ...` in a page."""
-    return _invocations(text, rf"python -m ({'|'.join(HOUSES)})((?:\.\w+)+)(.*)")
+    return _invocations(text, rf"python -m ({'|'.join(PACKAGES)})((?:\.\w+)+)(.*)")
 
 
 def _invocations(text: str, pattern: str) -> list[tuple[str, str, str]]:

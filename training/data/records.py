@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 Notes = dict[str, Any]
-"""What was left out of a Dataset and why, kept beside it."""
+"""Reasons and counts of rows left out of a Dataset, kept beside it."""
 _CHUNK: Final = 4096
 _RECORD: Final = {
     "prompt": "large_string",
