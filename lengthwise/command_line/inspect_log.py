@@ -71,9 +71,12 @@ def as_json(log: Log, rows: int) -> dict[str, Any]:
 
 def text_of(log: Log, sample: list[dict[str, Any]]) -> str:
     """Return the log in lines for a terminal."""
-    missing = [name for name in ORIGINS if name not in log.sources]
-    if any("--time-unit" in text for text in log.warnings):
-        missing.remove("arrival_s")
+    # Times that are found and not understood are in the warnings.
+    has_times = any(
+        "; give --time-unit" in text or "; give --file-times" in text for text in log.warnings
+    )
+    known = {*log.sources, *["arrival_s"] * has_times}
+    missing = [name for name in ORIGINS if name not in known]
     lines = [
         f"format      {log.format}, {len(log.files)} files",
         f"rows        {len(log.frame):,} of {log.num_rows:,}",

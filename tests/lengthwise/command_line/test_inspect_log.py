@@ -52,6 +52,10 @@ def test_what_other_commands_refuse_is_a_warning_or_counted(tmp_path, capsys):
     assert found["sample"][0]["arrival_s"] is None
     assert main(["inspect", str(path)]) == 0
     assert "arrival_s" not in capsys.readouterr().out.replace(found["warnings"][0], "")
+    starts: logs.Rows = [{"output_tokens": 3, "arrival_s": at} for at in (0, 4)]
+    two = [logs.write_lines(tmp_path / f"{n}.jsonl", starts[: n + 1]) for n in range(2)]
+    assert main(["inspect", *map(str, two)]) == 0
+    assert "arrival_s         not found" not in capsys.readouterr().out
     in_ms = inspected(capsys, path, "--time-unit", "ms")
     assert [row["arrival_s"] for row in in_ms["sample"]] == [0.0, 0.4]
 
