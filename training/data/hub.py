@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 PREFIX: Final = "hf:"
 _SAVED: Final = ("dataset_dict.json", "state.json")
 """Files of a folder that `save_to_disk` wrote."""
-_MARKS: Final = (*_SAVED, "README.md")
+_CARD: Final = b"---"
+"""Start of the README.md of a data set of the hub; that of a folder of logs is prose."""
 _CONNECT_S: Final = 5.0
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,10 @@ def is_hub_name(name: str) -> bool:
 
     Any other folder is one of logs.
     """
-    return name.startswith(PREFIX) or any(Path(name, mark).is_file() for mark in _MARKS)
+    if name.startswith(PREFIX) or any(Path(name, mark).is_file() for mark in _SAVED):
+        return True
+    card = Path(name, "README.md")
+    return card.is_file() and card.read_bytes().startswith(_CARD)
 
 
 def load_hub(name: str) -> Dataset:

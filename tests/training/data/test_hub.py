@@ -43,6 +43,7 @@ def test_a_folder_and_a_split_of_it_are_read(folder: Path, tmp_path: Path) -> No
     assert load_data(f"hf:{folder}:test").card.id == "sets-test"
     with pytest.raises(DataError, match=r"other.*; check the name, configuration and split"):
         load_hub(f"hf:{folder}:other")
+    (tmp_path / "README.md").write_text("# Logs of March\n")
     assert not is_hub_name(str(tmp_path))  # a folder of logs
 
 
