@@ -38,6 +38,8 @@ fit demo --out mlruns/demo          4,000 real prompts, minutes on two cores
 fit demo --out run --loss.delta .3  any setting of a recipe can be overridden""",
     commands={
         "fit": ("fit:main", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
+        "predict": ("predict:main", "score prompts by a checkpoint, with Lightning's Trainer"),
+        "test": ("predict:main_of_test", "tau_b of a checkpoint, with Lightning's Trainer"),
         "evaluate": ("evaluate:main", "measure a bundle on any table or log, also for drift"),
         "recalibrate": ("recalibrate:main", "fit a bundle's lengths to another model's responses"),
         "calibrate": ("calibrate:main", "fit a model's prefill cost to measured latencies"),

@@ -4,9 +4,10 @@ No slots: jsonargparse reads a dataclass default through `vars`.
 """
 
 from collections.abc import Mapping
-from dataclasses import field
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import field, replace
+from typing import Annotated, Any, ClassVar, Final, Literal
 
+from lengthwise.command_line.options import NESTED
 from lengthwise.errors import ConfigError, require
 from lengthwise.settings import Count, NonNegative, Part, Positive, Range, settings
 from lengthwise.tables.options import RecordOptions
@@ -14,7 +15,6 @@ from lengthwise.tables.options import RecordOptions
 Label = Literal["output_tokens", "reasoning_tokens", "answer_tokens"]
 Repeats = Literal["first", "geometric_mean"]
 Pooling = Literal["mean", "cls", "pooler", "last"]
-Precision = Literal["auto", "fp32", "bf16"]
 _Several = Annotated[int, Range(least=2)]
 _Minor = Annotated[float, Range(above=0, below=0.5)]
 _Inside = Annotated[float, Range(above=0, below=1)]
@@ -163,11 +163,19 @@ class OptimConfig:
     warmup_fraction: Part = 0.1
     decay: bool = True
     """Linear decay of the rate to 0 after the warm-up; the paper keeps it constant."""
-    clip_norm: Positive | None = 1.0
-    """Longest gradient of all weights together; None leaves gradients as they are."""
     ema_decay: _Inside | None = None
     """Validate and export a moving average of the weights over about 1 / (1 - ema_decay) steps;
     None: the weights themselves. An average smooths the noise of one length per prompt."""
+
+
+def trainer_settings(**changes: Any) -> dict[str, Any]:
+    """Return settings of Lightning's Trainer in plain values: those of every recipe, and changes.
+
+    Other settings have Lightning's defaults, but for `precision` (None: bf16 on a GPU that has it
+    and on a CPU that computes faster in it, else fp32), `devices` (1, or those of torchrun) and
+    `logger` (MLflow, beside any other).
+    """
+    return {"max_epochs": 2, "val_check_interval": 0.25, "gradient_clip_val": 1.0} | changes
 
 
 @settings
@@ -181,7 +189,8 @@ class TrainConfig:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
-    epochs: Count = 2
+    trainer: Mapping[str, Any] = field(default_factory=trainer_settings, metadata=NESTED)
+    """Settings of Lightning's Trainer; `--trainer.NAME VALUE` sets any of them."""
     batch_size: _Several = 32
     """Prompts per optimiser step, over all processes; all-pairs compares every two of them."""
     micro_batch_size: Count | None = None
@@ -189,12 +198,6 @@ class TrainConfig:
     the whole batch on a GPU."""
     pad_to_limit: bool = False
     """Pad every training prompt to data.max_prompt_tokens, as the PARS code does."""
-    validations_per_epoch: Count = 4
-    patience: Count | None = None
-    """Stop after this many validations without a better tau_b; None trains to the end."""
-    precision: Precision = "auto"
-    """Precision of the arithmetic in training; weights stay fp32. auto: bf16 on a GPU that has it,
-    and on a CPU that computes faster in it (AMX; AVX-512 BF16 of AMD), else fp32."""
     threads: Count | None = None
     """CPU threads of torch; None leaves torch's choice."""
     seed: int = 0
@@ -215,6 +218,20 @@ class TrainConfig:
         is_right = weight == 0 or backbone == "convolution"
         require("loss.token_weight", weight, is_right, "0 unless encoder.backbone is convolution")
 
+    @property
+    def validations_per_epoch(self) -> int:
+        """Parts of an epoch; 1 where validations are due at another interval."""
+        interval = self.trainer.get("val_check_interval")
+        return round(1 / interval) if isinstance(interval, float) and 0 < interval <= 1 else 1
+
+    def with_trainer(self, **changes: Any) -> "TrainConfig":
+        """Return the configuration with changes to the settings of the Trainer."""
+        return replace(self, trainer={**self.trainer, **changes})
+
+
+_FORMER: Final = {"epochs", "validations_per_epoch", "patience", "precision", "clip_norm"}
+"""Of manifests of earlier versions: arguments of the Trainer under names of ours."""
+
 
 def config_from(values: Mapping[str, Any]) -> TrainConfig:
     """Return the configuration of `asdict` values, e.g. of a bundle's manifest.
@@ -225,15 +242,16 @@ def config_from(values: Mapping[str, Any]) -> TrainConfig:
     sections = {"data": DataConfig, "split": SplitConfig, "encoder": EncoderConfig}
     sections |= {"loss": LossConfig, "optim": OptimConfig}
 
-    def read(value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value  # JSON has no tuples.
+    def read(section: str) -> dict[str, Any]:
+        return {
+            name: tuple(value) if isinstance(value, list) else value  # JSON has no tuples.
+            for name, value in values[section].items()
+            if name not in _FORMER
+        }
 
     try:
-        made = {
-            section: kind(**{name: read(value) for name, value in values[section].items()})
-            for section, kind in sections.items()
-        }
-        # Of versions before: further arguments of Lightning's Trainer.
-        return TrainConfig(**{k: v for k, v in {**values, **made}.items() if k != "trainer"})
+        made = {section: kind(**read(section)) for section, kind in sections.items()}
+        others = {name: value for name, value in values.items() if name not in _FORMER}
+        return TrainConfig(**others | made)
     except (TypeError, KeyError) as error:
         raise ConfigError(f"not a training configuration of this version: {error}") from error

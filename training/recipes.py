@@ -11,6 +11,7 @@ from training.config import (
     OptimConfig,
     SplitConfig,
     TrainConfig,
+    trainer_settings,
 )
 
 _FRAMED: Final = 0.3
@@ -20,17 +21,16 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
         TrainConfig(
             data=DataConfig(dataset="alpaca-vicuna7b", max_prompt_tokens=64, framed=_FRAMED),
             split=SplitConfig(train_prompts=4000, val_prompts=500, test_prompts=2000),
-            epochs=2,
             student=True,
         ),
     ),
     "quick": (
         "One epoch over all Alpaca prompts x Vicuna-7B lengths: a nightly run on a laptop.",
-        TrainConfig(epochs=1),
+        TrainConfig(trainer=trainer_settings(max_epochs=1)),
     ),
     "best": (
         "Three epochs over all Alpaca prompts x Vicuna-7B lengths: half an hour on one CPU.",
-        TrainConfig(data=DataConfig(framed=_FRAMED), epochs=3),
+        TrainConfig(data=DataConfig(framed=_FRAMED), trainer=trainer_settings(max_epochs=3)),
     ),
     "large": (
         "Two epochs of MPNet-base, the paper's size of encoder: ten times the cost of MiniLM.",
@@ -38,7 +38,6 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
             data=DataConfig(framed=_FRAMED),
             encoder=EncoderConfig(backbone="mpnet"),
             optim=OptimConfig(ema_decay=0.995),
-            epochs=2,
         ),
     ),
     "small": (
@@ -48,10 +47,10 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
             encoder=EncoderConfig(backbone="convolution"),
             loss=LossConfig(teacher_weight=4.0, token_weight=24.0),
             optim=OptimConfig(weight_decay=0.0, ema_decay=0.995),
-            epochs=12,
+            # Its products are too small for bf16 to pay.
+            trainer=trainer_settings(max_epochs=12, precision="32-true"),
             batch_size=128,
             micro_batch_size=32,
-            precision="fp32",  # Its products are too small for bf16 to pay.
         ),
     ),
     "encoder": (
@@ -66,9 +65,8 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
                 max_prompt_tokens=64,
             ),
             split=SplitConfig(val_prompts=800),
-            epochs=1,
+            trainer=trainer_settings(max_epochs=1, val_check_interval=0.5),
             batch_size=64,
-            validations_per_epoch=2,
         ),
     ),
     "multi": (
@@ -80,7 +78,7 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
                 consensus=True,
                 held_out_models=0.25,
             ),
-            epochs=1,
+            trainer=trainer_settings(max_epochs=1),
         ),
     ),
     "reasoning": (
@@ -97,7 +95,6 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
             # The set is small: larger parts keep the intervals of its figures useful.
             split=SplitConfig(test_fraction=0.25, val_fraction=0.1, val_prompts=100),
             loss=LossConfig(delta=0.25),
-            epochs=2,
             batch_size=16,
         ),
     ),
@@ -117,9 +114,8 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
                 weight_decay=0,
                 warmup_fraction=0,
                 decay=False,
-                clip_norm=None,
             ),
-            epochs=5,
+            trainer=trainer_settings(max_epochs=5, gradient_clip_val=None),
             batch_size=256,  # 128 pairs
             micro_batch_size=256,
             pad_to_limit=True,
@@ -135,7 +131,7 @@ def student_of(config: TrainConfig) -> TrainConfig:
     Prompts of the data set beyond `split.train_prompts` are learnt without their lengths.
     """
     data = replace(config.data, unlabelled=(config.data.dataset,))
-    small = replace(recipe("small"), data=data, split=config.split, epochs=6)
+    small = replace(recipe("small").with_trainer(max_epochs=6), data=data, split=config.split)
     optim = replace(small.optim, ema_decay=None)  # An average lags behind in so few steps.
     return replace(small, optim=optim, threads=config.threads, seed=config.seed)
 

@@ -88,9 +88,8 @@ def _protocol(options: ReproduceOptions) -> TrainConfig:
         split=replace(base.split, train_prompts=options.prompts),
         encoder=replace(base.encoder, backbone=options.backbone),
         loss=LossConfig(log_length_weight=0),
-        epochs=options.epochs,
         threads=options.threads,
-    )
+    ).with_trainer(max_epochs=options.epochs)
 
 
 def _tables(options: ReproduceOptions, labelled: LabelledSplits, mlruns_dir: str) -> dict[str, Any]:
@@ -168,9 +167,10 @@ def _print(result: Mapping[str, Any]) -> None:
     _print_rows("Table II: ranking methods", result["methods"])
     _print_rows("Table IV: the delta filter", result["delta"])
     dataset, protocol = result["dataset"], result["protocol"]
+    epochs = protocol["trainer"]["max_epochs"]
     print(
         f"ours: {dataset['id']}, {dataset['train_prompts']} training prompts, "
-        f"{protocol['epochs']} epochs, {dataset['test_prompts']} test prompts, seeds from "
+        f"{epochs} epochs, {dataset['test_prompts']} test prompts, seeds from "
         f"{protocol['seed']}; the paper: Alpaca answered by GPT-4, Llama 3.1, DeepSeek-R1"
     )
     others = {

@@ -28,6 +28,8 @@ Command = Callable[..., int | None]
 """A function of dataclasses that returns the exit code (None: 0)."""
 POSITIONAL: Final[Mapping[str, Any]] = {"positional": True}
 """Metadata of a field that needs no option name; a list takes all remaining words."""
+NESTED: Final[Mapping[str, Any]] = {"nested": True}
+"""Metadata of a mapping of another library's options, which `extend` of `parse` adds."""
 HELP: Final = ("-h", "--help", "--help-all")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _WIDTHS: Final[Mapping[str, Any]] = {"max_help_position": 32, "width": 100}
@@ -56,6 +58,7 @@ def parse(
     description: str | None = None,
     *,
     reword: Callable[[str], str] = str,
+    extend: Callable[[ArgumentParser], None] | None = None,
 ) -> dict[str, Any]:
     """Return the command's dataclasses by parameter name.
 
@@ -64,27 +67,47 @@ def parse(
         defaults: field -> default in place of the dataclass's; nested fields in mappings.
         description: text of --help; None: the command's docstring.
         reword: applied to the text of --help.
+        extend: adds the options of nested fields to the parser; None: they have their defaults.
 
     Raises:
         ConfigError: an argument is missing, unknown or wrong.
         SystemExit: --help or --help-all was given, and the help is printed.
     """
-    parser = make_parser(program, command, description)
-    parser.set_defaults(dict(defaults or {}))
+    parser, given = make_parser(program, command, description), dict(defaults or {})
+    nested = _marked(command, "nested")
+    parser.set_defaults({name: value for name, value in given.items() if name not in nested})
     types = {name: option._typehint for name, option in _options(parser).items()}
-    words = _as_options(arguments, types, _positional(command))
+    words = _as_options(arguments, types, _marked(command, "positional"))
+    words.sort(key=lambda word: not word.startswith("--config="))  # An option beside a file wins.
+    if extend is not None:
+        extend(parser)
+        types = {name: option._typehint for name, option in _options(parser).items()}
+    standard = parser.get_defaults()
     if wanted := [word for word in words if word in HELP]:
         page = _short_help(parser, command) if wanted[0] == "--help" else parser.format_help()
         print(reword(re.sub(r"--[\w.]+", lambda match: hyphens(match[0]), page)), end="")
         raise SystemExit(0)
     try:
-        values = parser.instantiate(parser.parse_args(words))
+        parsed = parser.parse_args(words)
+        for name in (name for name in nested if name in parsed):
+            found, usual = (_plain(parser, each)[name] for each in (parsed, standard))
+            changed = {key: found.get(key) for key in {**usual, **found}}
+            changed = {key: value for key, value in changed.items() if value != usual.get(key)}
+            given[name] = {**given.get(name, {}), **changed}
+            parsed.pop(name)
+        values = vars(parser.instantiate(parsed)) | {n: given[n] for n in nested if n in given}
     except ArgumentError as error:
         raise ConfigError(_in_one_line(str(error), types)) from error
     return {
-        name: kind(**{field.name: values[field.name] for field in fields(kind)})
+        name: kind(
+            **{field.name: values[field.name] for field in fields(kind) if field.name in values}
+        )
         for name, kind in _dataclasses(command).items()
     }
+
+
+def _plain(parser: ArgumentParser, values: Any) -> Any:
+    return json.loads(parser.dump(values, format="json", skip_validation=True))
 
 
 def make_parser(program: str, command: Command, description: str | None = None) -> ArgumentParser:
@@ -101,11 +124,11 @@ def make_parser(program: str, command: Command, description: str | None = None) 
         prog=program, description=text, formatter_class=Formatter, exit_on_error=False
     )
     for kind in _dataclasses(command).values():
-        parser.add_class_arguments(kind, as_group=False)
+        parser.add_class_arguments(kind, as_group=False, skip=set(_marked(command, "nested")))
     parser.add_argument("--help-all", action="help", help="Show this help message and exit.")
     for option in _options(parser).values():
         option._typehint = _without_ranges(option._typehint)
-    positional = _positional(command)
+    positional = _marked(command, "positional")
     words = [name.upper() for name in positional]
     for name, option in _options(parser).items():
         if option.required and name not in positional:
@@ -129,7 +152,7 @@ def _short_help(parser: ArgumentParser, command: Command) -> str:
         formatter_class=partial(RawDescriptionHelpFormatter, **_WIDTHS),
         add_help=False,
     )
-    group, positional = page.add_argument_group("options"), _positional(command)
+    group, positional = page.add_argument_group("options"), _marked(command, "positional")
     group.add_argument("-h", "--help", action="help", help="Show this help message and exit.")
     for name, option in options.items():
         if name in common:
@@ -175,9 +198,10 @@ def _dataclasses(command: Command) -> dict[str, type[Any]]:
     }
 
 
-def _positional(command: Command) -> list[str]:
+def _marked(command: Command, mark: str) -> list[str]:
+    """Return the fields of the command's dataclasses whose metadata have that mark."""
     settings = [field for kind in _dataclasses(command).values() for field in fields(kind)]
-    return [field.name for field in settings if field.metadata.get("positional")]
+    return [field.name for field in settings if field.metadata.get(mark)]
 
 
 def _as_options(
@@ -272,5 +296,5 @@ def _in_one_line(message: str, types: Mapping[str, Any]) -> str:
         return f"{name} is {value[1]!r}; use one of {', '.join(map(str, get_args(hint)))}"
     if isinstance(hint, type) and not get_args(hint):
         hint = hint.__name__
-    takes = str(hint or "another value").replace("typing.", "")
+    takes = re.sub(r"\b(?:[a-z_]+\.)+", "", str(hint or "another value"))
     return f"{name} is {value[1]!r}; it takes {takes} (see --help-all)"

@@ -179,14 +179,15 @@ def run_command(
     *,
     defaults: Mapping[str, Any] | None = None,
     description: str | None = None,
+    extend: Callable[[Any], None] | None = None,
 ) -> int:
     """Build the command's dataclasses from `arguments` and run it; returns the exit code.
 
     The parameters are those of `options.parse`.
     """
     bypass_proxies()
-    given = partial(parse, program, command, arguments, defaults, description, reword=as_typed)
-    return exit_code_of(lambda: command(**given()))
+    given = partial(parse, program, command, arguments, defaults, description)
+    return exit_code_of(lambda: command(**given(reword=as_typed, extend=extend)))
 
 
 def exit_code_of(run: Callable[[], int | None]) -> int:

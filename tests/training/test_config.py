@@ -31,18 +31,14 @@ from training.config import (
         (OptimConfig, "ema_decay", 0.0, None),
         (OptimConfig, "head_lr", 0.0, 1e-9),
         (OptimConfig, "encoder_lr", -1e-9, 0.0),
-        (OptimConfig, "clip_norm", float("nan"), 1.0),
         (OptimConfig, "warmup_fraction", 1.0, 0.0),
         (SplitConfig, "val_fraction", 0.0, 0.01),
         (SplitConfig, "test_fraction", 0.5, 0.49),
         (SplitConfig, "train_prompts", 1, 2),
         (SplitConfig, "val_prompts", 1, None),
         (SplitConfig, "test_prompts", 0, 2),
-        (TrainConfig, "epochs", 0, 1),
         (TrainConfig, "batch_size", 1, 2),
-        (TrainConfig, "validations_per_epoch", 0, 1),
         (TrainConfig, "micro_batch_size", 0, 1),
-        (TrainConfig, "patience", 0, None),
         (TrainConfig, "threads", 0, 1),
     ],
 )
@@ -75,4 +71,14 @@ def test_a_configuration_comes_back_from_json_with_its_tuples():
     data = DataConfig(also=("a*2", "b"), heads=("answer_tokens",))
     config = replace(TrainConfig(data=data), split=SplitConfig(seed=3))
     assert config_from(json.loads(json.dumps(asdict(config)))) == config
-    assert config_from({**asdict(config), "trainer": {}}) == config  # of an earlier version
+    former = {**asdict(config), "epochs": 3, "precision": "auto", "patience": None}
+    former["optim"] = {**former["optim"], "clip_norm": 1.0}
+    assert config_from(former) == config  # of an earlier version
+
+
+def test_validations_part_an_epoch_by_the_trainers_interval():
+    assert TrainConfig().validations_per_epoch == 4
+    for interval, parts in {0.1: 10, 1.0: 1, 7.0: 1, 0.0: 1, "00:01:00:00": 1, None: 1}.items():
+        assert (
+            TrainConfig().with_trainer(val_check_interval=interval).validations_per_epoch == parts
+        )

@@ -33,7 +33,8 @@ def test_pars_is_the_protocol_of_the_paper():
     )
     assert config.optim.weight_decay == 0
     assert config.batch_size == 2 * 128
-    assert config.epochs == 5
+    assert config.trainer["max_epochs"] == 5
+    assert config.trainer["gradient_clip_val"] is None
     assert (config.split.train_prompts, config.split.test_prompts) == (40_000, 5_000)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from shlex import quote
 from typing import Annotated, Any, Final
 
@@ -31,10 +32,12 @@ from training.evaluation.ranking_metrics import (
 from training.export.bundle_scores import score_prompts
 from training.release.registry import find_bundle
 
-# In place of TYPE_CHECKING, whose block jsonargparse runs.
+# In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
 MYPY: Final = False
 if MYPY:
     from datasets import Dataset
+
+    from training.release.tracking import Tracker
 
 logger = logging.getLogger(__name__)
 _TIES: Final = 0.005
@@ -56,6 +59,8 @@ class EvaluateOptions(BundleOptions):
     gate: bool = False
     """Compare tau_b with the lower end of the bundle's 95% interval on its test prompts; exit
     status 1 if it is below."""
+    log: bool = False
+    """Log the figures, the table of prompts and a trace of the scoring as an MLflow run."""
 
 
 def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -> int:
@@ -72,7 +77,24 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
           --prompt-column text --length-column completion_tokens --json
       python -m training evaluate --bundle new --against NAME@champion --data run/test.parquet
       python -m training evaluate --bundle NAME@champion --data responses.jsonl --newest 2000 --gate
+      python -m training evaluate --bundle run/bundle --data run/test.parquet --log
     """
+    if options.log:
+        # MLflow takes seconds to import.
+        from training.release.tracking import Tracker
+
+        with Tracker(options.mlruns_dir, run_name="evaluate") as tracker:
+            result = _evaluate(options, table, tracker) | {"mlflow_run_id": tracker.run_id}
+    else:
+        result = _evaluate(options, table, None)
+    serve = f"python -m scoring_service serve --bundle {quote(options.bundle)}"
+    print_result(result, output, lambda: _print(result), serve)
+    return int(options.gate and result["gate"]["is_below"])
+
+
+def _evaluate(
+    options: EvaluateOptions, table: TableOptions, tracker: Tracker | None
+) -> dict[str, Any]:
     bundle = find_bundle(options.bundle, options.mlruns_dir)
     other = options.against and find_bundle(options.against, options.mlruns_dir)
     target = target_of(bundle.manifest, options.target_model)
@@ -86,7 +108,9 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
         num_seen += num_seen_by_other
     if len(kept) < 2:
         raise DataError(f"{len(kept)} prompts to evaluate on after {num_seen} seen in training")
-    scores = score_prompts(bundle, texts(kept))
+    inputs = {"bundle": options.bundle, "prompts": len(kept)}
+    with tracker.trace("evaluate", **inputs) if tracker else nullcontext():
+        scores = score_prompts(bundle, texts(kept))
     result = measure(bundle.manifest, kept, scores, target) | {
         "num_seen_in_training": None if own is None else num_seen,
         "baselines": _baselines(own, kept),
@@ -96,9 +120,16 @@ def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -
         result["banner"] = result["banner"] or other.manifest.banner
     if gate is not None:
         result |= {"gate": judge(result, gate)}
-    serve = f"python -m scoring_service serve --bundle {quote(options.bundle)}"
-    print_result(result, output, lambda: _print(result), serve)
-    return int(gate is not None and result["gate"]["is_below"])
+    if tracker:
+        from training.evaluation.report import EVALUATION, evaluation_table
+
+        tracker.log_params({**inputs, "revision": bundle.manifest.revision, "data": table.data})
+        low, high = result["tau_b_ci"]
+        tracker.log_metrics({**result, "tau_b_low": low, "tau_b_high": high})
+        tracker.log_table(EVALUATION, evaluation_table(texts(kept), observed(kept), scores))
+        text = f"{bundle.manifest.name} on {len(kept)} prompts of {', '.join(table.data)}"
+        tracker.describe(text, banner=result["banner"])
+    return result
 
 
 def _gate(manifest: Manifest) -> float:

@@ -6,19 +6,30 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
+
+import yaml
 
 from lengthwise.agreement import figure_text
 from lengthwise.bundle import MANIFEST, read_manifest
 from lengthwise.command_line.options import POSITIONAL, common_options
 from lengthwise.command_line.program import run_command
 from lengthwise.errors import ConfigError
-from training.commands.options import OutputOptions, StoreOptions, print_result, print_rows
+from lengthwise.settings import Count, settings
+from training.commands.options import (
+    CONFIG,
+    OutputOptions,
+    StoreOptions,
+    print_result,
+    print_rows,
+    read_config,
+)
 from training.config import TrainConfig, config_from
 from training.data.labelled_splits import LabelledSplits, load_splits, unlabelled_prompts
 from training.data.labels import texts
@@ -35,13 +46,14 @@ if MYPY:
 DESCRIPTION: Final = """Train a length ranker by a recipe and export it.
 
 Writes OUT/bundle (the model bundle), OUT/ranker.html (its quality and its worst errors),
-OUT/test.parquet (the held-out prompts) and an MLflow run. The recipe demo also distils a small
-ranker from its own, into OUT/small.
+OUT/test.parquet (the held-out prompts), OUT/config.yaml (all settings) and an MLflow run. The
+recipe demo also distils a small ranker from its own, into OUT/small.
 Ctrl-C leaves a run that --resume continues. Each length of --data.heads gets a bundle of its own,
 OUT/bundle-LENGTH, from the same encoder. Under torchrun every process takes its part of each batch,
 on a GPU of its own if there are GPUs. --batch-size counts the prompts of all processes, and all of
-them are compared. Any setting of the recipe can be overridden, e.g. --epochs 3 --loss.delta .25;
-`python -m training fit RECIPE --help-all` lists them with their values.
+them are compared. Any setting of the recipe can be overridden, e.g. --epochs 3 --loss.delta .25,
+and --trainer.NAME VALUE is any setting of Lightning's Trainer; `python -m training fit RECIPE
+--help-all` lists both with their values. `fit --config OUT/config.yaml` repeats a run.
 
 recipes:
 {recipes}
@@ -49,6 +61,8 @@ recipes:
 examples:
   python -m training fit demo --out mlruns/demo --data-dir DIR
   python -m training fit demo --data.dataset logs.jsonl --data.heads answer_tokens --out run
+  python -m training fit demo --trainer.max_time 00:00:10:00 --trainer.profiler simple --out run
+  python -m training fit --config run/config.yaml --out again
   torchrun --nproc-per-node 4 -m training fit best --out run        four GPUs, or CPU processes
   torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint HOST:29500 -m training fit best --out run
 """
@@ -56,7 +70,7 @@ examples:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class FitOptions(StoreOptions):
     """A recipe, and the folders of its run."""
 
@@ -68,6 +82,8 @@ class FitOptions(StoreOptions):
     """Folder that holds the data sets."""
     teacher: tuple[str, ...] = ()
     """Bundles of a small ranker's teachers; default: run recipe best."""
+    epochs: Count | None = None
+    """Short for --trainer.max_epochs: passes over the training prompts."""
     resume: bool = False
     """Continue the interrupted run in OUT."""
     keep_checkpoints: bool = False
@@ -83,16 +99,36 @@ class FitOptions(StoreOptions):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command with the defaults of the recipe, its first argument."""
+    """Run the command with the defaults of the recipe: the first argument, or that of a file."""
     lines = (f"  {name:8} {about}" for name, (about, _) in RECIPES.items())
-    named = arguments and not arguments[0].startswith("-")
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else _named_in(arguments)
+    defaults = asdict(recipe(name) if name else TrainConfig())
+    with_trainer = any(word.startswith(("--trainer", "--config", "--help-")) for word in arguments)
     return run_command(
         "python -m training fit",
         run,
         arguments,
-        defaults=asdict(recipe(arguments[0])) if named else None,
+        defaults=defaults if name else {"trainer": defaults["trainer"]},
         description=DESCRIPTION.format(recipes="\n".join(lines)),
+        # Lightning takes seconds to import.
+        extend=partial(_add_trainer, defaults["trainer"]) if with_trainer else None,
     )
+
+
+def _named_in(arguments: Sequence[str]) -> str | None:
+    """Return the recipe of the file of `--config`."""
+    parser = ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--config")
+    path = parser.parse_known_args(arguments)[0].config
+    return None if path is None else read_config(path).get("recipe")
+
+
+def _add_trainer(defaults: Mapping[str, Any], parser: Any) -> None:
+    from training.ranker.trainer import add_trainer
+
+    parser.add_argument("--config", action="config", help="The config.yaml of a run, to repeat it.")
+    add_trainer(parser)
+    parser.set_defaults({f"trainer.{name}": value for name, value in defaults.items()})
 
 
 @common_options(
@@ -100,6 +136,9 @@ def main(arguments: Sequence[str]) -> int:
     *("data.length_column", "encoder.backbone"),
 )
 def run(options: FitOptions, config: TrainConfig, output: OutputOptions) -> None:
+    if options.epochs is not None:
+        config = config.with_trainer(max_epochs=options.epochs)
+        options = replace(options, epochs=None)
     try:
         result = fit(config, options)
     except KeyboardInterrupt:
@@ -122,7 +161,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
 
     Under torchrun every process trains; only the first writes and returns anything.
     """
-    config = _from_bundle(config, options)
+    given, config = config, _from_bundle(config, options)
     run_id = _interrupted_run(config, options) if options.resume else None
     labelled = load_splits(config, options.data_dir)
     parts = (labelled, *labelled.heads)
@@ -130,11 +169,13 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     teacher = _find_teacher(config, options, labelled)
 
     # torch and MLflow take seconds to import, and bad input is reported before.
+    from training.ranker.trainer import make_trainer, trainer_arguments
     from training.ranker.training_loop import load_encoder, train
 
+    make_trainer(trainer_arguments(config), [], None)  # Wrong settings leave nothing behind.
     encoder = load_encoder(config, len(labels), teacher)
     fitted = partial(train, config, encoder, labels, folder, resume=options.resume, teacher=teacher)
-    if int(os.environ.get("RANK", "0")) > 0:
+    if int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK", "0")) > 0:
         fitted(False)
         return {}
     from training.release.publish import write_test_prompts
@@ -150,7 +191,9 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
             folder.mkdir(parents=True)
             state = {"config": asdict(config), "mlflow_run_id": tracker.run_id}
             options.state.write_text(json.dumps(state))
+            _write_config(given, options)
         trained = fitted(tracker.lightning_logger())
+        tracker.log_file(options.out / CONFIG)
         write_test_prompts(options.out / "test.parquet", labelled)
         first, *others = (
             _publish(part, trained.only(number), options.out, tracker, is_further=number > 0)
@@ -217,6 +260,14 @@ def _find_teacher(
     return teach(found, texts(splits.train), unlabelled, kept, with_states=with_states)
 
 
+def _write_config(config: TrainConfig, options: FitOptions) -> None:
+    """Write the file that `fit --config` repeats the run from."""
+    content = asdict(replace(options, resume=False)) | asdict(config)
+    del content["epochs"]  # It is trainer.max_epochs.
+    plain = json.loads(json.dumps(content, default=str))
+    (options.out / CONFIG).write_text(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+
+
 def _num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -233,7 +284,7 @@ def _publish(
     bundle, scores = write_bundle(labelled, trained, folder, tracker.run_id, name)
     report = out / f"ranker{suffix}.html"
     write_report(report, bundle.manifest, scores, labelled.splits)
-    log_results(tracker, bundle, trained, report, labelled.splits)
+    log_results(tracker, bundle, trained, report, labelled.splits, scores)
     version, verdict = register(tracker, bundle, labelled.splits)
     return {
         "dataset": bundle.manifest.dataset["id"],

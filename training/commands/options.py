@@ -2,10 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
 
 from lengthwise.command_line.program import print_banner, print_next
+from lengthwise.errors import ConfigError
 from lengthwise.strict_json import to_json
+
+CONFIG: Final = "config.yaml"
+"""File in the folder of a `fit` with all its settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +38,17 @@ class BundleOptions(StoreOptions):
 
     bundle: str
     """Folder, NAME/VERSION or NAME@champion."""
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """Return the settings in a config.yaml."""
+    try:
+        content = yaml.safe_load(Path(path).read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} holds no settings; give the config.yaml of a run")
+    return content
 
 
 def print_result(

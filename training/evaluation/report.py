@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from lengthwise.bundle import Manifest
 from lengthwise.report_page import FIGURE_STYLE, ReportSection, page_text
 
+EVALUATION: Final = "eval_results_table.json"
+"""Name of the table of an evaluation in MLflow."""
+_MOST_ROWS: Final = 1000
 _NUM_WORST: Final = 12
 _CHARACTERS: Final = 90
 """Most characters of a prompt in a table."""
@@ -77,6 +80,19 @@ def ranker_page(
     )
     banner = f"{manifest.banner}. " if manifest.banner else ""
     return page_text(title=f"Ranker {manifest.name}", lead=banner + lead, sections=sections)
+
+
+def evaluation_table(
+    prompts: Sequence[str], lengths: NDArray[np.float64], scores: NDArray[np.float64]
+) -> pd.DataFrame:
+    """Return the first prompts with length and score, as a table for MLflow's evaluations.
+
+    A place is the share of all prompts that a prompt is no shorter than, observed and predicted.
+    """
+    columns = {"prompt": list(prompts), "tokens": lengths, "score": scores}
+    places = {"place": pd.Series(lengths), "predicted_place": pd.Series(scores)}
+    ranks = {name: values.rank(pct=True) for name, values in places.items()}
+    return pd.DataFrame(columns | ranks)[:_MOST_ROWS]
 
 
 def training_curve(history: Sequence[Mapping[str, float]], baseline: float | None) -> Figure:

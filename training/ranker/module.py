@@ -1,4 +1,4 @@
-"""The Lightning module: steps of training and validation, scores, logging, optimiser.
+"""The Lightning module: steps of training, validation, test and prediction, logging, optimiser.
 
     ranker = LengthRanker.load_from_checkpoint("run/checkpoints/best.ckpt")
     ranker.score(["Write a poem.", "Say yes."])
@@ -36,6 +36,13 @@ def length_scale(lengths_NK: NDArray[np.float64]) -> dict[str, list[float]]:
     }
 
 
+def start_heads(scorer: PromptScorer, objective: str, scale: Mapping[str, Any]) -> None:
+    """Set the scores of an untrained scorer to the mean of what a pointwise objective predicts."""
+    start = {"l1": scale["mean"], "log-l1": scale["log_mean"]}.get(objective)
+    with torch.no_grad():
+        scorer.head.bias.copy_(torch.tensor(start or [0.0] * scorer.head.out_features))
+
+
 def _token_errors(found_GLM: Tensor, taught_GLM: Tensor) -> Tensor:
     """Return each prompt's mean squared error over its tokens, (G, M); NaN is not compared."""
     known_GLM, (_, length, size) = ~taught_GLM.isnan(), taught_GLM.shape
@@ -54,10 +61,11 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         scale: Mapping[str, Sequence[float]],
         encoder_lr: float,
         total_steps: int,
+        steps_per_epoch: int,
     ) -> None:
         """A checkpoint holds all arguments in numbers and text, the encoder as `describe_encoder`.
 
-        `scale` is `length_scale` of the training labels, `total_steps` the run's optimiser steps.
+        `scale` is `length_scale` of the training labels. Steps are those of the optimiser.
         """
         # The trainer's count of steps would load the batches before a resumed run restores its
         # state, and start the epoch again.
@@ -66,6 +74,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         scorer, self.tokenizer = empty_encoder(encoder) if isinstance(encoder, Mapping) else encoder
         self.scorer, self.config = scorer, config
         self.encoder_lr, self.total_steps = encoder_lr, total_steps
+        self.steps_per_epoch = steps_per_epoch
         self.save_hyperparameters(
             {
                 "config": asdict(config),
@@ -73,17 +82,15 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
                 "scale": dict(scale),
                 "encoder_lr": encoder_lr,
                 "total_steps": total_steps,
+                "steps_per_epoch": steps_per_epoch,
             },
             logger=False,
         )
         for name in ("log_mean", "log_sd"):
             self.register_buffer(f"{name}_K", torch.tensor(scale[name]), persistent=False)
-        start = {"l1": scale["mean"], "log-l1": scale["log_mean"]}.get(config.loss.objective)
-        with torch.no_grad():
-            scorer.head.bias.copy_(torch.tensor(start or [0.0] * scorer.head.out_features))
         self.token_head = nn.Linear(scorer.head.in_features, COMPONENTS)
         """Vectors of tokens -> a teacher's; used in training only."""
-        self.labels = config.data.orders
+        self.labels = config.data.orders[: scorer.head.out_features]
         self.num_encoded = 0
         """Prompts encoded in training, over all processes."""
         self.train_cpu_s = 0.0
@@ -149,7 +156,14 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         pooled, _ = self.scorer.pool_batch(batch.micro_batches)
         self._seen.append((self.scorer.head(pooled).float().cpu(), batch.lengths_BK.cpu()))
 
-    def _tau_b(self) -> dict[str, float]:
+    test_step = validation_step
+
+    def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Return the scores of (input_ids, attention_mask), as `forward` of the scorer does."""
+        scores: Tensor = self.scorer(*batch)
+        return scores.float().cpu()
+
+    def _tau_b(self, part: str) -> dict[str, float]:
         """Return the mean tau_b over labels, and that of each of several labels."""
         scores_NK, lengths_NK = (torch.cat(p).numpy() for p in zip(*self._seen, strict=True))
         self._seen.clear()
@@ -159,12 +173,15 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
             # 0 for an undefined tau_b (all scores equal): such a checkpoint must never look best.
             taus[label] = float(np.nan_to_num(tau_b(scores_N[known_N], lengths_N[known_N])))
         return {
-            "val/tau_b": float(np.mean(list(taus.values()))),
-            **{f"val/tau_b_{label}": tau for label, tau in taus.items() if len(taus) > 1},
+            f"{part}/tau_b": float(np.mean(list(taus.values()))),
+            **{f"{part}/tau_b_{label}": tau for label, tau in taus.items() if len(taus) > 1},
         }
 
+    def on_test_epoch_end(self) -> None:
+        self.log_dict(self._tau_b("test"))
+
     def on_validation_epoch_end(self) -> None:
-        taus = self._tau_b()
+        taus = self._tau_b("val")
         mean = torch.tensor(np.mean(self._losses) if self._losses else float("nan"))
         loss = float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
         self._losses.clear()
@@ -173,7 +190,7 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
         self.history.append(
             {
                 "step": float(self.global_step),
-                "epoch": self.global_step / self.total_steps * self.config.epochs,
+                "epoch": self.global_step / self.steps_per_epoch,
                 "train/loss": loss,
                 **taus,
                 "encoder_passes": float(self.num_encoded),
@@ -181,10 +198,17 @@ class LengthRanker(L.LightningModule):  # type: ignore[misc]
             }
         )
 
-    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Clip the gradients; Lightning does not for a fused optimiser in mixed precision."""
-        if (norm := self.config.optim.clip_norm) is not None:
-            torch.nn.utils.clip_grad_norm_(self.parameters(), norm)
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the gradients; Lightning refuses to for a fused optimiser in mixed precision."""
+        if gradient_clip_val:
+            by_value = gradient_clip_algorithm == "value"
+            clip = nn.utils.clip_grad_value_ if by_value else nn.utils.clip_grad_norm_
+            clip(self.parameters(), gradient_clip_val)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed dropout by (seed, step, process), so that a resumed run repeats it."""

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Final
+from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from tokenizers import Tokenizer
 
 from lengthwise.errors import ConfigError, DataError, require
 from training.config import TrainConfig
 from training.data.labels import texts
 from training.data.splits import Splits
-from training.ranker.callbacks import ResumableInterrupt, StepProgress
 from training.ranker.convolution import CONVOLUTION, build_convolution
 from training.ranker.data_module import LengthData, Teacher
 from training.ranker.encoder import PromptScorer, build_scorer, find_backbone
 from training.ranker.losses import LOSSES
-from training.ranker.module import LengthRanker, length_scale
-
-LAST: Final = "last.ckpt"
-BEST: Final = "best.ckpt"
+from training.ranker.module import LengthRanker, length_scale, start_heads
+from training.ranker.trainer import (
+    BEST,
+    LAST,
+    callbacks_of,
+    count_steps,
+    make_trainer,
+    trainer_arguments,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -109,13 +112,16 @@ def train(
     scorer, tokenizer = encoder
     backbone, lr = find_backbone(config.encoder.backbone)
     data = LengthData(labels, tokenizer, config, teacher)
-    num_batches = len(data.train_dataloader())
+    settings, scale = trainer_arguments(config), length_scale(data.train_lengths_NK)
+    per_epoch, total = count_steps(settings, len(data.train_dataloader()))
+    start_heads(scorer, config.loss.objective, scale)
     module = LengthRanker(
         config,
         encoder=encoder,
-        scale=length_scale(data.train_lengths_NK),
+        scale=scale,
         encoder_lr=lr if config.optim.encoder_lr is None else config.optim.encoder_lr,
-        total_steps=num_batches * config.epochs,
+        total_steps=total,
+        steps_per_epoch=per_epoch,
     )
     logger.info("backbone %s", backbone)
     # Training prompts may stand in frames, whose words hide what the tokenizer lacks.
@@ -129,8 +135,14 @@ def train(
         )
     # torch writes zip files, whose directory comes last: one that a full disk cut off is none.
     start = folder / LAST if resume and zipfile.is_zipfile(folder / LAST) else None
-    _run(_trainer(config, num_batches, folder, lightning_logger), module, data, start)
-    module.load_state_dict(torch.load(folder / BEST, weights_only=True)["state_dict"])
+    trainer = make_trainer(
+        settings, callbacks_of(config, folder, lightning_logger), lightning_logger
+    )
+    _run(trainer, module, data, start)
+    if (folder / BEST).is_file():
+        module.load_state_dict(torch.load(folder / BEST, weights_only=True)["state_dict"])
+    else:
+        logger.warning("no validation ran, so the weights are the last, not the best")
     return Trained(
         scorer=scorer.cpu().eval(),
         tokenizer=tokenizer,
@@ -142,56 +154,6 @@ def train(
         if teacher is None
         else {"revision": teacher.revision, "unlabelled_prompts": len(teacher.unlabelled)},
     )
-
-
-def _trainer(
-    config: TrainConfig, num_batches: int, folder: Path, lightning_logger: Any
-) -> L.Trainer:
-    # A checkpoint of weights only would not hold Lightning's averaged weights.
-    best = {"monitor": "val/tau_b", "mode": "max", "save_weights_only": not config.optim.ema_decay}
-    kept: dict[str, dict[str, Any]] = {BEST: best, LAST: {"save_on_train_epoch_end": False}}
-    callbacks = [
-        *(
-            ModelCheckpoint(folder, Path(name).stem, enable_version_counter=False, **settings)
-            for name, settings in kept.items()
-        ),
-        ResumableInterrupt(folder / LAST),
-        StepProgress(),
-    ]
-    if config.patience is not None:
-        callbacks.append(EarlyStopping("val/tau_b", mode="max", patience=config.patience))
-    if config.optim.ema_decay is not None:
-        callbacks.append(EMAWeightAveraging(decay=config.optim.ema_decay))
-    # As torchrun sets them.
-    num_processes = int(os.environ.get("WORLD_SIZE", "1"))
-    num_devices = int(os.environ.get("LOCAL_WORLD_SIZE", num_processes))
-    return L.Trainer(
-        devices=num_devices,
-        num_nodes=num_processes // num_devices,
-        # A backbone's pooler goes unused unless it is what pools.
-        strategy="ddp_find_unused_parameters_true" if num_processes > 1 else "auto",
-        max_epochs=config.epochs,
-        precision="bf16-mixed" if _use_bf16(config) else "32-true",
-        logger=lightning_logger,
-        callbacks=callbacks,
-        val_check_interval=num_batches // min(num_batches, config.validations_per_epoch),
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
-
-
-def _use_bf16(config: TrainConfig) -> bool:
-    if config.precision != "auto":
-        return config.precision == "bf16"
-    if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported())
-    cpu = torch.cpu.get_capabilities()
-    # Without AMX, Intel's cores take 1.9 times as long for a product in bf16 as for one in fp32.
-    is_faster = cpu.get("avx512_bf16") and "Intel" not in str(cpu.get("cpu_name"))
-    return bool(cpu.get("amx_bf16") or is_faster)
 
 
 def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, start: Path | None) -> None:
@@ -206,5 +168,7 @@ def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, start: Path
                 "train anew",
                 path=start,
             ) from error
+        except MisconfigurationException as error:
+            raise ConfigError(f"--trainer: {error}") from error
         except SystemExit as error:  # Lightning raises it on Ctrl-C.
             raise KeyboardInterrupt from error

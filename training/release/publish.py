@@ -27,7 +27,7 @@ from training.data.splits import Splits
 from training.evaluation.baselines import group_means, tfidf_ridge
 from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
 from training.evaluation.ranking_metrics import ceiling, grouped_tau_b, tau_b_ci
-from training.evaluation.report import ranker_page
+from training.evaluation.report import EVALUATION, evaluation_table, ranker_page
 from training.export.bundle_scores import onnx_scores
 from training.export.onnx_models import write_models
 from training.ranker.data_module import tokenize
@@ -35,7 +35,7 @@ from training.ranker.encoder import in_buckets, save_scorer
 from training.ranker.training_loop import Trained
 from training.release.champion import Promotion, judge
 from training.release.registry import figures_of, show_tau_b, tags_of
-from training.release.tracking import Tracker
+from training.release.tracking import CHECKPOINT_MODEL, Tracker
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -193,24 +193,36 @@ def write_report(
 
 
 def log_results(
-    tracker: Tracker, bundle: ModelBundle, trained: Trained, report: Path, splits: Splits
+    tracker: Tracker,
+    bundle: ModelBundle,
+    trained: Trained,
+    report: Path,
+    splits: Splits,
+    scores: NDArray[np.float64],
 ) -> None:
-    """Log bundle, checkpoint, report and metrics; names of a further label begin with the label."""
+    """Log bundle, checkpoint, report, table of test prompts and metrics.
+
+    Names of a further label begin with the label.
+    """
     metrics, is_first = bundle.manifest.metrics, bundle.path.name == BUNDLE
     prefix = "" if is_first else f"{bundle.path.name.removeprefix(f'{BUNDLE}-')}/"
     if is_first:
         tracker.set_tags(tags_of(bundle.manifest))
         tracker.describe(_summary(bundle, splits), banner=bundle.manifest.banner)
     tracker.log_folder(bundle.path, bundle.path.name)
-    tracker.log_model_files(bundle.path.name, splits.test["prompt"][:2])
+    examples = splits.test["prompt"][:2]
+    tracker.log_model_files(bundle.path.name, examples)
     with tempfile.TemporaryDirectory() as work:
         save_scorer(Path(work), trained.scorer, trained.tokenizer)
         tracker.log_folder(Path(work), f"{prefix}{CHECKPOINT}")
+        tracker.log_model_files(f"{prefix}{CHECKPOINT}", examples, CHECKPOINT_MODEL)
+    table = evaluation_table(texts(splits.test), observed(splits.test), scores)
+    tracker.log_table(f"{prefix}{EVALUATION}", table)
     low, high = metrics["tau_b_ci"]
     numbers = {"tau_b_low": low, "tau_b_high": high, **metrics}
     numbers |= {f"coverage_{q}": share for q, share in metrics.get("coverage", {}).items()}
     tracker.log_metrics({prefix + name: value for name, value in numbers.items()})
-    tracker.client.log_artifact(tracker.run_id, str(report))
+    tracker.log_file(report)
 
 
 def _summary(bundle: ModelBundle, splits: Splits) -> str:

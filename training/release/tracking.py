@@ -1,4 +1,4 @@
-"""MLflow runs and the model registry; no other file of this package calls MLflow.
+"""MLflow runs and the model registry; in `export/`, spans join a trace of MLflow that is active.
 
 A store is a folder, `<root>/mlflow.db` (sqlite) and `<root>/artifacts`, or a tracking server.
 `mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db` shows a folder.
@@ -15,7 +15,8 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlparse
@@ -40,7 +41,22 @@ if TYPE_CHECKING:
 EXPERIMENT: Final = "lengthwise"
 DESCRIPTION: Final = "Length rankers that `python -m training` trained and calibrated."
 
+CHECKPOINT_MODEL: Final = "training.ranker.inference"
+"""Loader of a checkpoint as a model of MLflow."""
+_EXTRAS: Final = {pyfunc.__name__: "serve", CHECKPOINT_MODEL: "train"}
+
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Context after which MLflow's change of the tracking address is undone."""
+    before = os.environ.get(TRACKING_URI)
+    try:
+        yield
+    finally:
+        os.environ.pop(TRACKING_URI, None)
+        os.environ.update({} if before is None else {TRACKING_URI: before})
 
 
 class Store:
@@ -153,12 +169,10 @@ class Tracker(Store):
         """Return a Lightning logger that writes into this run."""
         from lightning.pytorch.loggers import MLFlowLogger
 
-        before = os.environ.get(TRACKING_URI)
-        made = MLFlowLogger(EXPERIMENT, tracking_uri=self.store.uri, run_id=self.run_id)
-        _ = made.experiment  # It opens the store and, through MLflow, changes the environment.
-        os.environ.pop(TRACKING_URI, None)
-        os.environ.update({} if before is None else {TRACKING_URI: before})
-        return made
+        with _environment_kept():
+            made = MLFlowLogger(EXPERIMENT, tracking_uri=self.store.uri, run_id=self.run_id)
+            _ = made.experiment  # It opens the store.
+            return made
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Log settings, flattened with dots."""
@@ -214,12 +228,34 @@ class Tracker(Store):
         ]
         self.client.log_batch(self.run_id, metrics=points)
 
+    def log_file(self, path: Path) -> None:
+        self.client.log_artifact(self.run_id, str(path))
+
     def log_folder(self, folder: Path, name: str) -> None:
         """Log a folder of files as the artefact `name`."""
         self.client.log_artifacts(self.run_id, str(folder), name)
 
-    def log_model_files(self, name: str, prompts: Sequence[str]) -> None:
-        """Log beside a bundle what makes its artefact a model of MLflow.
+    def log_table(self, name: str, table: pd.DataFrame) -> None:
+        """Log a table as a JSON file, which MLflow shows among the evaluations of the run."""
+        self.client.log_table(self.run_id, table, name)
+
+    @contextmanager
+    def trace(self, name: str, **inputs: Any) -> Iterator[None]:
+        """Context of a trace of MLflow in this run; scoring in it adds its steps."""
+        import mlflow
+
+        with _environment_kept(), self.store.errors_in_one_line():
+            mlflow.set_tracking_uri(self.store.uri)
+            mlflow.set_experiment(EXPERIMENT)
+            with mlflow.start_run(self.run_id), mlflow.start_span(name) as span:
+                span.set_inputs(inputs)
+                yield
+            mlflow.flush_trace_async_logging()
+
+    def log_model_files(
+        self, name: str, prompts: Sequence[str], loader_module: str = pyfunc.__name__
+    ) -> None:
+        """Log what makes the artefact `name`, a bundle or a checkpoint, a model of MLflow.
 
         These are the MLmodel file, the signature, and `prompts` as an example.
         """
@@ -231,13 +267,13 @@ class Tracker(Store):
 
             mlflow.pyfunc.save_model(
                 Path(work, "model"),
-                loader_module=pyfunc.__name__,
+                loader_module=loader_module,
                 signature=ModelSignature(
                     inputs=Schema([ColSpec(DataType.string, pyfunc.PROMPT)]),
                     outputs=Schema([ColSpec(DataType.double, pyfunc.SCORE)]),
                 ),
                 input_example=pd.DataFrame({pyfunc.PROMPT: list(prompts)}),
-                pip_requirements=["lengthwise[serve]", "pandas"],
+                pip_requirements=[f"lengthwise[{_EXTRAS[loader_module]}]", "pandas"],
             )
             self.log_folder(Path(work, "model"), name)
 

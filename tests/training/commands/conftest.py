@@ -48,6 +48,25 @@ TEST = draw_prompts(120, noise=0.5)
 DIGEST = hashlib.sha256("".join(prompt_hash(r.prompt) for r in TEST).encode()).hexdigest()
 
 
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Path, ModelBundle]:
+    """The folder of a small run of `fit` with its checkpoints, and its bundle."""
+    from training.data.synthetic import generate
+
+    root = tmp_path_factory.mktemp("finished")
+    pd.DataFrame(generate(600, seed=5)[0]).to_json(
+        root / "logs.jsonl", orient="records", lines=True
+    )
+    out = root / "run"
+    settings = ["--out", str(out), "--mlruns-dir", str(root / "mlruns"), "--keep-checkpoints"]
+    settings += ["--data.dataset", str(root / "logs.jsonl"), "--encoder.backbone", str(tiny_bert)]
+    settings += ["--optim.encoder_lr", "3e-3", "--batch-size", "16", "--threads", "1"]
+    settings += ["--optim.ema-decay", ".8", "--trainer.gradient_clip_val", "null"]
+    settings += ["--no-student", "--int8_max_tau_b_drop", "1"]
+    assert main(["fit", "demo", *settings]) == 0
+    return out, ModelBundle.load(out / "bundle")
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "test.parquet"

@@ -1,7 +1,9 @@
 """`python -m training fit` end to end on a tiny random encoder, and what it does with bad input."""
 
 import json
+import shutil
 import signal
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+import yaml
 
 from lengthwise.bundle import FP32, INT8, MANIFEST, ModelBundle
 from lengthwise.tables.reading import read_table
@@ -50,7 +54,7 @@ def last_json(capsys: Capture) -> dict[str, Any]:
 @pytest.mark.slow
 def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(fit, make_card, tmp_path, capsys):
     card = make_card(RECORDS)
-    options = ["--keep-checkpoints", "--optim.clip-norm=null"]
+    options = ["--keep-checkpoints", "--trainer.profiler=simple"]
     assert fit(card, "--epochs", "6", *options, "--json") == 0
     result = last_json(capsys)
     bundle = ModelBundle.load(str(result["bundle"]))
@@ -101,19 +105,79 @@ def test_prompts_that_the_tokenizer_does_not_know_have_undefined_figures(
 
 
 @pytest.mark.slow
-def test_a_bundle_is_made_again_from_its_checkpoint_to_the_last_bit(
-    fit, make_card, tmp_path, capsys, caplog
-):
-    card = make_card(generate(1200, seed=5)[0])
-    assert fit(card, "--epochs", "1", "--int8_max_tau_b_drop", "1", "--json") == 0
+def test_a_run_repeats_from_its_config_to_the_same_weights(finished, tmp_path, capsys):
+    out, bundle = finished
+    assert (
+        main(["fit", "--config", str(out / "config.yaml"), "--out", str(tmp_path / "again")]) == 0
+    )
+    again = ModelBundle.load(tmp_path / "again" / "bundle")
+    assert again.manifest.revision == bundle.manifest.revision
+    weights = [
+        torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+        for folder in (out, tmp_path / "again")
+    ]
+    for name, tensor in weights[0].items():
+        assert tensor.numpy().tobytes() == weights[1][name].numpy().tobytes(), name
+    first, second = (
+        yaml.safe_load((f / "config.yaml").read_text()) for f in (out, again.path.parent)
+    )
+    assert first | {"out": ""} == second | {"out": ""}
+    assert first["trainer"]["gradient_clip_val"] is None
+
+
+@pytest.mark.slow
+def test_trainer_options_are_lightnings_own(finished, tmp_path, capsys):
+    """Steps, profiler, callbacks and time end a run early; its last step is validated."""
+    out, _ = finished
+    repeat = ["fit", "--config", str(out / "config.yaml"), "--json"]
+    options = ["--trainer.max_steps", "3", "--trainer.callbacks+=DeviceStatsMonitor"]
+    profiler = ["--trainer.profiler", "SimpleProfiler", "--trainer.profiler.dirpath", str(tmp_path)]
+    profiler += ["--trainer.profiler.filename", "profile"]
+    assert main([*repeat, "--out", str(tmp_path / "steps"), *options, *profiler]) == 0
     result = last_json(capsys)
-    logged = ModelBundle.load(result["bundle"])
+    history = ModelBundle.load(result["bundle"]).manifest.history
+    assert [point["step"] for point in history] == [3.0]
+    assert result["encoder_passes"] == 3 * 16
+    assert "run_training_batch" in (tmp_path / "fit-profile.txt").read_text()
+
+    options = ["--trainer.max_time", "00:00:00:01", "--epochs", "1000"]
+    assert main([*repeat, "--out", str(tmp_path / "time"), *options]) == 0
+    assert last_json(capsys)["encoder_passes"] < 100_000
+
+
+def test_a_wrong_trainer_option_is_one_line_in_the_users_words(fit, make_card, tmp_path, capsys):
+    card = make_card(RECORDS)
+    for words, message in {
+        ("--trainer.max_steps", "many"): "trainer.max-steps is 'many'; it takes int",
+        ("--trainer.precison", "16"): "unrecognized arguments: --trainer.precison=16",
+        ("--trainer.callbacks", "Nope"): "trainer.callbacks is 'Nope'; it takes Union[list[Callb",
+        ("--trainer.callbacks", "EarlyStopping"): "monitor is missing",
+        ("--trainer.max_time", "five"): "--trainer: `Timer(duration='five')` is not a valid",
+        ("--trainer.strategy", "fastest"): "fastest",
+        ("--config", str(tmp_path / "none.yaml")): "none.yaml cannot be read as YAML",
+    }.items():
+        assert fit(card, *words) == 2
+        assert message in one_error_line(capsys)
+    (tmp_path / "other.yaml").write_text("trainer: {max_epoch: 3}")
+    assert fit(card, "--config", str(tmp_path / "other.yaml")) == 2
+    assert "max_epoch" in one_error_line(capsys)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_bundle_is_made_again_from_its_checkpoint_to_the_last_bit(
+    finished, tmp_path, capsys, caplog
+):
+    out, logged = finished
     assert {FP32, INT8} < set(logged.manifest.files)
     assert logged.manifest.calibration
     assert str(Path(__file__).parents[3]).encode() not in logged.model_path("fp32").read_bytes()
 
-    run, mlruns = result["mlflow_run_id"], tmp_path / "mlruns"
+    run, mlruns = logged.manifest.mlflow_run_id, tmp_path / "mlruns"
+    shutil.copytree(out.parent / "mlruns", mlruns)
     artifacts = mlruns / "artifacts" / run / "artifacts"
+    with sqlite3.connect(mlruns / "mlflow.db") as database:  # The copy has artefacts of its own.
+        database.execute("update runs set artifact_uri = ?", (f"file://{artifacts}",))
     for name in (FP32, INT8):  # What an export of old wrote is not read.
         (artifacts / "bundle" / name).unlink()
     content = json.loads((artifacts / "bundle" / MANIFEST).read_text())
@@ -121,7 +185,7 @@ def test_a_bundle_is_made_again_from_its_checkpoint_to_the_last_bit(
     (artifacts / "bundle" / MANIFEST).write_text(json.dumps(content))
     again = tmp_path / "deep" / "again"
     rebuild = ["export", "--run", run, "--out", str(again), "--mlruns-dir", str(mlruns)]
-    rebuild += ["--rebuild", "--dataset", str(card)]
+    rebuild += ["--rebuild", "--dataset", str(out.parent / "logs.jsonl")]
     assert main(rebuild) == 0
     assert ModelBundle.load(again).manifest == logged.manifest
     assert "not calibrated any more for llama" in caplog.text
@@ -157,7 +221,7 @@ def test_an_interrupted_run_resumes_to_the_same_end(
     monkeypatch.setattr(LengthRanker, "training_step", step_of)
     capsys.readouterr()
     assert fit(card, *average, "--resume", "--epochs", "3", out="parts") == 2
-    assert "another epochs" in capsys.readouterr().err
+    assert "another trainer" in capsys.readouterr().err
     assert fit(card, *average, "--resume", "--json", out="parts") == 0
     parts = last_json(capsys)
     for key in ("tau_b", "tau_b_fp32", "encoder_passes"):

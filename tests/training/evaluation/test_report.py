@@ -3,7 +3,12 @@
 import numpy as np
 
 from lengthwise.bundle import BANNER, SYNTHETIC, Manifest
-from training.evaluation.report import predicted_against_real, ranker_page, training_curve
+from training.evaluation.report import (
+    evaluation_table,
+    predicted_against_real,
+    ranker_page,
+    training_curve,
+)
 
 PROMPTS = [f"prompt number {number}" for number in range(20)]
 
@@ -57,3 +62,10 @@ def test_every_test_prompt_is_a_point():
     (axes,) = predicted_against_real(np.array([0.1, 0.2]), np.array([10.0, 400.0])).axes
     offsets = np.asarray(axes.collections[0].get_offsets())
     assert (offsets.tolist(), axes.get_yscale()) == ([[0.1, 10.0], [0.2, 400.0]], "log")
+
+
+def test_the_table_of_an_evaluation_has_places_among_all_prompts() -> None:
+    table = evaluation_table(["a", "b"] * 600, np.arange(1200.0), -np.arange(1200.0))
+    assert len(table) == 1000
+    assert table["place"].iloc[0] == 1 - table["predicted_place"].iloc[0] + 1 / 1200
+    assert table["predicted_place"].iloc[0] == 1

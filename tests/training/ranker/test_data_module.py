@@ -17,7 +17,7 @@ from training.data.labels import texts
 from training.ranker.data_module import Batch, LengthData, PromptBatches, tokenize, tokenize_on_disk
 from training.ranker.encoder import build_scorer
 
-CONFIG = TrainConfig(batch_size=8, micro_batch_size=3, validations_per_epoch=1)
+CONFIG = TrainConfig(batch_size=8, micro_batch_size=3).with_trainer(val_check_interval=1.0)
 IDS = [[2, *range(5, 5 + n % 7), 3] for n in range(40)]
 LENGTHS = np.arange(1.0, 41.0)[:, None]
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -42,7 +41,6 @@ def fit(
     tiny_bert: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., tuple[ModelBundle, dict[str, Any]]]:
     """Trains on a device, without dropout, whose random numbers differ between devices."""
     card, backbone = make_card(RECORDS), tmp_path / "backbone"
@@ -52,24 +50,14 @@ def fit(
     (backbone / "config.json").write_text(json.dumps(settings))
 
     def run(device: str, *settings: str) -> tuple[ModelBundle, dict[str, Any]]:
-        trainer, devices = L.Trainer, []
-
-        def on_device(**arguments: Any) -> L.Trainer:
-            made = trainer(**{**arguments, "accelerator": device})
-            devices.append(made.strategy.root_device.type)
-            return made
-
-        monkeypatch.setattr("training.ranker.training_loop.L.Trainer", on_device)
         arguments = [
             "fit", "demo", "--out", str(tmp_path / device), "--mlruns-dir", str(tmp_path / "runs"),
             "--data.dataset", str(card), "--encoder.backbone", str(backbone), "--json",
             "--optim.encoder_lr", "3e-3", "--batch_size", "16", "--threads", "1",
-            "--no-student", *settings,
+            "--no-student", "--trainer.accelerator", device, *settings,
         ]  # fmt: skip
         assert main(arguments) == 0
-        assert devices == ["cpu" if device == "cpu" else "cuda"]
         result: dict[str, Any] = json.loads(capsys.readouterr().out)
-        monkeypatch.setattr("training.ranker.training_loop.L.Trainer", trainer)
         return ModelBundle.load(result["bundle"]), result
 
     return run
@@ -94,7 +82,7 @@ def test_a_cpu_learns_the_same_from_the_same_seed(
     scores: list[NDArray[np.float64]] = []
     histories = []
     for where in (device, "cpu"):
-        bundle, _ = fit(where, "--epochs", "1", "--precision", "fp32")
+        bundle, _ = fit(where, "--epochs", "1", "--trainer.precision", "32-true")
         scores.append(score_prompts(bundle, [record.prompt for record in RECORDS], "fp32"))
         histories.append([point["train/loss"] for point in bundle.manifest.history])
     on_gpu, on_cpu = scores

@@ -14,7 +14,7 @@ from training.config import DataConfig, EncoderConfig, LossConfig, OptimConfig, 
 from training.ranker.data_module import Batch
 from training.ranker.encoder import PromptScorer
 from training.ranker.losses import LOSSES, l1_loss, margin_ranking_loss
-from training.ranker.module import LengthRanker, length_scale
+from training.ranker.module import LengthRanker, length_scale, start_heads
 
 LENGTHS = np.array([[10.0, 5.0], [100.0, np.nan], [1000.0, 500.0]])
 
@@ -46,6 +46,7 @@ def module_of(config: TrainConfig, lengths: np.ndarray = LENGTHS[:, :1]) -> Leng
         scale=length_scale(lengths),
         encoder_lr=0.5,
         total_steps=20,
+        steps_per_epoch=10,
     )
     module.__dict__["_fabric"] = None
     module.__dict__["_trainer"] = SimpleNamespace(
@@ -63,8 +64,9 @@ def batch_of(tokens: list[int], lengths: np.ndarray, pairs: list[list[int]] | No
 
 def test_a_pointwise_head_starts_at_the_mean_length():
     for objective, start in {"l1": 370.0, "log-l1": np.log(100), "all-pairs": 0.0}.items():
-        module = module_of(TrainConfig(loss=LossConfig(objective=objective)))
-        assert module.scorer.head.bias.item() == pytest.approx(start, rel=1e-6)
+        scorer = PromptScorer(Lookup(), "cls", 1)
+        start_heads(scorer, objective, length_scale(LENGTHS[:, :1]))
+        assert scorer.head.bias.item() == pytest.approx(start, rel=1e-6)
 
 
 def test_the_loss_of_several_labels_leaves_unknown_lengths_out():

@@ -22,8 +22,8 @@ def test_two_processes_learn_what_one_does(tiny_bert, make_card, tmp_path):
     (backbone / "config.json").write_text(json.dumps(config))
     settings = [
         "--data.dataset", str(card), "--encoder.backbone", str(backbone), "--batch_size", "16",
-        "--optim.encoder_lr", "1e-3", "--threads", "1", "--precision", "fp32", "--epochs", "1",
-        "--split.test-prompts", "20", "--no-student",
+        "--optim.encoder_lr", "1e-3", "--threads", "1", "--epochs", "1",
+        "--trainer.precision", "32-true", "--split.test-prompts", "20", "--no-student",
         "--mlruns-dir", str(tmp_path / "mlruns"),
     ]  # fmt: skip
     histories = []

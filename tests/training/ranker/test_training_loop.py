@@ -1,4 +1,4 @@
-"""The training loop: precision as set or as the hardware has it, and settings checked first."""
+"""The training loop: settings checked first, and checkpoints that score and hold no code."""
 
 import os
 from pathlib import Path
@@ -13,9 +13,9 @@ from training.config import DataConfig, EncoderConfig, LossConfig, TrainConfig
 from training.data.labels import texts
 from training.data.splits import Splits
 from training.data.synthetic import generate
-from training.ranker import training_loop as learning
 from training.ranker.module import LengthRanker
-from training.ranker.training_loop import BEST, LAST, Trained, load_encoder, train
+from training.ranker.trainer import BEST, LAST
+from training.ranker.training_loop import Trained, load_encoder, train
 
 
 def test_an_unknown_objective_is_refused_before_anything_is_loaded() -> None:
@@ -30,25 +30,6 @@ def test_an_encoder_has_a_head_per_length_and_the_tokenizers_limit(tiny_bert: Pa
     scorer, tokenizer = load_encoder(TrainConfig(encoder=EncoderConfig(backbone=str(tiny_bert))), 2)
     assert scorer.head.out_features == scorer.length_head.out_features == 2
     assert (tokenizer.truncation or {})["max_length"] == 128
-
-
-@pytest.mark.parametrize(
-    ("precision", "capabilities", "expected"),
-    [
-        ("fp32", {"amx_bf16": True}, False),
-        ("bf16", {}, True),
-        ("auto", {}, False),
-        ("auto", {"avx512_bf16": True, "cpu_name": "AMD Zen 4"}, True),
-        ("auto", {"avx512_bf16": True, "cpu_name": "Intel Xeon"}, False),
-        ("auto", {"avx512_bf16": True, "amx_bf16": True, "cpu_name": "Intel Xeon"}, True),
-    ],
-)
-def test_bf16_is_used_where_asked_for_or_faster(
-    precision: str, capabilities: dict[str, object], expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: capabilities)
-    assert learning._use_bf16(TrainConfig(precision=precision)) is expected  # type: ignore[arg-type]
 
 
 class Malicious:
@@ -68,7 +49,7 @@ def learnt(
     items = labels(generate(90, seed=1)[0])
     rows = (range(60), range(60, 75), range(75, 90))
     splits = splits_of(*map(items.select, rows))
-    changes = {"epochs": 1, "batch_size": 8, "validations_per_epoch": 1, **changes}
+    changes = {"batch_size": 8, "trainer": {"max_epochs": 1}, **changes}
     config = TrainConfig(
         encoder=EncoderConfig(backbone=str(backbone)),
         data=DataConfig(max_prompt_tokens=32),
