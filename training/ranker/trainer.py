@@ -40,7 +40,7 @@ def trainer_arguments(config: TrainConfig) -> dict[str, Any]:
     num_devices = int(os.environ.get("LOCAL_WORLD_SIZE", num_processes))
     if "devices" not in config.trainer:
         arguments |= {"devices": num_devices, "num_nodes": num_processes // num_devices}
-    if "strategy" not in config.trainer and (num_processes > 1 or arguments["devices"] != 1):
+    if "strategy" not in config.trainer and (num_processes > 1 or str(arguments["devices"]) != "1"):
         # A backbone's pooler goes unused unless it is what pools.
         arguments["strategy"] = "ddp_find_unused_parameters_true"
     if arguments["precision"] is None:

@@ -237,7 +237,9 @@ class Tracker(Store):
 
     def log_table(self, name: str, table: pd.DataFrame) -> None:
         """Log a table as a JSON file, which MLflow shows among the evaluations of the run."""
-        self.client.log_table(self.run_id, table, name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # MLflow's own, of pandas
+            self.client.log_table(self.run_id, table, name)
 
     @contextmanager
     def trace(self, name: str, **inputs: Any) -> Iterator[None]:
