@@ -124,15 +124,7 @@ def train(
         steps_per_epoch=per_epoch,
     )
     logger.info("backbone %s", backbone)
-    # Training prompts may stand in frames, whose words hide what the tokenizer lacks.
-    prompts, sequences = set(texts(data.splits.val)), set(map(tuple, data.val.ids))
-    if 2 * len(sequences) <= len(prompts):
-        logger.warning(
-            "%d different prompts become %d sequences of tokens by the tokenizer of %s (unknown "
-            "characters, or a common start), and equal ones have equal scores; try another "
-            "--encoder.backbone, or a larger --data.max-prompt-tokens",
-            *(len(prompts), len(sequences), backbone),
-        )
+    _warn_of_equal_sequences(data, backbone)
     # torch writes zip files, whose directory comes last: one that a full disk cut off is none.
     start = folder / LAST if resume and zipfile.is_zipfile(folder / LAST) else None
     trainer = make_trainer(
@@ -154,6 +146,18 @@ def train(
         if teacher is None
         else {"revision": teacher.revision, "unlabelled_prompts": len(teacher.unlabelled)},
     )
+
+
+def _warn_of_equal_sequences(data: LengthData, backbone: str) -> None:
+    # Training prompts may stand in frames, whose words hide what the tokenizer lacks.
+    prompts, sequences = set(texts(data.splits.val)), set(map(tuple, data.val.ids))
+    if 2 * len(sequences) <= len(prompts):
+        logger.warning(
+            "%d different prompts become %d sequences of tokens by the tokenizer of %s (unknown "
+            "characters, or a common start), and equal ones have equal scores; try another "
+            "--encoder.backbone, or a larger --data.max-prompt-tokens",
+            *(len(prompts), len(sequences), backbone),
+        )
 
 
 def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, start: Path | None) -> None:
