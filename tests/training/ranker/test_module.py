@@ -40,6 +40,7 @@ def module_of(config: TrainConfig, lengths: np.ndarray = LENGTHS[:, :1]) -> Leng
     scorer = PromptScorer(Lookup(), "cls", lengths.shape[1])
     with torch.no_grad():
         scorer.head.weight.fill_(0.25)  # The score of token n is n.
+        scorer.head.bias.zero_()
     module = LengthRanker(
         config,
         encoder=(scorer, Tokenizer(models.WordLevel())),
