@@ -3,6 +3,7 @@
 import os
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,8 @@ def trainer_arguments(config: TrainConfig) -> dict[str, Any]:
     parser = ArgumentParser(exit_on_error=False)
     add_trainer(parser)
     try:
-        parsed = parser.parse_object({"trainer": dict(config.trainer)})
+        # A copy: the parser puts its own types into what it is given.
+        parsed = parser.parse_object({"trainer": deepcopy(dict(config.trainer))})
         arguments: dict[str, Any] = parser.instantiate(parsed)["trainer"].as_dict()
     except (ArgumentError, TypeError, ValueError) as error:
         raise ConfigError(f"--trainer: {error}") from error

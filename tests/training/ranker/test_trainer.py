@@ -32,6 +32,7 @@ def test_settings_become_lightnings_objects_beside_ours(tmp_path: Path) -> None:
     assert {type(callback) for callback in ours} <= kinds
     assert isinstance(trainer.profiler, SimpleProfiler)
     assert (trainer.max_epochs, trainer.num_devices, trainer.loggers) == (2, 1, [])
+    assert type(stop["init_args"]) is dict  # The settings stay plain values.
 
 
 @pytest.mark.parametrize(
