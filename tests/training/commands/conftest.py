@@ -54,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple
     from training.data.synthetic import generate
 
     root = tmp_path_factory.mktemp("finished")
-    pd.DataFrame(generate(600, seed=5)[0]).to_json(
+    pd.DataFrame(generate(1200, seed=5)[0]).to_json(
         root / "logs.jsonl", orient="records", lines=True
     )
     out = root / "run"

@@ -154,7 +154,7 @@ def test_a_wrong_trainer_option_is_one_line_in_the_users_words(fit, make_card, t
         ("--trainer.callbacks", "EarlyStopping"): "monitor is missing",
         ("--trainer.max_time", "five"): "--trainer: `Timer(duration='five')` is not a valid",
         ("--trainer.strategy", "fastest"): "fastest",
-        ("--config", str(tmp_path / "none.yaml")): "none.yaml cannot be read as YAML",
+        ("--config", str(tmp_path / "none.yaml")): "none.yaml",
     }.items():
         assert fit(card, *words) == 2
         assert message in one_error_line(capsys)
