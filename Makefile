@@ -88,6 +88,7 @@ pins:
 soak: setup
 	@$(PY) -m benchmarks soak-service
 	@LENGTHWISE_FLOOD_S=60 $(PY) -m pytest -q tests/scoring_service/deploy/test_envoy.py
+	@LENGTHWISE_ROWS=1000000 $(PY) -m pytest -q -m slow -k bounded_memory tests/training/ranker/test_data_module.py
 	@$(PY) -m benchmarks soak-engine
 	@$(PY) -m benchmarks soak-cluster --streams 3000 --rounds 0 --gateways 2
 	@$(PY) tests/scheduler_adapters/policies/floods.py

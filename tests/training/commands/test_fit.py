@@ -4,7 +4,7 @@ import json
 import shutil
 import signal
 import sqlite3
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from datasets import Dataset, load_dataset
 
 from lengthwise.bundle import FP32, INT8, MANIFEST, ModelBundle
 from lengthwise.tables.reading import read_table
@@ -102,6 +103,18 @@ def test_prompts_that_the_tokenizer_does_not_know_have_undefined_figures(
     assert "difference                   undefined" in shown
     assert main(["evaluate", "--bundle", bundle, "--gate", *data]) == 2
     assert "has no tau_b of its test prompts" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_folder_of_load_dataset_trains_a_ranker(fit, tmp_path, capsys):
+    place = tmp_path / "sets"
+    (place / "data").mkdir(parents=True)
+    rows = Dataset.from_list([asdict(record) for record in RECORDS])
+    rows.to_parquet(place / "data/train-0.parquet")
+    assert len(load_dataset(str(place), split="train")) == len(RECORDS)
+    assert fit(f"hf:{place}:train", "--epochs", "3", "--json") == 0
+    assert float(str(last_json(capsys)["tau_b"])) > 0.3
+    assert ModelBundle.load(tmp_path / "out" / "bundle").manifest.dataset["id"] == "sets-train"
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Batches: every prompt once per epoch, resumable anywhere, and padding without effect."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -184,14 +185,18 @@ print(len(splits.train), len(batch.lengths_BK), peak_mb() - before)
 """What a training run does with a log before its first step; the libraries are in memory before."""
 
 
+ROWS = int(os.environ.get("LENGTHWISE_ROWS", "100000"))
+"""`make soak` has a million."""
+
+
 @pytest.mark.slow
-def test_a_million_rows_are_batched_in_two_gigabytes(tmp_path: Path) -> None:
+def test_a_log_is_batched_in_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     with path.open("w") as file:
-        for n in range(1_000_000):
+        for n in range(ROWS):
             file.write(f'{{"prompt": "{n} bees of {n * 7919}", "output_tokens": {n % 997 + 1}}}\n')
     command = [sys.executable, "-c", LARGE, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     num_train, num_batch, peak_mb = map(float, done.stdout.split())
-    assert (num_train > 790_000, num_batch) == (True, TrainConfig().batch_size)
-    assert peak_mb < 2048
+    assert (num_train > 0.79 * ROWS, num_batch) == (True, TrainConfig().batch_size)
+    assert peak_mb < max(256, 2048 * ROWS / 1e6)
