@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from scheduler_adapters.engines.score_order import ScoreOrder, past_lower_score_fraction
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.overtaking_guard import OvertakingGuard
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars_paper
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import RequestView
 from tests.scheduler_adapters.policies.test_shortest_predicted import INSTANCE, random_requests
@@ -19,7 +19,14 @@ from tests.scheduler_adapters.policies.test_shortest_predicted import INSTANCE, 
 @given(
     st.integers(1, 60),
     st.integers(0, 10**6),
-    st.sampled_from([FCFS(), pars(None), pars(0.5), OvertakingGuard(times=0.5, at_least=2)]),
+    st.sampled_from(
+        [
+            FCFS(),
+            pars_paper(starve_after_s=None),
+            pars_paper(starve_after_s=0.5),
+            OvertakingGuard(times=0.5, at_least=2),
+        ]
+    ),
 )
 def test_admissions_past_a_lower_score_are_counted(count, seed, policy):
     scores = np.random.default_rng(seed).integers(0, 9, count).astype(float)
