@@ -71,7 +71,7 @@ def test_others_see_of_the_service_its_client_and_its_ranker(package):
 
 
 @pytest.mark.parametrize("folder", ["policies", "placements"])
-def test_policies_see_the_standard_library_and_the_interface_only(folder):
+def test_policies_see_the_standard_library_and_the_interface(folder):
     interface = ("views", "policy", "placement")
     allowed = (
         "lengthwise.errors",
@@ -84,7 +84,7 @@ def test_policies_see_the_standard_library_and_the_interface_only(folder):
             assert top in sys.stdlib_module_names or name.startswith(allowed), (path, name)
 
 
-def test_our_training_is_the_checkout_and_datasets_is_the_library():
+def test_our_training_is_the_checkout_and_datasets_the_library():
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         assert spec is not None

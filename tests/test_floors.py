@@ -221,3 +221,14 @@ def test_each_part_stays_small(part, trees):
 
 def test_docstrings_are_no_statements():
     assert num_statements('"""A."""\nx = 1\n"""B."""\nif x:\n    f("c")\n') == 3
+
+
+MAX_TEST_NAME = 60
+
+
+def test_names_of_tests_are_short():
+    nodes = [node for text in texts_of(("tests",)) for node in ast.walk(ast.parse(text))]
+    functions = [x.name for x in nodes if isinstance(x, ast.FunctionDef | ast.AsyncFunctionDef)]
+    tests = [name for name in functions if name.startswith("test_")]
+    assert len(tests) > 1000
+    assert not [name for name in tests if len(name) > MAX_TEST_NAME]

@@ -42,7 +42,7 @@ def test_another_version_and_an_unpinned_package_are_faults(pins, monkeypatch, t
     assert any(line.startswith("numpy ") and line.endswith("has 0.0.1") for line in found)
 
 
-def test_every_pip_line_of_the_readme_and_the_image_takes_the_pins():
+def test_pip_lines_of_the_readme_and_the_image_take_the_pins():
     readme = re.findall(r"^pip install (.*)$", (ROOT / "README.md").read_text(), flags=re.M)
     image = (ROOT / "scoring_service/deploy/Containerfile").read_text()
     lines = [*readme, *re.findall(r"^RUN pip install (.*)$", image, flags=re.M)]

@@ -135,7 +135,7 @@ def write(folder: Path, files: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize(("name", "files", "options", "right"), CASES)
-def test_a_simulation_replays_the_requests_of_a_strangers_log_or_names_the_way_out(
+def test_a_strangers_log_is_replayed_or_a_way_out_is_named(
     tmp_path, capsys, name, files,
     options, right,
 ):  # fmt: skip

@@ -43,7 +43,7 @@ def test_the_client_of_the_guide_gets_its_scores(tiny_bundle, capsys):
 
 
 @pytest.mark.slow
-def test_the_scheduler_of_the_guide_is_registered_in_transformers():
+def test_the_scheduler_of_the_guide_is_known_to_transformers():
     *_, block = python_of("docs/guides/serving.md")
     names: dict[str, object] = {}
     exec(block, names)

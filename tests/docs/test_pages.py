@@ -64,7 +64,7 @@ def test_the_readme_has_at_most_90_lines():
     assert len(README.splitlines()) <= _MAX_README_LINES
 
 
-def test_the_first_screen_is_a_sentence_a_figure_and_the_commands_of_operators():
+def test_the_first_screen_is_a_sentence_a_figure_and_commands():
     title, sentence, figure, gain, operators, tests, *_ = re.split(r"\n\n", README)
     assert title == "# Lengthwise"
     assert sentence.startswith("**")
@@ -86,7 +86,7 @@ def test_quick_starts_have_at_most_eight_lines():
         assert len(content.splitlines()) <= _MAX_QUICK_START_LINES
 
 
-def test_each_headline_result_names_its_conditions_and_its_command():
+def test_each_headline_result_names_its_conditions_and_command():
     table = README.partition("## Results")[2].partition("\n## ")[0]
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == 4
@@ -97,7 +97,7 @@ def test_each_headline_result_names_its_conditions_and_its_command():
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_numbers_of_a_papers_rows_are_those_of_its_table_and_of_its_file(paper: str) -> None:
+def test_numbers_of_a_papers_rows_are_those_of_table_and_file(paper: str) -> None:
     summary = (ROOT / "docs/results/reproductions.md").read_text()
     page = ROOT / f"docs/results/{paper}.md"
     text = page.read_text() if page.exists() else summary.split(f"\n## {paper.upper()}\n")[1]

@@ -9,7 +9,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_pre_commit_runs_what_make_lint_runs_and_downloads_nothing():
+def test_pre_commit_runs_what_lint_runs_and_downloads_nothing():
     recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), flags=re.M)
     assert recipe is not None
     linters = [line.strip().lstrip("@") for line in recipe[1].splitlines()]
@@ -28,7 +28,7 @@ def test_the_licence_is_named_and_its_text_is_there():
     assert "Version 2.0, January 2004" in text
 
 
-def test_the_changelog_has_a_section_for_the_version_of_the_package():
+def test_the_changelog_has_a_section_for_the_packages_version():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     headings = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)
     assert headings[0] == "Unreleased"

@@ -82,7 +82,7 @@ def test_the_project_declares_the_command_and_these_programs():
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_short_help_fits_on_a_screen_and_is_part_of_the_whole_help(name, capsys):
+def test_short_help_fits_on_a_screen_and_is_in_the_whole_help(name, capsys):
     short, whole = help_of(name, "--help", capsys), help_of(name, "--help-all", capsys)
     usage = short.splitlines()[0]
     assert usage.startswith(f"usage: lengthwise {name}")
@@ -96,7 +96,7 @@ def test_short_help_fits_on_a_screen_and_is_part_of_the_whole_help(name, capsys)
     assert ("--help-all shows all" in short) == are_hidden
 
 
-def test_help_imports_no_framework_and_that_of_all_commands_not_even_their_modules():
+def test_help_imports_no_framework_nor_the_modules_of_commands():
     """Starting takes a tenth of a second, of which importing command modules would be most."""
     program = """
 import contextlib, io, sys

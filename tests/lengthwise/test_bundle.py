@@ -92,7 +92,7 @@ WRONG = {
 @pytest.mark.parametrize(
     ("field", "value"), [(field, value) for field, values in WRONG.items() for value in values]
 )
-def test_a_field_that_is_not_of_its_type_or_range_is_one_error_line(bundle, capsys, field, value):
+def test_a_field_of_another_type_or_range_is_one_error_line(bundle, capsys, field, value):
     change_manifest(bundle, **{field: value})
     assert main(["serve", "--bundle", str(bundle.path)]) == 2
     error = capsys.readouterr().err
@@ -144,7 +144,7 @@ CURVE = {"scores": [0, 1, 3], "quantiles": {"0.9": [20, 40, 80], "0.5": [10, 20,
 @pytest.mark.parametrize(
     ("score", "expected"), [(-9, 10), (0, 10), (0.5, 15), (1, 20), (2, 30), (3, 40), (99, 40)]
 )
-def test_the_estimate_is_linear_between_the_points_and_constant_beyond(score, expected):
+def test_the_estimate_is_linear_between_points_and_then_constant(score, expected):
     estimate = LengthCurve.parse("llm", CURVE).at(score)
     assert estimate.expected_tokens == expected
     assert estimate.quantiles == {0.5: expected, 0.9: 2 * expected}

@@ -34,7 +34,7 @@ def test_processes_end_by_sigterm_and_stubborn_ones_by_sigkill(caplog):
     assert f"process {stubborn.pid} did not end in time" in caplog.text
 
 
-def test_a_started_process_has_said_that_it_is_ready_and_ends_with_the_block():
+def test_a_started_process_is_ready_and_ends_with_the_block():
     program = "import time; print('warming'); print('ready 7', flush=True); time.sleep(600)"
     with started([sys.executable, "-c", program], ready="ready") as (process, line):
         assert line == "ready 7"

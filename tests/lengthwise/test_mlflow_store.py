@@ -75,7 +75,7 @@ def test_foreign_errors_become_one_line_and_others_pass(tmp_path):
         raise ZeroDivisionError
 
 
-def test_the_default_place_gives_way_to_the_tracking_uri_of_mlflow(tmp_path, monkeypatch):
+def test_the_default_place_gives_way_to_the_mlflow_tracking_uri(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert find_store("mlruns").root.name == "mlruns"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
@@ -88,7 +88,7 @@ def test_the_default_place_gives_way_to_the_tracking_uri_of_mlflow(tmp_path, mon
     store.require()
 
 
-def test_a_run_names_its_command_and_version_and_the_commit_of_a_checkout_only(monkeypatch):
+def test_a_run_names_command_version_and_a_checkouts_commit(monkeypatch):
     monkeypatch.setattr("sys.argv", ["training", "fit", "a b"])
     tags = tags_of_run()
     assert tags["command"] == "training fit 'a b'"

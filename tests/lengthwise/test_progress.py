@@ -42,7 +42,7 @@ def test_without_a_terminal_every_tenth_is_a_line(capsys, clock):
 
 
 @pytest.mark.parametrize(("is_partial_shown", "num_filled"), [(True, 15), (False, 10)])
-def test_the_bar_counts_runs_and_where_asked_for_the_share_of_the_run(
+def test_the_bar_counts_runs_and_on_request_the_share_of_a_run(
     capsys, monkeypatch, clock, is_partial_shown, num_filled
 ):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)

@@ -13,7 +13,7 @@ def test_numbers_that_are_not_finite_become_null_at_any_depth():
     assert finite_or_null(value) == {"a": [1.5, None, [None, {"b": None}]], "c": None, "d": 3}
 
 
-def test_text_and_numbers_stay_and_the_value_given_is_not_changed():
+def test_text_and_numbers_stay_and_the_given_value_is_unchanged():
     value = {"text": "NaN", "flag": True, "none": None, "list": [math.nan]}
     assert json.loads(to_json(value)) == {"text": "NaN", "flag": True, "none": None, "list": [None]}
     assert math.isnan(value["list"][0])

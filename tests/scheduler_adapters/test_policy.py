@@ -116,7 +116,7 @@ def test_a_trait_set_beside_the_traits_is_refused(trait):
         type("Mine", (FCFS,), {trait: True})
 
 
-def test_a_wrapper_has_the_name_the_traits_and_the_rule_of_what_it_wraps():
+def test_a_wrapper_has_the_name_traits_and_rule_of_what_it_wraps():
     class Plain(PolicyWrapper):
         def rank(self, request: RequestView, load: LoadView) -> Rank:
             return self.policy.rank(request, load)

@@ -15,7 +15,7 @@ TABLE = CostTable((8, 16, 64), {1: (1.0, 2.0, 8.0), 4: (2.0, 4.0)})
         *((1, 12, 1.5), (2, 8, 4 / 3), (8, 16, 8.0), (1, 128, 16.0), (1, 4, 0.5)),
     ],
 )
-def test_predictions_are_linear_between_and_beyond_the_measurements(batch, tokens, seconds):
+def test_predictions_are_linear_between_and_beyond_measurements(batch, tokens, seconds):
     assert TABLE.predict_s(batch, tokens) == pytest.approx(seconds)
 
 
@@ -24,7 +24,7 @@ def test_a_prediction_is_positive_and_grows_with_the_batch(batch, tokens):
     assert 0 < TABLE.predict_s(batch, tokens) <= TABLE.predict_s(batch + 1, tokens)
 
 
-def test_the_table_knows_its_limits_and_one_length_only_is_enough():
+def test_the_table_knows_its_limits_and_one_length_is_enough():
     assert (TABLE.max_batch, TABLE.max_batched_tokens) == (4, 16)
     assert CostTable((8,), {1: (3.0,)}).predict_s(2, 50) == pytest.approx(6.0)
 
@@ -42,7 +42,7 @@ def test_a_model_whose_scores_depend_on_company_is_never_batched():
     assert CostTable.measure(depends_on_company, 32, 100).max_batch == 1
 
 
-def test_company_that_moves_the_last_bit_is_allowed_only_where_nothing_amplifies_it():
+def test_company_may_move_a_last_bit_that_nothing_amplifies():
     def moved_a_little(prompts):
         return [len(prompt) + 1e-7 * len(prompts) for prompt in prompts]
 

@@ -24,9 +24,7 @@ SERVES = (
         ),
     ],
 )
-def test_service_and_client_import_no_framework_that_they_do_not_need(
-    tiny_bundle, program, modules
-):
+def test_service_and_client_import_no_framework_needlessly(tiny_bundle, program, modules):
     code = (
         f"{program.format(str(tiny_bundle.path))}\nimport sys; print({modules} & {{*sys.modules}})"
     )

@@ -27,7 +27,7 @@ def served(queue, turns):
     return got
 
 
-def test_callers_share_by_cost_and_not_by_number_of_items_or_names():
+def test_callers_share_by_cost_and_not_by_number_or_names():
     queue = filled(*(Client("a", str(n)) for n in range(9)), cost=4.0)
     for due in range(100):
         queue.push(B, B, 1.0, due)
@@ -52,7 +52,7 @@ def test_who_comes_back_has_neither_credit_nor_debt():
     assert not queue.all.members
 
 
-def test_within_a_client_the_most_urgent_is_first_and_what_left_has_no_turn():
+def test_in_a_client_the_urgent_go_first_and_what_left_does_not():
     queue = FairQueue()
     entries = [queue.push(NOBODY, due, 1.0, due) for due in (3, 1, 2, 1)]
     queue.leave(entries[3])
@@ -61,7 +61,7 @@ def test_within_a_client_the_most_urgent_is_first_and_what_left_has_no_turn():
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy"), st.integers(1, 5))))
-def test_the_cost_ahead_is_what_is_served_before_up_to_an_item_of_each_client(pushed):
+def test_the_cost_ahead_is_that_of_all_that_is_served_before(pushed):
     queue = FairQueue()
     for number, (caller, name, cost) in enumerate(pushed):
         queue.push(Client(caller, name), None, cost, number)
@@ -76,7 +76,7 @@ def test_the_cost_ahead_is_what_is_served_before_up_to_an_item_of_each_client(pu
 
 
 @pytest.mark.parametrize("size", [None, 1.0])
-def test_of_a_full_queue_each_client_has_a_part_and_the_rest_is_the_first_comers(size):
+def test_clients_share_a_full_queue_and_the_first_get_the_rest(size):
     queue = filled(A)
     assert queue.fits(A, 101, size)
     assert not queue.fits(A, 100, size)

@@ -170,7 +170,7 @@ def test_a_huge_prompt_costs_about_as_much_as_its_start(tiny_bundle):
     assert cpu_s("some words of it " * 60_000) < 20 * cpu_s("some words of it " * 60)
 
 
-def test_a_tokenizer_that_looks_across_spaces_reads_the_whole_text(tmp_path):
+def test_a_tokenizer_that_looks_across_spaces_reads_all_text(tmp_path):
     tokenizer = Tokenizer(models.WordLevel({"a b": 0, "a": 1, "b": 2, "?": 3}, unk_token="?"))
     tokenizer.normalizer = normalizers.Replace("x", "a b")
     tokenizer.pre_tokenizer = pre_tokenizers.Split("|", "removed")

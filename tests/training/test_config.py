@@ -48,7 +48,7 @@ def test_a_wrong_setting_is_named_and_its_neighbour_is_taken(kind, setting, wron
     assert getattr(kind(**{setting: right}), setting) == right
 
 
-def test_a_length_is_learnt_once_and_not_by_drawn_pairs_beside_another():
+def test_a_length_is_learnt_once_and_by_pairs_only_alone():
     with pytest.raises(ConfigError, match="name each once"):
         DataConfig(heads=("answer_tokens", "answer_tokens"))
     two = DataConfig(heads=("answer_tokens",))

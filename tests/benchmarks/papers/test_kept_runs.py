@@ -20,7 +20,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 9])
-def test_results_are_read_as_kept_and_a_damaged_last_line_is_dropped(path, cut):
+def test_results_are_read_as_kept_but_for_a_damaged_last_line(path, cut):
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) - cut])
     runs = KeptRuns(path, {"seeds": 3})

@@ -5,7 +5,7 @@ from benchmarks.papers.rows import Paper, PaperFigure
 from benchmarks.papers.runs import ReproduceConfig
 
 
-def test_a_page_counts_the_rows_and_shows_each_with_its_conditions(tmp_path):
+def test_a_page_counts_the_rows_and_shows_each_with_conditions(tmp_path):
     rows = [
         PaperFigure("metric " + one, "w", "FCFS", "2x", "1x", one, "2x or more", "", kind, "")
         for one, kind in (("figure", "paper"), ("no", "paper"), ("no", "fitted"))

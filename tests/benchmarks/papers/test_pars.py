@@ -35,7 +35,7 @@ def test_a_better_order_is_served_sooner():
     assert burst["value"][0] == pytest.approx(fcfs / pars)
 
 
-def test_static_batches_are_slower_than_continuous_ones_and_keep_the_order():
+def test_static_batches_are_slower_than_continuous_and_in_order():
     experiment = ParsExperiment(SMALL)
     setting = {"lengths": "short outputs", "seats": 64}
     found = experiment.in_order("e2e_s.mean", ("Oracle", "PARS", "FCFS"), batch=64, **setting)

@@ -47,7 +47,7 @@ def tail(**seconds: float) -> dict[str, Any]:
     return RUN | {"tail_s": {int(name[1:]): value for name, value in seconds.items()}}
 
 
-def test_changes_are_by_bin_and_a_bin_that_few_seeds_have_is_left_out():
+def test_changes_are_by_bin_and_bins_with_few_seeds_are_left_out():
     ours = [tail(t0=20.0, t256=60.0), tail(t0=30.0), tail(t0=10.0)]
     made = made_up(3, **{PASCAL: ours})
     for pick in ("min", "max"):
@@ -60,7 +60,7 @@ def test_changes_are_by_bin_and_a_bin_that_few_seeds_have_is_left_out():
     ("best_s", "other_s", "gains", "loses"),
     [(27.7, 53.0, True, False), (27.9, 53.0, False, False), (20.0, 53.1, True, True)],
 )
-def test_the_best_bin_has_to_gain_half_of_the_papers_and_the_worst_may_lose_as_much(
+def test_the_best_bin_needs_half_the_gain_and_the_worst_may_lose(
     best_s, other_s, gains, loses, rows_of
 ):
     made = made_up(**{PASCAL: [tail(t0=best_s, t256=other_s)] * 2})
@@ -111,7 +111,7 @@ def test_an_instance_is_blocked_while_a_request_waits_for_memory():
     assert blocked_fraction([blocked, free], 5.0) == pytest.approx((1 + 2 + 1) / 10)
 
 
-def test_the_high_rate_is_that_at_which_fcfs_has_been_blocked_a_fifth_of_the_time():
+def test_at_the_high_rate_fcfs_is_blocked_a_fifth_of_the_time():
     trial = experiment()
     systems = set()
 
@@ -125,7 +125,7 @@ def test_the_high_rate_is_that_at_which_fcfs_has_been_blocked_a_fifth_of_the_tim
     assert systems == {("arena-hard", FCFS)}
 
 
-def test_the_papers_load_is_that_at_which_requests_without_migration_are_blocked_as_long():
+def test_at_the_papers_load_the_unmigrated_are_blocked_as_long():
     trial = experiment()
     trial.high_rate = lambda mix: 10.0
     trial.run = lambda system, *, mix, rate, seed: {"blocking_s.p99": 27.4 + rate - 12.0}
@@ -149,7 +149,7 @@ def test_a_run_has_the_figures_of_its_system():
     assert low == fcfs["qoe_violations"]
 
 
-def test_half_the_memory_slows_short_reasoning_under_fcfs_and_long_under_rr(monkeypatch):
+def test_half_the_memory_slows_short_with_fcfs_and_long_with_rr(monkeypatch):
     monkeypatch.setattr(pascal, "_PHASE_REQUESTS", 100)
     monkeypatch.setattr(pascal, "PHASE_LENGTHS", (128, 512, 1024, 2048))
     phase = OnePhase(ReproduceConfig(paper="pascal", seeds=1), experiment().instance)

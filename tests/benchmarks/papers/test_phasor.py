@@ -30,7 +30,7 @@ def experiment(monkeypatch):
     return made
 
 
-def test_the_model_is_served_with_its_own_memory_and_prefill_cost():
+def test_the_model_is_served_with_its_memory_and_prefill_cost():
     qwen, llama = (
         PhasorExperiment(replace(CONFIG, model=model)).cluster
         for model in ("qwen2.5-7b", "llama-3-8b")

@@ -28,7 +28,7 @@ def testbed():
     return GpuCluster("qwen2.5-7b")
 
 
-def test_lengths_have_the_means_of_the_table_and_are_the_trace_s_where_it_has_such_a_range():
+def test_lengths_are_of_the_trace_with_the_means_of_the_table():
     trace = trace_lengths().prompt_tokens
     for mean in (128, 3000):  # the mean of all is in between
         tokens = bucket("prompt_tokens", mean)
@@ -42,7 +42,7 @@ def test_lengths_have_the_means_of_the_table_and_are_the_trace_s_where_it_has_su
     assert gaps_s.std() / gaps_s.mean() == pytest.approx(3, rel=0.1)
 
 
-def test_the_shock_is_between_90_and_120_seconds_and_arrives_in_bursts():
+def test_the_shock_arrives_in_bursts_between_90_and_120_seconds():
     arrivals = [BURST.shock(SHOCK, seed).arrival_s for seed in range(20)]
     counts = [np.histogram(arrival_s, [0, 90, 120, 180])[0] for arrival_s in arrivals]
     assert np.mean(counts, axis=0) == pytest.approx([450, 750, 300], rel=0.1)
@@ -50,7 +50,7 @@ def test_the_shock_is_between_90_and_120_seconds_and_arrives_in_bursts():
     assert (np.diff(arrivals[0]) >= 0).all()
 
 
-def test_the_first_requests_of_a_closed_loop_are_somewhere_in_their_answers():
+def test_a_closed_loop_begins_somewhere_in_its_first_answers():
     output_tokens = CODE.closed_loop(1000, 500, 0).output_tokens
     assert output_tokens[500:].mean() == pytest.approx(2048, rel=0.1)
     assert output_tokens[:500].mean() == pytest.approx(1024, rel=0.1)
@@ -77,7 +77,7 @@ def test_the_cost_that_is_calibrated_is_the_time_of_a_prefill(testbed):
         assert testbed.cost.seconds(tokens) == pytest.approx(measured_s, rel=0.02)
 
 
-def test_a_run_at_ease_meets_its_targets_and_a_loop_has_a_capacity(testbed):
+def test_a_run_at_ease_meets_its_targets_and_a_loop_has_capacity(testbed):
     requests = SMALL.requests(30, 10.0, 0)
     system = SYSTEMS["Phasor"]
     timeline = testbed.run(system, testbed.placement(system, SMALL), requests).timeline
@@ -95,7 +95,7 @@ def test_a_missing_value_has_no_percentile():
     assert p99(np.array([1.0, np.nan])) == np.inf
 
 
-def test_free_blocks_are_fragments_while_no_instance_has_enough_for_the_head():
+def test_free_blocks_are_fragments_while_the_head_fits_nowhere():
     rows = [(0.0, "decode", 25, 30), (0.0, "both", 7, 30), (0.0, "prefill", 90, 30)]
     rows += [(0.5, "decode", -3, 30), (0.5, "decode", 30, 30), (1.0, "decode", 9, 0)]
     samples = pd.DataFrame(rows, columns=["at_s", "role", "free", "head"])

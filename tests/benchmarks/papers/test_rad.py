@@ -59,7 +59,7 @@ def times_empty(setting: TileSetting, *, start: int, count: int, load: float = L
 
 
 @pytest.mark.slow
-def test_rad_empties_below_the_bound_if_a_cycle_starts_enough_requests():
+def test_rad_empties_below_the_bound_if_cycles_start_enough():
     enough = TileSetting(SHORT_CHATS, tile=8)
     assert enough.cycle > enough.least_cycle
     assert times_empty(enough, start=200, count=2000) > 10
@@ -75,7 +75,7 @@ def test_rad_empties_below_the_bound_if_a_cycle_starts_enough_requests():
     [TileSetting(SHORT_CHATS, tile=8), TileSetting(SHORT_ANSWERS)],
     ids=["tiles of 8 tokens", "short answers"],
 )
-def test_a_backlog_of_one_cycle_ends_within_twice_the_time_of_cycles_at_the_bound(tiles, system):
+def test_a_cycles_backlog_ends_in_twice_the_time_at_the_bound(tiles, system):
     size = min(tiles.cycle, 200)
     cycle_s = tiles.cycle * tiles.mean_work_s + tiles.longest_waste_s
     horizon_s = 2 * size / (tiles.cycle / cycle_s - LOAD / tiles.mean_work_s)
@@ -84,7 +84,7 @@ def test_a_backlog_of_one_cycle_ends_within_twice_the_time_of_cycles_at_the_boun
 
 
 @pytest.mark.slow
-def test_two_nodes_with_random_routing_keep_up_where_one_for_each_phase_cannot():
+def test_two_randomly_routed_nodes_keep_up_where_two_phases_fail():
     setting = TileSetting(SHORT_CHATS, tile=8)
     rad = partial(RAD, max_started=setting.cycle, tile=8, chunk=setting.latency.chunk_tokens)
     split = {"fabric": Fabric.of_model("llama-3-8b"), "roles": ("prefill", "decode")}

@@ -49,7 +49,7 @@ def read(tmp_path: Path, text: str):
     return read_paper(path, Doubled)
 
 
-def test_a_row_stands_for_each_entry_and_fitted_rows_are_counted_apart(tmp_path):
+def test_each_entry_has_a_row_and_fitted_rows_are_counted_apart(tmp_path):
     paper = read(tmp_path, TEXT)
     made, late = (row.figure(Doubled()) for row in paper.rows)
     assert (made.metric, made.workload, made.baseline) == ("m", "1, 2", "FCFS")
@@ -94,7 +94,7 @@ def test_a_bound_holds_up_to_its_edge(bounds, met):
         ([2.1, 2.1], {"numbers": (2, 4), "matched": "both"}, "no"),
     ],
 )
-def test_a_figure_is_near_and_a_direction_holds_for_the_whole_interval(values, changes, verdict):
+def test_a_figure_is_near_and_a_direction_holds_in_all_intervals(values, changes, verdict):
     texts = dict.fromkeys(("metric", "workload", "baseline", "paper", "ours"), "")
     row = Row(measure="twice", **texts, **{"numbers": (2,), "band": 0.1} | changes)
     value = SeedValues.of(values)

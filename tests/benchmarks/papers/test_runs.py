@@ -31,7 +31,7 @@ def test_a_setting_is_simulated_once_for_each_seed():
     assert experiment.calls == 3
 
 
-def test_an_interrupted_command_continues_with_the_runs_of_its_file(tmp_path):
+def test_an_interrupted_command_continues_with_runs_of_its_file(tmp_path):
     config = ReproduceConfig(paper="rad", seeds=3, resume=tmp_path / "runs")
     before = Doubled(config)
     assert before.run(4, seed=300) == {"found": 308}
@@ -56,7 +56,7 @@ def test_systems_are_compared_by_seed_and_rate():
     assert experiment.ratios(1.0, [1.0], [{"figure": "found"}]) == {1.0: [1.0]}
 
 
-def test_a_comparison_with_0_has_no_ratio_and_systems_are_in_order_where_each_mean_grows():
+def test_a_comparison_with_0_has_no_ratio_and_order_needs_growth():
     experiment = Doubled(ReproduceConfig(paper="rad", seeds=1))
     experiment.seeds = range(1)
     assert experiment.pair("found", 1.0, 0.0)["times"] == np.inf

@@ -16,7 +16,7 @@ def experiment():
 
 
 @pytest.mark.parametrize("name", SLO_S)
-def test_a_capacity_meets_the_targets_up_to_their_edge_and_no_further(name, experiment):
+def test_a_capacity_meets_its_targets_to_the_edge_and_no_further(name, experiment):
     def run(system, *, rate, paying, seed):
         return GOOD | {name: GOOD[name] + (0.001 if rate > 1.5 else 0.0)}
 

@@ -46,7 +46,7 @@ def test_cpu_time_of_a_process_is_its_own():
     assert before_s + 0.05 <= cpu_s(os.getpid()) <= time.process_time()
 
 
-def test_prompts_have_the_lengths_that_were_asked_for_and_a_seed_repeats_them(tiny_bundle):
+def test_prompts_have_the_lengths_asked_for_and_repeat_by_seed(tiny_bundle):
     tokenizer = Tokenizer.from_file(str(tiny_bundle.tokenizer_path))
     make, again = PromptMaker(tokenizer, 128, seed=3), PromptMaker(tokenizer, 128, seed=3)
     prompts = make.lognormal(2000)

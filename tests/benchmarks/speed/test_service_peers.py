@@ -24,7 +24,7 @@ def test_the_naive_service_gives_the_same_scores(tiny_bundle, client):
     assert struct.unpack("<f", raw)[0] == pytest.approx(client.score("essay").value, abs=1e-5)
 
 
-def test_an_open_inference_peer_asks_for_the_model_by_the_protocol(server, monkeypatch):
+def test_an_open_inference_peer_names_the_model_by_the_protocol(server, monkeypatch):
     asked = []
     real = server.service.begin
     monkeypatch.setattr(

@@ -45,7 +45,7 @@ def test_every_row_sees_as_many_prompts_and_says_what_it_cost(
     assert "Table II" in capsys.readouterr().out
 
 
-def test_a_row_is_the_mean_over_its_seeds_with_the_curve_of_the_first(monkeypatch):
+def test_a_row_is_the_mean_of_its_seeds_with_the_firsts_curve(monkeypatch):
     def train(method: str, config: TrainConfig, *_: Any) -> dict[str, Any]:
         seed = config.seed
         return {"tau_b": 0.5 + seed / 10, "cpu_s": 2.0 + seed, "mlflow_run_id": f"run {seed}"}

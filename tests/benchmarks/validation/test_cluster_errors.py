@@ -12,7 +12,7 @@ def served(times_s, instance, migrations):
     return timeline_from_token_times(requests, token_s, instance=instance, migrations=migrations)
 
 
-def test_every_figure_of_both_runs_has_its_error_and_shares_have_no_numbers():
+def test_every_figure_of_both_runs_has_an_error_but_no_shares_do():
     measured = served(0.2, [7, 7, 7, 1], [1, 0, 0, 0])
     errors = {row.figure: row for row in figure_errors(measured, served(0.3, [0, 1, 0, 0], 0))}
     assert errors["ttft_s.p99"][1:] == pytest.approx((0.2, 0.3, 0.5))

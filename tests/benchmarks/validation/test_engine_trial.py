@@ -51,12 +51,12 @@ def test_a_simulator_of_known_step_times_is_the_engine(requests):
         assert flat[f"{metric}_floor_mape"] == 0.0
 
 
-def test_an_engine_under_another_policy_than_the_simulated_one_is_found_out(requests):
+def test_an_engine_under_another_policy_than_simulated_is_found(requests):
     found = run_trial(PlainEngine(pars(), LIMITS, LATENCY), requests, "named", FCFS, TRIAL)
     assert found["ttft_mape"] > 0.1
 
 
-def test_steps_are_fitted_to_the_other_pieces_than_those_compared(requests):
+def test_steps_are_fitted_to_pieces_other_than_those_compared(requests):
     _, runs, steps = measure(PlainEngine(FCFS(), LIMITS, LATENCY), requests, TRIAL)
     assert [len(run) for run in runs] == [2, 2]
     assert [float(each.requests.arrival_s[0]) for each in runs[0]] == [0.0, 0.0]
@@ -79,7 +79,7 @@ def test_what_is_compared_is_served_right_after_what_is_fitted(num_pieces):
     assert num_pieces == 2 or len(set(map(tuple, orders))) > 1
 
 
-def test_steps_are_kept_in_order_and_cost_only_those_who_want_them():
+def test_steps_stay_in_order_and_cost_only_those_who_want_them():
     recorder, deaf, step = StepRecorder(), EngineObserver(), StepRecord(1, 5, 0, 0, 0.0, 0.01)
     assert overriding([deaf, recorder], "measured") == [recorder]
     recorder.measured(step)

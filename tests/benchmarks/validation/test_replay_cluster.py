@@ -13,7 +13,7 @@ from scheduler_adapters.timeline.timeline import write_timeline
 from scheduler_adapters.workload.requests import make_requests
 
 
-def test_the_record_of_a_simulated_cluster_is_replayed_without_error(tmp_path, capsys):
+def test_a_simulated_clusters_record_is_replayed_without_error(tmp_path, capsys):
     random = np.random.default_rng(2)
     requests = make_requests(
         prompt_tokens=random.integers(50, 900, 60),

@@ -60,7 +60,7 @@ def read(*arguments: str) -> Options:
     return found
 
 
-def test_hyphens_underscores_dots_and_equals_signs_are_understood():
+def test_hyphens_underscores_dots_and_equals_signs_are_read():
     for words in ("--batch-size 3 --loss.max-gap=7", "--batch_size=3 --loss.max_gap 7"):
         options = read("demo", *words.split())
         assert (options.batch_size, options.loss) == (3, Loss(max_gap=7))
@@ -119,7 +119,7 @@ def test_any_text_reaches_a_list_as_typed(texts):
     assert read("demo", "--columns", *words).columns == tuple(words)
 
 
-def test_names_in_brackets_are_a_list_of_an_option_and_a_text_of_a_positional():
+def test_bracketed_names_are_lists_in_options_and_text_elsewhere():
     assert read("demo", "[a, b]", "--columns", "[a, b]", "c").columns == ("a", "b")
     assert read("demo", "[a, b]").prompts == ["[a, b]"]
 

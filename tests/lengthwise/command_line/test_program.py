@@ -31,7 +31,7 @@ def fit(options: FitOptions) -> int:
 
 @pytest.mark.parametrize("words", [["--help"], ["score", "--help"]])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_stops_before_the_end_ends_a_command_in_silence(words, unbuffered):
+def test_a_reader_that_stops_early_ends_a_command_in_silence(words, unbuffered):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "scoring_service", *words]
@@ -152,7 +152,7 @@ def test_ctrl_c_and_a_full_disk_are_one_line(capsys):
         program.run_command("tests", other, [])
 
 
-def test_an_error_with_lines_and_control_characters_in_it_is_one_printable_line(capsys):
+def test_an_error_with_control_characters_is_one_printable_line(capsys):
     def fail():
         raise ConfigError("of a\n  foreign\tlibrary \x1b[31mred")
 

@@ -133,7 +133,7 @@ def test_a_huge_number_is_a_bad_row(tmp_path, number):
     assert (len(log.frame), sum(log.left_out.values())) == (1, 1)
 
 
-def test_long_lines_and_many_columns_take_no_time_beyond_their_length(tmp_path):
+def test_long_lines_and_many_columns_take_time_by_their_length(tmp_path):
     turns = r"<|im_start|>user\n" * 20_000
     request = (
         f"INFO 01-01 00:00:00 logger.py:1] Received request x: prompt: '{turns}', params: S(n=1)"

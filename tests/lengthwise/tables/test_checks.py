@@ -30,7 +30,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("row", "reason"), BAD)
-def test_a_bad_row_is_an_error_with_its_number_or_left_out_and_counted(tmp_path, row, reason):
+def test_a_bad_row_is_a_numbered_error_or_left_out_and_counted(tmp_path, row, reason):
     path, good = tmp_path / "t.jsonl", '{"prompt": "good", "output_tokens": 7}\n'
     path.write_text(f"{good}{row}\n{good}")
     with pytest.raises(DataError, match=rf"t\.jsonl, row 1: {re.escape(reason)}.*--on-bad-rows"):
@@ -65,7 +65,7 @@ def test_rows_that_are_no_length_are_left_out_and_counted(tmp_path, change, reas
     assert bool(kept.warnings) == is_censored
 
 
-def test_copies_of_a_row_are_left_out_and_a_repeated_id_of_a_table_is_bad(tmp_path):
+def test_copies_of_a_row_are_left_out_and_a_repeated_id_is_bad(tmp_path):
     path = write_lines(tmp_path / "log.jsonl", [*logs.OPENAI[:2], logs.OPENAI[0]])
     assert read_log(path).left_out == {"a copy of an earlier row": 1}
     table = [{"request_id": "a", "prompt": p, "output_tokens": 3} for p in "xy"]

@@ -11,7 +11,7 @@ from tests.lengthwise.tables.logs import write_lines
 REPLAY = ("output_tokens", "prompt_tokens", "arrival_s")
 
 
-def test_times_of_no_known_unit_are_refused_only_where_times_are_needed(tmp_path):
+def test_times_of_unknown_unit_are_refused_only_where_needed(tmp_path):
     rows = [{"timestamp": n, "prompt": "a", "prompt_tokens": 3, "output_tokens": 4} for n in (0, 9)]
     path = write_lines(tmp_path / "t.jsonl", rows)
     assert "arrival_s" not in read_log(path).frame

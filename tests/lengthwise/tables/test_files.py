@@ -81,7 +81,7 @@ def test_names_lose_the_suffixes_of_ours_only(tmp_path):
     assert not files.is_file_name("alpaca-vicuna7b")
 
 
-def test_a_file_whose_writing_fails_leaves_the_old_one_and_nothing_else(tmp_path):
+def test_a_file_whose_writing_fails_leaves_only_the_old_one(tmp_path):
     path = tmp_path / "t.txt"
     files.write_whole(path, lambda part: part.write_text("old"))
 

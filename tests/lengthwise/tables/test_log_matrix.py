@@ -30,7 +30,7 @@ REQUESTS = st.lists(REQUEST, min_size=1, max_size=6, unique_by=lambda request: r
 NAMES = ["log{0}.{1}", "log.{1}.{0}", "log.{1}-2026030{0}", "{0}/log"]
 
 
-def test_no_quirk_is_silent_and_the_docs_show_what_becomes_of_each():
+def test_no_quirk_is_silent_and_the_docs_show_what_becomes_of_it():
     made = log_matrix.table(log_matrix.cells())
     assert DOCS.read_text().endswith(made), "run the command on that page"
 
@@ -51,7 +51,7 @@ def _time(unit: str, ms: int) -> Any:
     name=st.sampled_from(NAMES),
     is_epoch=st.booleans(),
 )
-def test_a_log_in_another_unit_order_form_packing_or_in_pieces_holds_the_same_requests(
+def test_a_log_in_another_form_or_pieces_has_the_same_requests(
     data, requests, unit, form, suffix, name,
     is_epoch,
 ):  # fmt: skip

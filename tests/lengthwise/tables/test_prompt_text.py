@@ -41,7 +41,7 @@ def test_all_texts_of_a_chat_count_and_the_users_newest_is_first(body, text):
     assert prompt_text.of_chat(body) == text
 
 
-def test_a_response_counts_its_instructions_and_a_history_out_of_sight():
+def test_a_response_counts_instructions_and_history_out_of_sight():
     assert prompt_text.of_response({"input": TURNS}) == READ
     assert prompt_text.of_response({"input": "ok", "instructions": "task"}) == "ok\n\ntask"
     hidden = prompt_text.of_response({"input": "ok", "previous_response_id": "resp_1"})
@@ -70,7 +70,7 @@ def test_what_is_cut_is_cut_from_the_middle_and_the_text_says_so():
         assert prompt_text.scored_text(prompt) is None
 
 
-def test_endless_words_are_split_styled_letters_are_plain_and_other_text_stays():
+def test_endless_words_are_split_and_styled_letters_are_plain():
     text = f"{'x' * 64} {'漢' * 200} {'Tell' * 99}"
     assert max(map(len, (prompt_text.scored_text(text) or "").split())) == 200
     assert (

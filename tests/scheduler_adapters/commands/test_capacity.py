@@ -66,7 +66,7 @@ def test_an_interrupted_search_says_what_is_left_out(capsys, monkeypatch):
     assert "1 of 2 searches are left out" in captured.err
 
 
-def test_a_seed_whose_requests_all_are_too_long_is_not_called_slow(caplog):
+def test_a_seed_with_only_too_long_requests_is_not_called_slow(caplog):
     # Of the requests of seed 0 one fits, of those of seed 1 none.
     arguments = ["--kv_blocks=2", "--seeds=2", "--tolerance=0.5", "--policies=[fcfs]"]
     assert main(["capacity", *arguments]) == 0
@@ -215,7 +215,7 @@ def test_several_instances_have_as_many_times_the_bound(capsys, tmp_path):
     assert "capacity (requests/s of an instance)" in page
 
 
-def test_targets_that_a_short_run_cannot_miss_are_no_proof_against_the_bound(capsys, tmp_path):
+def test_targets_that_a_short_run_cannot_miss_prove_no_bound(capsys, tmp_path):
     arguments = ["--num_requests=40", "--policies=[fcfs]", "--seeds=1", "--tolerance=0.5"]
     arguments += ['--slo={"ttft_s.p99": 1e9}', "--bound", f"--profile={TILES['profile']}"]
     arguments += [f"--out={tmp_path}", "--mlruns-dir=null"]

@@ -80,7 +80,7 @@ def test_a_cluster_is_the_one_that_simulate_runs(capsys):
         assert run[f"{metric}_p99_s"] == simulated[f"{metric}_s"]["p99"]
 
 
-def test_placements_are_named_in_tables_sentences_files_and_figures(tmp_path, capsys):
+def test_placements_are_named_in_tables_sentences_and_figures(tmp_path, capsys):
     own = {"stay": {"placement": "pascal", "migration": "never"}}
     options = [f"--placement-settings={json.dumps(own)}", "--placements=[random, stay]"]
     options += ['--slo={"ttft_s.p90": 3}', "--seeds=2", "--tolerance=0.5", f"--out={tmp_path}"]

@@ -52,7 +52,7 @@ def test_the_oracle_beats_fcfs_and_the_report_is_written(trained):
     json.dumps(figures, allow_nan=False)
 
 
-def test_without_vllm_the_simulator_alone_is_shown_and_a_line_says_so(trained, monkeypatch, caplog):
+def test_without_vllm_a_line_says_only_the_simulator_is_shown(trained, monkeypatch, caplog):
     monkeypatch.setattr(vllm_driver, "find_spec", lambda name: None)
     figures = run_demo(a_config(trained, num_engine_requests=20))
     assert figures["vllm"] is None
@@ -61,7 +61,7 @@ def test_without_vllm_the_simulator_alone_is_shown_and_a_line_says_so(trained, m
     assert "the demo leaves the real engine out" in caplog.text
 
 
-def test_a_ranker_of_invented_data_has_a_banner_on_its_page_and_table(trained, capsys, monkeypatch):
+def test_invented_data_puts_a_banner_on_the_page_and_the_table(trained, capsys, monkeypatch):
     monkeypatch.setattr(Manifest, "banner", BANNER)
     figures = run_demo(a_config(trained))
     print_summary(figures | {"tau_b": 0.6, "tau_b_tfidf_ridge": 0.5})

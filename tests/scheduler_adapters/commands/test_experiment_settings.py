@@ -24,7 +24,7 @@ PATIENT = {"patient": {"policy": "pars", "starve_after_s": 600}, "rad": {"max_st
 BURST = make_requests(prompt_tokens=[1, 1], output_tokens=[1, 1])
 
 
-def test_a_made_up_name_takes_the_policy_of_its_settings_and_each_call_makes_a_new_one():
+def test_a_made_up_name_makes_a_new_policy_of_its_settings():
     assert policy_of("patient", PATIENT) == "pars"
     assert policy_of("fcfs", PATIENT) == "fcfs"
     first, second = load_named("rad", PATIENT), load_named("rad", PATIENT)

@@ -8,7 +8,7 @@ from scheduler_adapters.__main__ import main
 from scheduler_adapters.simulator.latency.presets import presets
 
 
-def test_without_data_every_preset_is_listed_and_the_measured_say_what_they_need(capsys):
+def test_without_data_presets_are_listed_and_say_what_they_need(capsys):
     assert main(["models", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [row["name"] for row in printed["models"]] == list(presets())
@@ -23,7 +23,7 @@ def test_without_data_every_preset_is_listed_and_the_measured_say_what_they_need
 
 @pytest.mark.data
 @pytest.mark.usefixtures("data_folder")
-def test_with_data_every_preset_has_kv_memory_unless_its_weights_fill_the_gpu(capsys):
+def test_with_data_presets_have_kv_memory_unless_weights_fill_it(capsys):
     assert main(["models", "--json"]) == 0
     for row in json.loads(capsys.readouterr().out.splitlines()[-1])["models"]:
         is_full = row["data"] is None and "leave no room for KV" in row["note"]

@@ -77,7 +77,7 @@ def test_the_printed_commands_work_and_ctrl_c_leaves_nothing(trained):
         assert one.status() == psutil.STATUS_ZOMBIE  # ended; nobody asks how
 
 
-def test_when_one_server_dies_the_others_end_and_its_log_is_shown(tmp_path, monkeypatch):
+def test_when_one_server_dies_the_others_end_with_its_log_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     message = "second ended with 1; the end of .*second.log:\n.*No module named nowhere"
     with open_servers(tmp_path) as servers:

@@ -67,7 +67,7 @@ def refusal(capsys):
     return run
 
 
-def test_vllm_is_told_policy_settings_address_and_its_own_options():
+def test_vllm_is_told_policy_settings_address_and_own_options():
     port = free_port()
     given = ("--settings", json.dumps({"starve_after_s": 60}), "--guard", "waiting")
     command = start("--port", str(port), *given, "--", "--max-num-seqs", "4")
@@ -132,7 +132,7 @@ def test_a_wrong_bundle_is_refused_before_vllm_is_loaded(tiny_bundle, tmp_path, 
     assert "cannot score its tokenizer's" in refusal("--bundle", str(other))
 
 
-def test_a_target_model_that_the_service_is_not_calibrated_for_is_refused(service, refusal):
+def test_a_target_model_without_calibration_is_refused(service, refusal):
     given = (f"--port={free_port()}", "--scorer", service.target, "--target_model")
     assert "it knows tiny-llm" in refusal(*given, "unknown")
     start(*given, "tiny-llm")
@@ -236,7 +236,7 @@ def test_no_secret_stands_in_the_list_of_processes_or_in_the_log(
         assert json.loads(Path(os.environ[vllm_serve._KEYS]).read_text()) == keys
 
 
-def test_a_server_with_several_keys_gets_them_and_its_listing_does_not(tmp_path):
+def test_a_server_gets_several_keys_and_its_listing_has_none(tmp_path):
     (tmp_path / "served.py").write_text(
         "import os, sys\n"
         "listed = open('/proc/self/cmdline').read()\n"

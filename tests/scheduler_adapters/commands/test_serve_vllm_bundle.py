@@ -88,7 +88,7 @@ def test_every_route_that_generates_is_scored(live):
     assert live.outcomes() == Counter({"engine": COPIES * len(BODIES)})
 
 
-def test_a_burst_of_200_is_ranked_before_its_first_step_and_the_short_finish_first(live):
+def test_a_burst_of_200_is_ranked_at_once_and_short_end_first(live):
     kinds = [kind for kind in PROMPTS for _ in range(100)]
     random.Random(0).shuffle(kinds)
     body = {"max_tokens": 40, "ignore_eos": True}

@@ -257,7 +257,7 @@ def lead(order: list[str]) -> float:
     return mean(places["essay"]) - mean(places["yes"])
 
 
-def test_every_client_is_scored_behind_dead_proxies_and_the_short_finish_first(live):
+def test_behind_dead_proxies_all_are_scored_and_short_end_first(live):
     before = live.outcomes()
     asyncio.run(burst(live, leaves=False))
     assert live.outcomes_since(before) == {"scored": NUM_CLIENTS}
@@ -300,7 +300,7 @@ def test_a_router_reads_the_load_of_an_idle_engine(live):
     assert report["on_time"]
 
 
-def test_the_scoring_service_dies_and_returns_and_no_request_fails(live, scoring):
+def test_no_request_fails_if_the_scoring_service_dies_or_returns(live, scoring):
     asyncio.run(burst(live, dies=scoring))
     before = live.outcomes()
     order = asyncio.run(burst(live))

@@ -63,7 +63,7 @@ def write_scored(path, sign):
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare", "capacity"])
-def test_scores_of_a_trace_are_used_unasked_and_their_source_is_said(capsys, tmp_path, command):
+def test_scores_of_a_trace_are_used_unasked_and_are_announced(capsys, tmp_path, command):
     own, none = tmp_path / "own.csv", tmp_path / "none.csv"
     write_scored(own, 1)
     none.write_text("prompt_tokens,output_tokens\n" + "5,400\n5,9\n" * 30)
@@ -73,7 +73,7 @@ def test_scores_of_a_trace_are_used_unasked_and_their_source_is_said(capsys, tmp
         assert f"scores: {source}" in capsys.readouterr().out
 
 
-def test_requests_that_the_memory_cannot_hold_are_counted_and_said(capsys, caplog):
+def test_requests_too_large_for_the_memory_are_counted_and_said(capsys, caplog):
     code, out, _ = simulate(capsys, "--kv_blocks=20", "--json")
     summary = json.loads(out)
     assert code == 0
@@ -81,7 +81,7 @@ def test_requests_that_the_memory_cannot_hold_are_counted_and_said(capsys, caplo
     assert f"{summary['num_rejected']} of 60 requests need more than 20 KV blocks" in caplog.text
 
 
-def test_ctrl_c_leaves_what_had_finished_and_says_what_is_left_out(capsys, tmp_path, monkeypatch):
+def test_ctrl_c_leaves_what_has_finished_and_names_the_rest(capsys, tmp_path, monkeypatch):
     path = tmp_path / "timeline.parquet"
     run_simulation = cluster_options.simulate
 
@@ -154,7 +154,7 @@ def test_outages_and_too_old_views_are_counted(capsys, options, figure, said):
     assert f"{found[figure]} {said}" in out
 
 
-def test_phasor_has_elastic_instances_and_a_cost_that_is_for_the_profile(capsys, tmp_path):
+def test_phasor_has_elastic_instances_and_a_cost_of_the_profile(capsys, tmp_path):
     cost = tmp_path / "cost.json"
     content = {"format": "lengthwise-prefill-cost/1", "alpha": 7e5, "beta": 3e10, "r2": 1.0}
     content |= {"peak_flop_per_s": 1e14, "model": "qwen2.5-7b", "device": "v100-32g"}

@@ -36,7 +36,7 @@ def random_choices(seed: int) -> list[int]:
     return [placement.place(REQUEST, VIEWS) for _ in range(600)]
 
 
-def test_equal_seeds_choose_equally_and_every_instance_is_as_likely():
+def test_equal_seeds_choose_equally_and_every_instance_as_often():
     assert random_choices(3) == random_choices(3) != random_choices(4)
     counts = Counter(random_choices(3))
     assert set(counts) == {4, 7, 2}
@@ -68,11 +68,11 @@ def kv(number: int, used: int, waiting_tokens: int = 0, **more: int) -> Instance
         ([kv(0, 8, 32, used_host_blocks=1, stored_prompt_tokens=32), kv(1, 10)], 0),
     ],
 )
-def test_the_smallest_share_of_needed_blocks_is_chosen_then_the_lowest_id(instances, chosen):
+def test_the_smallest_share_of_needed_blocks_wins_then_lowest_id(instances, chosen):
     assert LeastKv().place(REQUEST, instances) == chosen
 
 
-def test_requests_that_arrive_together_are_spread_because_views_count_those_handed_over():
+def test_requests_that_arrive_together_are_spread_by_the_views():
     instance = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=100)
     engines = [Engine(FCFS(), instance, instance_id=i) for i in range(3)]
     requests = make_requests(prompt_tokens=[16] * 6, output_tokens=[4] * 6)
@@ -83,7 +83,7 @@ def test_requests_that_arrive_together_are_spread_because_views_count_those_hand
     assert [len(engine.arrivals.pending) for engine in engines] == [2, 2, 2]
 
 
-def test_most_free_blocks_are_chosen_whatever_waits_then_the_lowest_id():
+def test_most_free_blocks_win_whatever_waits_then_the_lowest_id():
     place = MemoryAware().place
     assert place(REQUEST, [kv(0, 5, total_blocks=20), kv(1, 9, total_blocks=30)]) == 1
     assert place(REQUEST, [kv(2, 5, waiting_tokens=999), kv(3, 5)]) == 2

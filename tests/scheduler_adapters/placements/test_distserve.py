@@ -10,7 +10,7 @@ REQUEST = RequestView("a", 0, 0.0, 79, generated_tokens=1)
 """80 tokens: five blocks."""
 
 
-def test_a_prompt_goes_to_the_prefill_instance_with_the_fewest_requests():
+def test_a_prompt_goes_to_the_prefill_instance_with_fewest():
     views = [*(view(i, "prefill", num_waiting=2 - i) for i in (0, 1)), view(2, "decode")]
     assert DistServe().place(REQUEST, views) == 1
 
@@ -32,6 +32,6 @@ def test_a_decode_instance_pulls_what_fits_while_few_wait_there(views, chosen):
     assert DistServe().at_prefill_end(REQUEST, 0, [view(0, "prefill"), *views]) == chosen
 
 
-def test_where_a_pool_has_died_the_other_one_serves_or_requests_wait():
+def test_where_a_pool_has_died_the_other_serves_or_requests_wait():
     assert DistServe().place(REQUEST, [view(0, "decode")]) == 0
     assert DistServe().at_prefill_end(REQUEST, 0, [view(0, "prefill")]) is None

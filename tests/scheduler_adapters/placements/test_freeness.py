@@ -23,7 +23,7 @@ def view(**numbers) -> InstanceView:
     return views.view(**{"used_blocks": 10} | numbers)
 
 
-def test_a_prefill_queue_takes_its_time_from_the_budget_and_goes_below_zero():
+def test_a_prefill_queue_takes_its_time_from_a_budget_below_zero():
     assert freeness().prefill(view()) == 1
     # Prompts of 10 and 20 tokens: 2 * 500 + 10 * 30 FLOP are 1.3 s of 2.
     queue = view(prefill_tokens=30, prefill_squares=500)
@@ -32,7 +32,7 @@ def test_a_prefill_queue_takes_its_time_from_the_budget_and_goes_below_zero():
     assert COST.seconds(10) == 0.3
 
 
-def test_decode_memory_is_what_is_used_booked_and_waited_for_and_fragments():
+def test_decode_memory_counts_bookings_waiting_and_fragments():
     # 90 free blocks are nine requests of ten: no fragment.
     assert freeness().decode(view()) == pytest.approx(0.9)
     assert freeness().decode(view(), 4) == pytest.approx(1 - 0.14 - 0.06)
@@ -45,7 +45,7 @@ def test_decode_memory_is_what_is_used_booked_and_waited_for_and_fragments():
     assert (freeness().remainder(full), freeness().decode(full)) == (0, pytest.approx(-0.1))
 
 
-def test_a_large_request_is_the_first_that_waits_or_one_in_ten_of_the_recent():
+def test_a_large_request_waits_first_or_is_in_the_top_tenth():
     known = freeness(None)
     for tokens in range(1, 101):
         known.note(RequestView("a", 0, 0.0, tokens * 16 - 10))
@@ -72,7 +72,7 @@ def written(tmp_path, **changes):
     return path
 
 
-def test_a_cost_file_is_read_and_a_poor_fit_refused_unless_forced(tmp_path):
+def test_cost_files_are_read_and_poor_fits_refused_unless_forced(tmp_path):
     assert read_prefill_cost(written(tmp_path)) == COST
     poor = written(tmp_path, r2=0.9899)
     with pytest.raises(ConfigError, match=r"R\^2 is 0.9899 .*look at plots/fit.png .*force_cost"):

@@ -43,7 +43,7 @@ def view(instance_id: int, **numbers) -> InstanceView:
         ([view(0, used_blocks=90, paced_until_s=9.0), view(1, paced_until_s=9.9)], 1),
     ],
 )
-def test_a_new_request_goes_where_the_least_kv_is_and_readers_have_tokens(views, chosen):
+def test_new_requests_go_to_the_least_kv_if_readers_have_tokens(views, chosen):
     assert PascalPlacement().place(ARRIVAL, views) == chosen
 
 
@@ -84,9 +84,7 @@ def test_fresh_answers_may_count_always():
         (69, 59, 1),  # neither has enough
     ],
 )
-def test_adaptive_migration_stays_where_only_the_present_instance_has_room(
-    here_used, there_used, chosen
-):
+def test_adaptive_migration_stays_where_no_other_has_room(here_used, there_used, chosen):
     views = [
         view(0, num_thinking=5, used_blocks=here_used),
         view(1, num_thinking=0, used_blocks=there_used),

@@ -36,13 +36,13 @@ def test_a_prompt_goes_where_the_queue_is_cheapest_not_shortest():
     assert phasor(routing="queue-length").place(REQUEST, instances) == 0
 
 
-def test_of_equally_free_instances_the_fewest_tokens_then_the_least_id():
+def test_of_equally_free_ones_fewest_tokens_win_then_a_least_id():
     # Without the linear term 3, 4 and 5 cost the same.
     flat = PrefillCost(alpha=1.0, beta=0.0, peak_flop_per_s=1000.0, model="m", device="d")
     assert phasor(cost=flat).place(REQUEST, [queue(0, 3, 4), queue(1, 5), queue(2, 5)]) == 1
 
 
-def test_the_freest_decode_instance_with_blocks_for_the_context_is_taken():
+def test_the_freest_decode_instance_with_blocks_enough_is_taken():
     instances = [view(0, "prefill"), view(1, "decode", used_blocks=50)]
     assert phasor().at_prefill_end(REQUEST, 0, [*instances, view(2, "decode")]) == 2
     busy = view(2, "decode", used_blocks=40, num_answering=9)
@@ -61,7 +61,7 @@ def decoding(instance_id: int, used_blocks: int, **numbers) -> InstanceView:
     return view(instance_id, "decode", used_blocks=used_blocks, decodes=lambda: own, **numbers)
 
 
-def test_the_shortest_request_leaves_a_fragmented_instance_while_it_decodes():
+def test_the_shortest_decode_leaves_a_fragmented_instance():
     # 3 of 10 blocks that a large request needs: unusable, and Phi is 0.
     crowded, free = decoding(1, 97), decoding(2, 40)
     assert phasor().tick(0.0, [crowded, free]) == [Move(request_id="1-1", to=2, how="live")]
@@ -102,13 +102,13 @@ def test_the_pool_that_is_much_less_free_gets_an_instance(tokens, used, role):
     assert changes == ([SetRole(instance=4, role=role)] if role else [])
 
 
-def test_a_prefilled_request_without_a_place_makes_the_decode_pool_short():
+def test_a_prefill_without_a_place_makes_the_decode_pool_short():
     views = pools(200, 40)
     views[0].prefilled_blocks = 1
     assert phasor().tick(0.0, views) == [SetRole(instance=4, role="decode")]
 
 
-def test_promotions_keep_a_cool_down_apart_and_a_role_lasts_as_long():
+def test_promotions_are_a_cool_down_apart_and_roles_last_as_long():
     placement = phasor(cool_down_ticks=4)  # 0.2 s
     short = pools(50, 0)
     assert placement.tick(0.0, short) == [SetRole(instance=4, role="prefill")]
@@ -146,7 +146,7 @@ def test_requests_leave_a_recalled_decode_instance():
     ]
 
 
-def test_two_recalled_instances_do_not_migrate_to_one_destination_at_a_time():
+def test_two_recalled_instances_share_no_destination_at_a_time():
     placement = phasor(cool_down_ticks=1)
     placement.promoted, placement.leaving = {4: 0.0, 5: 0.0}, {4, 5}
     leaving = [decoding(number, 20, num_answering=3) for number in (4, 5)]
@@ -156,7 +156,7 @@ def test_two_recalled_instances_do_not_migrate_to_one_destination_at_a_time():
 
 
 @pytest.mark.parametrize("start", range(0, 2000, 7))
-def test_a_cool_down_lasts_as_many_ticks_as_set_wherever_it_begins(start):
+def test_a_cool_down_lasts_as_many_ticks_as_set_from_anywhere(start):
     placement = phasor(cool_down_ticks=20)
     spare = [view(4, "both"), view(5, "both")]
     first, second = (placement.tick_s * (start + number) for number in (0, 20))
@@ -174,7 +174,7 @@ def test_elastic_instances_stand_by_or_serve_both_pools():
     assert phasor().place(REQUEST, alone) == phasor().at_prefill_end(REQUEST, 7, alone) == 7
 
 
-def test_a_mixed_instance_is_as_free_as_the_less_free_of_its_parts():
+def test_a_mixed_instance_is_as_free_as_its_less_free_part_is():
     mixed = phasor(idle="mixed")
     # Prompts of 20 tokens leave .4; a hundred blocks, 70 of them used, leave .3.
     busy = view(2, "both", used_blocks=70, num_answering=9)

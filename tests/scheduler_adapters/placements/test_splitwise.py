@@ -27,7 +27,7 @@ def queue(instance_id: int, role: str, pending: int) -> InstanceView:
     return view(instance_id, role, prefill_tokens=pending, num_waiting=pending > 0)
 
 
-def test_a_prompt_goes_to_the_fewest_pending_tokens_and_decodes_where_most_is_free():
+def test_fewest_pending_tokens_prefill_and_most_room_decodes():
     views = [queue(0, "prefill", 60), queue(1, "prefill", 50), view(2, "decode", used_blocks=9)]
     views += [view(3, "decode", used_blocks=8), view(4, "both")]
     assert splitwise().place(request(), views) == 1
@@ -46,7 +46,7 @@ def test_a_prompt_goes_to_the_fewest_pending_tokens_and_decodes_where_most_is_fr
         ([122, 500, 500], 0),  # none accepts it: the fewest pending tokens
     ],
 )
-def test_too_many_pending_tokens_send_a_prompt_to_mixed_and_then_to_decode(pending, chosen):
+def test_many_pending_tokens_lead_to_mixed_and_then_to_decode(pending, chosen):
     views = [queue(0, "prefill", pending[0]), queue(1, "prefill", pending[1])]
     views += [queue(2, "both", pending[2]), view(3, "decode"), queue(4, "decode", 1)]
     assert splitwise().place(request(), views) == chosen
@@ -57,7 +57,7 @@ def test_an_empty_prompt_instance_takes_a_prompt_of_any_length():
     assert splitwise().place(request(prompt_tokens=900), views) == 0
 
 
-def test_pools_change_at_ticks_and_a_mixed_instance_goes_home_when_it_is_empty():
+def test_pools_change_at_ticks_and_empty_mixed_instances_go_home():
     views = [queue(0, "prefill", 150), view(1, "prefill", 7, prefilled_blocks=7)]
     views += [view(2, "decode", 90), view(3, "decode", 95, num_answering=1)]
     placement = splitwise()

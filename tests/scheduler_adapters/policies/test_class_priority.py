@@ -25,7 +25,7 @@ def view(user_class: str) -> RequestView:
 
 
 @pytest.mark.parametrize(("user_class", "place"), [("gold", 0), ("tin", 1), ("", 2), ("lead", 2)])
-def test_a_class_goes_before_the_key_and_the_rest_of_the_rank_stays(user_class, place):
+def test_a_class_goes_before_the_key_and_the_rest_stays(user_class, place):
     rank = ClassPriority(Grouped(), classes=["gold", "tin"]).rank(view(user_class), LoadView())
     inner = Grouped().rank(view(user_class), LoadView())
     assert rank.key == (place, 7.0)

@@ -19,7 +19,7 @@ def test_a_rank_is_asked_for_once():
     assert (rank.key, rank.sticky) == ((), True)
 
 
-def test_what_is_evicted_goes_to_the_host_and_is_not_computed_again():
+def test_what_is_evicted_goes_to_the_host_and_is_not_recomputed():
     offloading = load_policy("fcfs", offload=True)
     assert offloading.traits == Traits(requires=frozenset({Capability.OFFLOAD}), is_static=True)
     requests = mixed_requests(40, rate_per_s=60)

@@ -27,9 +27,7 @@ class Noting(OvertakingGuard):
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 120), st.integers(0, 10**6), st.floats(0, 3), st.integers(0, 20))
-def test_a_request_is_passed_only_by_as_many_of_the_next_arrivals_as_its_limit(
-    count, seed, times, least
-):
+def test_a_request_is_passed_by_no_more_arrivals_than_its_limit(count, seed, times, least):
     scores = np.random.default_rng(seed).integers(0, 9, count).astype(float)
     scores[::5] = np.nan
     policy, requests = Noting(times=times, at_least=least), random_requests(count, seed)
@@ -52,7 +50,7 @@ def test_constant_scores_none_and_no_yielding_are_fcfs(count, seed, score):
             np.testing.assert_array_equal(served.finished_s, fcfs)
 
 
-def test_a_long_request_yields_to_its_limit_and_an_evicted_one_to_none():
+def test_a_long_request_yields_to_its_limit_and_an_evicted_never():
     guard, load = OvertakingGuard(times=2, at_least=10), LoadView(num_waiting=5)
     long = RequestView("a", 7, 0.0, 3, score=9.0, recent_scores=(1.0, 5.0))
     assert guard.rank(long, load) == Rank((27.0,))

@@ -43,7 +43,7 @@ def test_decodes_beyond_the_cap_wait_without_losing_their_blocks():
     assert max(gaps_s) > 10 * min(np.diff(timeline.token_s(0)).min(), 1.0)
 
 
-def test_quanta_of_demoted_reasoning_count_from_the_demotion_and_answers_anew():
+def test_quanta_count_anew_from_a_demotion_and_for_an_answer():
     policy = Pascal(quantum_tokens=10, demote_above_tokens=100)
     view = RequestView("a", 0, 0.0, 90, phase=Phase.REASONING)
     seen = []

@@ -21,7 +21,7 @@ def test_nobody_joins_a_request_level_batch_before_it_is_done():
         assert (timeline.finished_s[timeline.scheduled_s < start_s] <= start_s).all()
 
 
-def test_a_static_batch_of_pars_holds_the_shortest_predicted_requests():
+def test_a_static_batch_of_pars_has_the_shortest_predictions():
     requests = mixed_requests(20, rate_per_s=1e9)
     policy = RequestLevel(max_batch=4, inside="pars-paper")
     timeline, _ = run(policy, requests.with_scores(requests.output_tokens), max_tokens=None)

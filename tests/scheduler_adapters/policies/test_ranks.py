@@ -65,7 +65,7 @@ def test_slai_takes_its_settings_up_to_their_bounds():
     SLAI(memory_limit=1, offset_below=0, offset_above=0)
 
 
-def test_sarathi_by_arrival_is_asked_once_and_by_prompt_while_waiting():
+def test_sarathi_ranks_once_by_arrival_or_by_prompt_in_waiting():
     assert Sarathi().rank(view(), LoadView()) == Rank(sticky=True)
     shortest = Sarathi(order="spf")
     assert shortest.rank(view(), LoadView()) == Rank((100,))
@@ -130,7 +130,7 @@ def test_the_margin_grows_where_memory_is_short(used_blocks, steps):
     assert fixed.key == (20.5 - 7 * 0.01,)
 
 
-def test_new_requests_go_by_prompt_and_class_and_prefills_by_admission():
+def test_new_requests_go_by_prompt_and_class_then_by_admission():
     assert SLAI().rank(view(), LoadView()) == Rank((100,), 1)
     assert SLAI(order="fcfs").rank(view(), LoadView()) == Rank((), 1)
     paying = SLAI(paying_first=True)
@@ -142,7 +142,7 @@ def test_new_requests_go_by_prompt_and_class_and_prefills_by_admission():
     assert SLAI().rank(view(PREFILL), LoadView()).key == (0.0,)
 
 
-def test_round_robin_ranks_by_quanta_used_and_the_time_of_joining():
+def test_round_robin_ranks_by_quanta_used_and_time_of_joining():
     policy = RoundRobin(quantum_tokens=10)
     request = view(ANSWERING, generated_tokens=9)
     assert policy.rank(request, LoadView(now_s=1.0)) == Rank(
@@ -158,7 +158,7 @@ def test_round_robin_ranks_by_quanta_used_and_the_time_of_joining():
     assert RoundRobin(offload=True).step_rule(LoadView()) == StepRule(displace=True, offload=True)
 
 
-def test_pascal_puts_reasoning_first_and_counts_quanta_of_each_phase():
+def test_pascal_puts_reasoning_first_and_counts_quanta_by_phase():
     policy = Pascal(quantum_tokens=10)
     request = view(REASONING, generated_tokens=14, thinking_tokens=14)
     key = (1, 3.0)

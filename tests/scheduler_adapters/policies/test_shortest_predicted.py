@@ -67,9 +67,7 @@ def one_at_a_time(requests: Requests, policy) -> list[int]:
         ([np.nan, np.nan, 3.0, -5.0], [0, 1, 3, 2]),
     ],
 )
-def test_the_lowest_score_goes_first_a_missing_one_is_the_median_and_ties_go_by_arrival(
-    scores, order
-):
+def test_lowest_score_first_with_the_median_where_one_is_missing(scores, order):
     assert one_at_a_time(jobs(scores), pars()) == order
 
 
@@ -93,7 +91,7 @@ def waits_s(requests: Requests, *, starve_after_s: float | None) -> Floats:
     return simulate(requests, policy, one_seat).scheduled_s - requests.arrival_s
 
 
-def test_while_no_scores_come_those_that_came_before_are_not_passed_by_all():
+def test_requests_scored_before_an_outage_are_not_passed_by_all():
     # Eleven scores, then the scoring service is gone and requests come faster than they are served.
     requests = jobs(
         [*np.arange(11.0), *[np.nan] * 390], [0.0] * 11 + [0.01 + 0.08 * n for n in range(390)]
@@ -105,7 +103,7 @@ def test_while_no_scores_come_those_that_came_before_are_not_passed_by_all():
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_with_some_scores_missing_the_mean_wait_of_both_kinds_is_alike(share):
+def test_with_some_scores_missing_both_kinds_wait_alike(share):
     random = np.random.default_rng(1)
     scores = random.exponential(size=400)
     scores[random.random(400) < share] = np.nan
@@ -119,9 +117,7 @@ SHORT_JOB_S = 10 * 0.0106
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 60), st.integers(0, 10**6), st.floats(0.05, 2.0), st.floats(0, 1))
-def test_nobody_waits_longer_than_the_guard_plus_draining_what_is_ahead(
-    count, seed, after_s, missing
-):
+def test_nobody_waits_longer_than_the_guard_plus_what_is_ahead(count, seed, after_s, missing):
     requests = random_requests(count, seed)
     gone = np.random.default_rng(seed).random(count) < missing
     requests = requests.with_scores(np.where(gone, np.nan, requests.output_tokens))

@@ -12,7 +12,7 @@ from scheduler_adapters.timeline.timeline import Timeline
 from tests.scheduler_adapters.policies.small_runs import mixed_requests, run
 
 
-def test_slai_with_no_time_to_lose_serves_as_sarathi_with_the_same_order():
+def test_slai_with_no_time_to_lose_serves_as_sarathi_does():
     requests = mixed_requests(120, rate_per_s=12)
     impatient = replace(requests, tbt_s=np.full(len(requests), 1e-9))
     slai, _ = run(SLAI(order="fcfs", offset=10), impatient)
@@ -20,7 +20,7 @@ def test_slai_with_no_time_to_lose_serves_as_sarathi_with_the_same_order():
     np.testing.assert_array_equal(slai.finished_s, sarathi.finished_s)
 
 
-def test_slai_defers_decodes_with_time_to_lose_and_the_first_token_comes_earlier():
+def test_slai_defers_decodes_with_slack_for_earlier_first_tokens():
     requests = mixed_requests(300, rate_per_s=12, seed=3)
     patient = replace(requests, tbt_s=np.full(len(requests), 0.5))
     slai, _ = run(SLAI(), patient)

@@ -21,7 +21,7 @@ def test_the_guard_announces_the_moment_of_starving():
     assert rank.then.key == ()
 
 
-def test_a_request_starves_from_the_announced_moment_on_even_after_a_preemption():
+def test_a_request_starves_when_announced_even_if_preempted():
     guard = pars(starve_after_s=120)
     assert guard.rank(view(preemptions=1), LoadView(now_s=200.0)).key == ()
     assert guard.rank(view(), LoadView(now_s=129.9)).key == (3.0,)

@@ -52,7 +52,7 @@ def test_lines_differ_without_their_colours():
     assert len({str(line._dash_pattern) for line in lines}) == len(lines) == 6
 
 
-def test_a_request_is_a_thin_line_and_then_a_thick_one_in_the_order_of_the_ends():
+def test_a_request_is_a_thin_then_a_thick_line_in_order_of_ends():
     table = pd.DataFrame(
         {
             "policy": "fcfs",

@@ -13,7 +13,7 @@ from scheduler_adapters.timeline.timeline import timeline_from_token_times
 from scheduler_adapters.workload.requests import make_requests
 
 
-def test_the_share_is_that_of_all_values_and_those_that_never_happened_count():
+def test_the_share_also_counts_values_that_never_happened():
     table = latency_tables.ecdf_table({"": {"fcfs": [2.0, np.nan, 1.0, 4.0]}})
     assert table["value"].tolist() == [1, 2, 4]
     assert table["share"].tolist() == [0.25, 0.5, 0.75]
@@ -67,7 +67,7 @@ def outcome_of(rate_per_s: float | None = None) -> latency_tables.Outcome:
     )
 
 
-def test_a_row_has_the_gaps_of_each_class_and_a_name_that_files_can_have():
+def test_a_row_has_gaps_by_class_and_a_name_that_files_can_have():
     outcome = outcome_of(2.5)
     row = outcome.row()
     assert outcome.name == "my_pars_q2.5"

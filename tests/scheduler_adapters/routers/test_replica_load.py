@@ -7,7 +7,7 @@ from tests.scheduler_adapters.routers.test_legs import THINK_END, leg
 NAMES = ("num_waiting", "num_thinking", "num_answering", "num_fresh_answering", "used_blocks")
 
 
-def test_a_leg_is_counted_as_waiting_thinking_and_answering_in_turn():
+def test_a_leg_counts_as_waiting_thinking_and_answering_in_turn():
     watch = Watch(quantum_tokens=2, demote_above_tokens=4, pace_s=0.5)
     load = ReplicaLoad(total_blocks=9, block_tokens=4, watch=watch, clock=lambda: 10.0)
     number = load.begin(leg(routed=Routed("r", 7, "x", "placement")))

@@ -10,7 +10,7 @@ REPORT = {"number": 1, "used_blocks": 4, "total_blocks": 10, "block_tokens": 16}
 FLAWS = {"used_blocks": nan, "total_blocks": 0, "num_waiting": "3", "paced_for_s": nan}
 
 
-def test_a_booking_ends_with_the_report_that_shows_its_leg_or_with_its_call():
+def test_a_booking_ends_with_a_report_of_its_leg_or_its_call():
     views, found = ReplicaViews(Watch()), []
     views.update("r", {"a": REPORT}, 10.0)
     views.book("a", "call", leg(), 7, 10.0)

@@ -137,7 +137,7 @@ def routing_of(reports, now_s=10.0, **more):
 
 
 @pytest.mark.parametrize("report", [{}, {"number": 1}])
-def test_a_replica_without_a_report_is_left_out_and_without_any_the_queue_decides(report):
+def test_replicas_without_a_report_are_left_out_or_go_by_queue(report):
     full = REPORT | {"used_blocks": 9}
     assert routing_of({"a": report, "b": full}).choose("1", leg(), list("ab")) == "b"
     blind = routing_of({"a": report, "b": report}, queue_length={"a": 3, "b": 1}.get)
@@ -169,7 +169,7 @@ def test_a_placement_that_fails_does_not_stop_requests(one):
     assert one.routed.decided_by == "placement_failed"
 
 
-def test_a_placement_with_pools_needs_roles_or_is_used_for_its_routing():
+def test_a_placement_with_pools_needs_roles_or_only_routes():
     for config in (RoutingConfig(placement="phasor"), MovingConfig(placement="phasor")):
         with pytest.raises(UnsupportedByEngine, match="at_prefill_end and tick, which need"):
             config.load()
@@ -196,7 +196,7 @@ class Ticking(Placement):
         return next(self.changes, ())
 
 
-def test_prefilled_requests_wait_and_ticks_set_roles_and_move_at_the_next_point():
+def test_prefilled_requests_wait_and_ticks_set_roles_and_moves():
     move, role = Move(request_id="a", to=1), SetRole(instance=2, role="prefill")
     placement, now_s = Ticking([move, role]), [0.0]
     routing = Routing(placement, roles=["prefill", "decode"], clock=lambda: now_s[0])
@@ -223,7 +223,7 @@ def test_prefilled_requests_wait_and_ticks_set_roles_and_move_at_the_next_point(
     assert choose("prefilled", "b") == ("b", "placement")  # not of a role that hands over
 
 
-def test_a_measured_prefill_cost_decides_where_phasor_sends_prompts(tmp_path):
+def test_a_measured_prefill_cost_decides_where_phasor_sends(tmp_path):
     """One long prompt, or a tenth more tokens in short ones, whose attention costs less."""
     long = REPORT | {"prefill_tokens": 4000, "prefill_squares": 4000**2}
     short = REPORT | {"prefill_tokens": 4400, "prefill_squares": 4400 * 1100}

@@ -29,7 +29,7 @@ def test_an_instance_can_run_every_policy_of_ours(name):
 @pytest.mark.parametrize(
     "policy", [FCFS(offload=True), RoundRobin(offload=True), Pascal(offload=True)]
 )
-def test_offloading_wants_host_memory_and_the_message_says_how_to_give_it(policy):
+def test_offloading_wants_host_memory_and_says_how_to_give_it(policy):
     with pytest.raises(UnsupportedByEngine, match=r"HostLink.*--host-gb-per-s 50"):
         INSTANCE.check(policy)
     HOSTED.check(policy)

@@ -26,7 +26,7 @@ def test_a_billion_blocks_hold_what_the_profile_s_does_not():
     check_memory(huge, InstanceConfig(kv_blocks=10**9).instance())
 
 
-def test_requests_that_do_not_fit_are_counted_and_refused_where_none_fits(caplog):
+def test_requests_too_large_are_counted_and_refused_if_none_fits(caplog):
     instance = InstanceConfig(kv_blocks=3).instance()
     short_and_long = make_requests(prompt_tokens=[8, 80], output_tokens=[8, 80])
     with caplog.at_level(logging.WARNING):

@@ -22,7 +22,7 @@ def landings(links: Transfers) -> list[tuple[float, int]]:
     return found
 
 
-def test_a_transfer_alone_takes_its_bytes_over_the_bandwidth_and_the_latency():
+def test_a_transfer_alone_takes_bytes_over_bandwidth_and_latency():
     links = transfers(latency_s=0.5)
     links.start(2.0, 1, 0, 1, 300)
     assert links.next_landing_s == 5.5
@@ -31,7 +31,7 @@ def test_a_transfer_alone_takes_its_bytes_over_the_bandwidth_and_the_latency():
     assert links.next_landing_s == inf
 
 
-def test_an_endpoint_is_shared_by_both_directions_and_others_are_not_slowed():
+def test_both_directions_share_an_endpoint_and_slow_no_others():
     links = transfers()
     links.start(0.0, 1, 0, 1, 100)  # alone until 0.5 s: 50 bytes left, then half the rate
     links.start(0.5, 2, 2, 0, 100)
@@ -71,7 +71,7 @@ def test_a_cancelled_transfer_never_lands_and_frees_its_share():
         max_size=12,
     )
 )
-def test_reading_changes_nothing_and_no_transfer_beats_the_bandwidth(plan):
+def test_reading_changes_nothing_and_no_transfer_beats_the_link(plan):
     def run(*, reads: bool) -> list[tuple[float, int]]:
         links, now_s, found = transfers(), 0.0, []
         for number, (gap_s, source, step, num_bytes) in enumerate(plan):
@@ -138,7 +138,7 @@ def test_how_often_one_asks_does_not_matter(starts):
 
 
 @pytest.mark.parametrize("link", [HostLink, Fabric])
-def test_the_link_of_a_model_has_its_kv_and_an_unknown_model_is_refused(link):
+def test_the_link_of_a_model_has_its_kv_or_the_model_is_refused(link):
     assert link.of_model("mistral-7b").kv_bytes_per_token == 131_072
     with pytest.raises(ConfigError, match=r"no model named 'nobody'.*llama-3-8b"):
         link.of_model("nobody")

@@ -41,7 +41,7 @@ def test_progress_counts_the_finished_and_looks_at_every_step(monkeypatch):
     assert looks == [(1.0, 0, 2), (2.0, 1, 2), (3.0, 1, 2)]
 
 
-def test_the_mean_load_is_weighted_by_time_and_idle_time_counts_as_none():
+def test_the_mean_load_is_weighted_by_time_and_idleness_is_none():
     load = LoadCurve(
         end_s=np.array([1.0, 2.0, 6.0]),
         duration_s=np.array([1.0, 1.0, 2.0]),

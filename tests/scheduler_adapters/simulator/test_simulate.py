@@ -29,7 +29,7 @@ def requests_of(count: int):
 
 
 @pytest.mark.parametrize("engine", ALL_ENGINES)
-def test_every_engine_serves_all_and_its_load_is_what_memory_allows(engine):
+def test_every_engine_serves_all_and_its_load_fits_the_memory(engine):
     requests = requests_of(80)
     recorder = LoadRecorder()
     timeline = simulate(requests, FCFS(), INSTANCE, kind=engine, observers=[recorder])
@@ -66,9 +66,7 @@ def test_an_interrupted_run_keeps_what_had_finished(engine):
         np.testing.assert_array_equal(timeline.token_s(row), whole.token_s(row))
 
 
-def test_progress_shows_virtual_time_and_requests_on_a_terminal_and_nothing_of_short_runs_elsewhere(
-    capsys, monkeypatch
-):
+def test_progress_of_short_runs_is_shown_on_terminals_only(capsys, monkeypatch):
     def run():
         with Progress(1) as progress:
             progress.begin("fcfs")
@@ -86,7 +84,7 @@ def test_progress_shows_virtual_time_and_requests_on_a_terminal_and_nothing_of_s
 
 
 @pytest.mark.parametrize("loop", ["python", "auto"])
-def test_a_request_waits_by_its_limits_and_not_by_a_score_beyond_them(loop, monkeypatch):
+def test_a_request_waits_by_limits_and_not_by_scores_beyond_them(loop, monkeypatch):
     monkeypatch.setattr("scheduler_adapters.simulator.simulate._WORTH_COMPILING", 1)
     tokens = np.array([30] * 40 + [2, 30, 30])
     scores = np.array([*np.linspace(10, 20, 40), 99.0, 1.0, 1.0])

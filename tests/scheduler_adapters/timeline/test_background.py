@@ -29,7 +29,7 @@ def test_a_blocked_writer_holds_up_nobody_and_is_left_at_the_end(monkeypatch, ca
     assert written == [0]
 
 
-def test_items_of_a_failed_write_are_dropped_and_later_ones_written(caplog):
+def test_a_failed_write_drops_its_items_and_later_ones_are_kept(caplog):
     written, failed = list[str](), threading.Semaphore(0)
 
     def write(items: Sequence[str]) -> None:

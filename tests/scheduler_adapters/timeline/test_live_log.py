@@ -84,7 +84,7 @@ def test_answers_begin_where_the_end_of_thinking_was_told(tmp_path):
     assert list(timeline.first_answer_s) == [2.0, 4.0]
 
 
-def test_an_answer_is_scheduled_when_the_step_before_its_first_token_ends(tmp_path):
+def test_an_answer_is_scheduled_as_the_step_before_it_ends(tmp_path):
     log = TimelineLog(str(tmp_path / "t.jsonl"), start_s=1.0)
     request = view("a", 0, 1.0)
     log.admitted(request, 1.0)
@@ -122,9 +122,7 @@ def test_a_closed_log_has_written_all_and_holds_no_file(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["full", "half", "removed"])
-def test_a_line_that_cannot_be_written_is_dropped_and_leaves_no_half_line(
-    fault, tmp_path, monkeypatch, caplog
-):
+def test_a_line_that_cannot_be_written_leaves_no_half_line(fault, tmp_path, monkeypatch, caplog):
     path = Path("/dev/full") if fault == "full" else tmp_path / "t.jsonl"
     log = TimelineLog(str(path), start_s=0.0)
     real = os.write
@@ -145,7 +143,7 @@ def test_a_line_that_cannot_be_written_is_dropped_and_leaves_no_half_line(
         assert len(read_timeline(path).requests) == 1
 
 
-def test_a_pipe_that_nobody_reads_holds_up_neither_the_start_nor_the_end(tmp_path):
+def test_a_pipe_that_nobody_reads_delays_neither_start_nor_end(tmp_path):
     os.mkfifo(tmp_path / "t.jsonl")
     with pytest.raises(ConfigError, match="cannot be written"):
         TimelineLog(str(tmp_path / "t.jsonl"), start_s=0.0)

@@ -16,7 +16,7 @@ def part(rows: list[int], token_s: list[list[float]], **columns):
     return timeline_from_token_times(REQUESTS.take(np.array(rows)), token_s, **columns)
 
 
-def test_tokens_of_all_instances_are_joined_in_time_and_the_rest_is_of_the_last():
+def test_tokens_are_joined_in_time_and_the_last_instance_counts():
     # Request 0 goes from the second instance to the first, and request 2 came nowhere.
     parts = [part([0], [[3.0, 4.0]]), part([1, 0], [[1.0, 1.5], [1.0, 2.0]])]
     parts[0].preemptions[0] = 7

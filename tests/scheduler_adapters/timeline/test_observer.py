@@ -61,7 +61,7 @@ def test_kept_events_arrive_in_their_order_after_some_steps(monkeypatch):
     assert heard == [*expected, ("queued", "b", 3.0)]
 
 
-def test_tokens_are_read_in_runs_and_kept_for_a_bounded_number_of_steps(monkeypatch):
+def test_tokens_are_read_in_runs_and_kept_for_bounded_steps(monkeypatch):
     monkeypatch.setattr(observer, "_MAX_STEPS", 4)
     runs, calls, (a, b) = RunObserver(), [], [RequestView(name, 0, 0.0, 1) for name in "ab"]
     runs.open, runs.took = {"a": "a", "b": "b"}, lambda *of: calls.append(of)

@@ -70,7 +70,7 @@ def test_runs_give_what_the_definition_gives_token_by_token(ticks, data):
             assert values[row] == pytest.approx(expected, rel=1e-9)
 
 
-def test_requests_below_the_slo_are_counted_among_those_that_answer():
+def test_requests_below_the_slo_count_among_those_that_answer():
     assert violation_fraction(np.array([1.0, 0.94, np.nan, 0.95])) == pytest.approx(1 / 3)
     assert np.isnan(violation_fraction(np.array([np.nan])))
 
@@ -97,7 +97,7 @@ def test_smaller_bins_have_lower_percentiles(count, percent):
     assert tail_percent(count) == percent
 
 
-def test_bins_are_of_256_reasoning_tokens_and_small_ones_are_left_out():
+def test_bins_are_of_256_reasoning_tokens_and_small_ones_are_out():
     reasoning = [255] * 5 + [256] * 4 + [512] * 10
     first_s = [*range(2, 7), *range(10, 14), *range(20, 30)]
     tail = first_answer_tail(answered(reasoning, [float(at_s) for at_s in first_s]))

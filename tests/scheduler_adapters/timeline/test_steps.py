@@ -3,7 +3,7 @@
 from scheduler_adapters.timeline.steps import StepRecord, chunk_sizes
 
 
-def test_each_token_of_a_chunk_attends_to_those_before_it_and_half_of_its_own():
+def test_each_token_attends_to_those_before_and_half_of_its_own():
     assert chunk_sizes([]) == (0, 0.0)
     assert chunk_sizes([(10, 4), (0, 6)]) == (10, 4 * 12 + 6 * 3.0)
 

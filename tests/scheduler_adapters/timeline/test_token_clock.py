@@ -89,7 +89,7 @@ def test_qoe_and_gaps_are_those_of_the_definition_for_any_run(seed, monkeypatch)
     assert values(clock, "tpot_seconds") == expected
 
 
-def test_the_pacer_is_empty_once_the_reader_has_read_all_that_came():
+def test_the_pacer_is_empty_once_the_reader_has_read_everything():
     clock = TokenClock()
     clock.admitted(view("a"), 1.5)
     step(clock, 2.0, {"a": 1})
@@ -118,7 +118,7 @@ def test_answering_begins_behind_the_token_that_ends_thinking():
     assert gaps == {Phase.REASONING: 3, Phase.ANSWERING: 1}
 
 
-def test_where_the_prompt_has_ended_thinking_the_first_token_answers():
+def test_if_the_prompt_ended_thinking_the_first_token_answers():
     clock = TokenClock(thinks=True)
     for name in ("a", "b"):
         clock.admitted(view(name), 1.5)
@@ -142,7 +142,7 @@ def test_answers_are_counted_by_their_tokens():
     assert [clock.num_answers_below(number) for number in (3, 4)] == [0, 1]
 
 
-def test_classes_are_counted_apart_and_requests_without_a_target_read_at_the_default():
+def test_classes_count_apart_and_read_at_the_default_target():
     clock = TokenClock()
     clock.admitted(view("a", user_class="chat"), 1.5)
     clock.admitted(view("b", user_class="", tbt_s=None), 1.5)
@@ -180,7 +180,7 @@ def test_aborted_requests_leave_nothing():
     assert clock.latencies == []
 
 
-def test_a_finished_request_leaves_its_latencies_and_those_without_a_token_do_not():
+def test_a_finished_request_leaves_latencies_if_it_has_a_token():
     clock = TokenClock()
     for name in ("a", "b", "c"):
         clock.queued(view(name), 1.25)

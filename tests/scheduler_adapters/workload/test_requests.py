@@ -115,7 +115,7 @@ def test_a_score_may_come_later_and_never_before_its_request():
         make_requests(prompt_tokens=[1], output_tokens=[1], score_s=[-1.0])
 
 
-def test_limits_that_an_output_does_not_keep_are_left_out_and_counted(caplog):
+def test_limits_an_output_does_not_keep_are_left_out_and_counted(caplog):
     requests = make_requests(
         prompt_tokens=[1] * 3,
         output_tokens=[4, 5, 6],

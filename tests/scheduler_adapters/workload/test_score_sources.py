@@ -46,7 +46,7 @@ def test_equal_lengths_have_scores_though_they_have_no_order(count):
     assert np.isfinite(synthetic_scores(requests.output_tokens, tau_b=0.6)).sum() == count
 
 
-def test_synthetic_scores_know_nothing_of_the_prompt_lengths_drawn_with_the_same_seed():
+def test_synthetic_scores_know_no_prompt_lengths_of_their_seed():
     requests = draw_lengths("chat", 4_000, seed=0)
     scores = synthetic_scores(requests.output_tokens, tau_b=0.5, seed=0)
     assert abs(achieved_tau_b(scores, requests.prompt_tokens)) < 0.03
@@ -72,9 +72,7 @@ def trace_with_prompts(tmp_path):
     return path
 
 
-def test_a_bundle_scores_the_prompts_of_a_trace_and_counts_their_tokens(
-    tiny_bundle, trace_with_prompts
-):
+def test_a_bundle_scores_a_traces_prompts_and_counts_tokens(tiny_bundle, trace_with_prompts):
     scorer = open_prompt_scorer(f"bundle:{tiny_bundle.path}")
     requests = read_trace(trace_with_prompts, scorer=scorer)
     assert requests.output_tokens.tolist() == [2, 90, 900]  # in order of arrival
@@ -139,7 +137,7 @@ def test_a_scheduler_that_asks_a_service_loads_no_pandas():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_quantiles_of_the_length_cover_it_and_are_for_known_scores_and_policies_that_read_them():
+def test_quantiles_cover_lengths_and_only_where_they_are_read():
     requests = requests_of(2000).with_scores(0.0)
     scores = synthetic_scores(requests.output_tokens, tau_b=0.6)
     requests = requests.with_scores(np.where(np.arange(2000) % 10 == 0, np.nan, scores))

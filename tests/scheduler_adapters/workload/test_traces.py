@@ -31,7 +31,7 @@ def test_wall_clock_times_are_read_under_any_name_of_arrivals(tmp_path, name):
     assert read_trace(path).arrival_s.tolist() == [0.0, 1.5]
 
 
-def test_a_trace_without_times_says_so_and_one_of_unknown_unit_is_refused(tmp_path, caplog):
+def test_a_trace_without_times_says_so_and_unknown_units_fail_it(tmp_path, caplog):
     rows = "prompt_tokens,output_tokens\n0,3,4\n1500,3,4\n"
     with caplog.at_level(logging.INFO):
         assert not read_trace(written(tmp_path, f"sent,{rows}")).arrival_s.any()

@@ -23,7 +23,7 @@ def test_a_trace_keeps_its_times_unless_a_rate_is_given(trace):
     assert rated.output_tokens.tolist() == list(range(9, 49))
 
 
-def test_classes_have_their_shares_and_targets_and_repeat_with_the_seed():
+def test_classes_have_shares_and_targets_and_repeat_by_seed():
     classes = {"paying": {"share": 0.25, "tbt_s": 0.1}, "free": {"share": 0.75}}
     config = WorkloadConfig(classes=classes, num_requests=4000)
     requests = config.load()
@@ -34,7 +34,7 @@ def test_classes_have_their_shares_and_targets_and_repeat_with_the_seed():
     assert (config.load().user_class == requests.user_class).all()
 
 
-def test_scores_are_those_asked_for_else_the_trace_s_else_synthetic(trace):
+def test_scores_are_as_asked_or_of_the_trace_or_synthetic(trace):
     config = WorkloadConfig(trace=(str(trace),))
     requests = config.load()
     own = requests.with_scores(np.arange(40.0))

@@ -6,7 +6,7 @@ from scoring_service.client.breaker import CircuitBreaker
 from tests.scoring_service.waiting import Clock
 
 
-def test_the_breaker_opens_after_failures_and_for_a_pause_and_lets_one_try():
+def test_the_breaker_opens_on_failures_for_a_pause_and_tries_one():
     clock = Clock()
     breaker = CircuitBreaker(max_failures=3, open_s=1.0, clock=clock)
     for _ in range(3):

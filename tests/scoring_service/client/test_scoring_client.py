@@ -9,7 +9,7 @@ from scoring_service.client import Score, ScoringClient
 from scoring_service.client.fail_open import FailOpenScorer
 
 
-def test_a_batch_gives_the_scores_of_its_prompts_alone_ordered_by_length(client):
+def test_a_batch_has_the_scores_of_its_prompts_alone_by_length(client):
     prompts = ["yes no", "poem", "a long essay", "poem " * 30]
     batch = client.score_batch(prompts)
     assert batch == [client.score(prompt) for prompt in prompts]
@@ -30,7 +30,7 @@ def test_one_string_is_no_batch_of_its_characters(client):
         client.score_batch("Write a poem.")
 
 
-def test_loopback_needs_no_proxy_and_another_host_names_its_variable(server, monkeypatch):
+def test_loopback_needs_no_proxy_and_other_hosts_name_a_variable(server, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with ScoringClient(server.target, timeout_s=60.0) as direct:
         assert direct.score("yes").value < direct.score("long essay").value
@@ -62,7 +62,7 @@ def test_the_client_splits_to_the_limits_of_the_service(client):
     assert all(isinstance(score, Score) for score in scores)
 
 
-def test_a_message_beyond_the_transport_limit_is_an_invalid_prompt(client):
+def test_a_message_beyond_the_transport_limit_is_invalid(client):
     with pytest.raises(InvalidPrompt, match="larger than max"):
         client.score("x" * 5000)
 
@@ -92,7 +92,7 @@ def test_a_passed_deadline_is_a_scoring_timeout(server, client, monkeypatch):
     gate.set()
 
 
-def test_no_service_is_unavailable_with_the_command_that_starts_one():
+def test_no_service_is_unavailable_with_the_command_to_start_one():
     with ScoringClient("127.0.0.1:1", timeout_s=60) as client:
         with pytest.raises(ServiceUnavailable, match="scoring_service serve"):
             client.score("yes")

@@ -17,7 +17,7 @@ def test_the_score_command_prints_one_json_object(server, capsys, monkeypatch):
     assert rows[0]["value"] < rows[1]["value"]
 
 
-def test_a_prompt_without_a_score_is_named_and_costs_the_others_nothing(server, capsys):
+def test_a_prompt_without_a_score_is_named_and_costs_no_others(server, capsys):
     arguments = ["score", "--target", server.target, "--timeout-s", "60"]
     assert main([*arguments, "yes", "", "long essay"]) == 2
     output = capsys.readouterr()

@@ -10,7 +10,7 @@ pytest.importorskip("ray")
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
 
-def test_scores_equal_those_of_the_service_and_parts_that_are_there_are_kept(
+def test_scores_equal_those_of_the_service_and_ready_parts_stay(
     server, tiny_bundle, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")

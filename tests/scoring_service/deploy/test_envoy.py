@@ -90,7 +90,7 @@ def deployed(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("flood", FLOODS, ids=lambda flood: flood.__name__)
-def test_a_flood_leaves_memory_below_the_units_and_new_clients_served(deployed, flood):
+def test_a_flood_keeps_memory_in_its_limit_and_clients_served(deployed, flood):
     pids, target = deployed
     is_beyond = len(pids) == 1 and flood is continuation_flood
     asked: list[bool] = []

@@ -98,7 +98,7 @@ def check(scores, precision, golden=GOLDEN):
 @pytest.mark.parametrize(
     ("golden", "limit"), [(GOLDEN, 9 * MAX_ABS_DIFF), ({"a": 0.0, "b": 0.1}, 0.001)]
 )
-def test_fp32_must_meet_the_scores_within_a_share_of_their_spread(golden, limit):
+def test_fp32_must_meet_scores_within_a_share_of_their_spread(golden, limit):
     check([score + 0.99 * limit for score in golden.values()], "fp32", golden)
     with pytest.raises(BundleError, match="score up to"):
         check([s - 1.01 * limit * (s == 0.0) for s in golden.values()], "fp32", golden)

@@ -26,7 +26,7 @@ from tests.scoring_service.waiting import no_messages, rss_bytes, wait_until
         for name in attacks.ATTACKS
     ],
 )
-def test_an_attack_costs_honest_callers_nothing_and_ends_with_the_process(tiny_bundle, name):
+def test_an_attack_costs_honest_callers_nothing_and_has_an_end(tiny_bundle, name):
     with attacks.serving(tiny_bundle) as (process, target):
         with attacks.honest_callers(target, timeout_s=60) as honest:
             attacks.ATTACKS[name](target, 1.5)
@@ -104,7 +104,7 @@ def test_a_connection_that_says_nothing_is_closed(serve):
         connection.close()
 
 
-def test_connections_beyond_the_limit_are_closed_and_others_go_on(serve):
+def test_connections_beyond_the_limit_close_and_others_go_on(serve):
     server = serve(max_connections=5)
     with ScoringClient(server.target, timeout_s=60) as client:
         assert isinstance(client.score("yes"), Score)

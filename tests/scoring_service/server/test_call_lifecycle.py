@@ -46,7 +46,7 @@ class Direct:
         self.ended.set()
 
 
-def test_a_large_request_is_read_by_a_worker_and_refused_where_too_many_wait(calls):
+def test_a_large_request_is_read_by_a_worker_or_refused_if_many(calls):
     def read(request):
         threads.append(threading.current_thread().name)
         return methods["Score"].read(request)

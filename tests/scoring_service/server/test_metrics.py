@@ -39,7 +39,7 @@ def test_an_answer_is_seen_by_stage_and_a_refusal_passes_none(metrics):
     assert sample(metrics, "scoring_prompt_tokens_sum") == 7
 
 
-def test_the_model_served_is_named_and_reloads_are_counted_by_outcome(metrics, tiny_model):
+def test_the_model_served_is_named_and_reloads_count_by_outcome(metrics, tiny_model):
     labels = {"name": "tiny", "revision": tiny_model.revision, "precision": "fp32"}
     assert sample(metrics, "scoring_model_info", **labels) == 1
     assert sample(metrics, "scoring_slowdown_ratio") == 1

@@ -127,7 +127,7 @@ def test_open_plaintext_and_unreadable_files_are_refused(tiny_model, settings, m
         ScoringServer(tiny_model, ServerConfig(**{"address": "127.0.0.1:0"} | settings))
 
 
-def test_a_token_for_scores_is_none_for_reports_and_the_other_way_round(serve, tmp_path):
+def test_tokens_for_scores_and_for_reports_are_not_exchangeable(serve, tmp_path):
     for name in ("score", "report"):
         (tmp_path / name).write_text(f"{name}-secret\n")
     tokens = {"token_file": str(tmp_path / "score")}
@@ -147,7 +147,7 @@ def test_a_token_for_scores_is_none_for_reports_and_the_other_way_round(serve, t
     assert score(closed, token="score-secret") == score(opened, token="score-secret")
 
 
-def test_metrics_are_read_with_a_token_of_their_own_where_one_is_asked_for(tmp_path):
+def test_metrics_are_read_with_a_token_of_their_own_where_asked(tmp_path):
     (tmp_path / "tokens").write_text("t\n")
     assert scrape_access(ServerConfig())("")
     may_read = scrape_access(ServerConfig(metrics_token_file=str(tmp_path / "tokens")))

@@ -32,9 +32,7 @@ def test_a_call_in_flight_finishes_during_the_drain(server, client, monkeypatch)
 
 
 @pytest.mark.parametrize("broken", ["rpc._score_response", "call_lifecycle.Call"])
-def test_a_defect_is_an_internal_error_that_hides_nothing_from_the_log(
-    client, monkeypatch, caplog, broken
-):
+def test_a_defect_is_an_internal_error_and_the_log_has_it_all(client, monkeypatch, caplog, broken):
     def fail(*arguments):
         raise ValueError("surprise")
 

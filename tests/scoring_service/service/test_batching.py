@@ -92,7 +92,7 @@ def idle(batcher):
     wait_until(lambda: batcher._free == batcher._num_runners)
 
 
-def test_who_submits_does_not_wait_and_what_is_done_keeps_its_score():
+def test_submitting_does_not_wait_and_what_is_done_has_a_score():
     held = Held()
     waiting, dropped = held.ask(1, 2), held.ask(3)
     assert waiting.ended.empty()
@@ -111,7 +111,7 @@ def test_a_listener_that_fails_stops_no_runner():
 
 
 @pytest.mark.parametrize("scores", [None, [], [1.0, 2.0], MemoryError("boom")])
-def test_a_model_that_crashes_or_answers_nonsense_loses_no_permit(scores, caplog):
+def test_a_model_that_crashes_or_talks_nonsense_loses_no_permit(scores, caplog):
     class Odd(FakeModel):
         def score(self, prompts):
             if isinstance(scores, MemoryError):
@@ -128,9 +128,7 @@ def test_a_model_that_crashes_or_answers_nonsense_loses_no_permit(scores, caplog
 
 
 @pytest.mark.parametrize(("num_ahead", "time_needed_s"), [(0, 2.5), (1, 3.75), (3, 6.25)])
-def test_a_prompt_is_admitted_if_its_run_ends_within_four_fifths_of_its_time(
-    num_ahead, time_needed_s
-):
+def test_a_prompt_has_to_end_in_four_fifths_of_its_time(num_ahead, time_needed_s):
     # One second for the prompt that runs, one for each ahead, one for its own, all times 5 / 4.
     held = Held(SECOND)
     for name in range(num_ahead):
@@ -153,7 +151,7 @@ def test_a_refusal_says_when_there_will_be_room(timeout_s):
     held.end()
 
 
-def test_a_prompt_that_needs_no_wait_is_admitted_however_little_time_it_has():
+def test_a_prompt_that_needs_no_wait_is_admitted_at_any_deadline():
     held = Held(SECOND)
     held.end()
     batcher = held.batcher
@@ -234,7 +232,7 @@ def test_asking_early_refuses_what_no_prompt_could_do():
 # Order.
 
 
-def test_the_earliest_deadline_runs_first_and_equal_ones_in_order_of_arrival():
+def test_the_earliest_deadline_runs_first_and_equal_by_arrival():
     held = Held()
     for name, timeout_s in [(3, 9), (1, 7), (2, 8)]:
         held.ask(name, timeout_s=timeout_s)
@@ -265,7 +263,7 @@ def test_a_prompt_that_would_be_late_is_never_computed(costs, late_s, in_time_s,
     assert held.batcher.counts["expired_prompts"] == 1
 
 
-def test_a_cancelled_prompt_is_never_computed_and_leaves_the_queue_at_once():
+def test_a_cancelled_prompt_is_not_computed_and_leaves_at_once():
     held, early = Held(), Call(10.0)
     gone = held.ask(1, 2)
     assert held.batcher.num_queued == 2
@@ -279,7 +277,7 @@ def test_a_cancelled_prompt_is_never_computed_and_leaves_the_queue_at_once():
     assert held.batcher._queue.all.cost == pytest.approx(0)
 
 
-def test_what_is_cancelled_during_its_run_is_told_once_and_counts_as_run():
+def test_what_is_cancelled_in_its_run_is_told_once_and_has_run():
     held = Held()
     held.first.call.cancel()
     assert isinstance(held.first.result, ScoringTimeout)
@@ -288,7 +286,7 @@ def test_what_is_cancelled_during_its_run_is_told_once_and_counts_as_run():
 
 
 @pytest.mark.parametrize(("others_s", "runs"), [([1.5], [[2]]), ([], [])])
-def test_what_expires_between_the_queue_and_the_model_is_not_computed(others_s, runs):
+def test_what_expires_between_queue_and_model_is_not_computed(others_s, runs):
     held = Held(TOGETHER)
     late = held.ask(1, timeout_s=1.0)
     in_time = [held.ask(2, timeout_s=timeout_s) for timeout_s in others_s]
@@ -404,7 +402,7 @@ def test_the_pace_follows_what_runs_took_within_bounds(took_s, ratio):
     assert held.batcher.slowdown == pytest.approx(1 + 0.05 * (ratio - 1))
 
 
-def test_the_pace_of_a_shared_run_is_held_against_the_cost_of_sharing():
+def test_a_shared_runs_pace_is_held_against_the_cost_of_sharing():
     held = Held(TOGETHER)
     for name in range(8):
         held.ask(name)
@@ -428,7 +426,7 @@ CALLS = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(calls=CALLS, num_runners=st.integers(1, 3), costs=st.sampled_from([ALONE, TOGETHER]))
-def test_whatever_callers_do_all_get_an_answer_and_the_batcher_ends_idle(calls, num_runners, costs):
+def test_whatever_callers_do_all_are_answered_and_it_ends_idle(calls, num_runners, costs):
     model = FakeModel(costs)
     model.during = lambda: time.sleep(0.001)
     batcher = MicroBatcher(num_runners=num_runners)
@@ -475,7 +473,7 @@ def call_of(held, client, timeout_s):
     return Call(held.clock() + timeout_s, client)
 
 
-def test_a_flood_of_one_client_delays_anothers_prompt_by_its_share_and_refuses_none():
+def test_a_clients_flood_delays_others_by_a_share_and_stops_none():
     held = Held(SECOND, max_queued=20)
     flood = held.ask(*range(100, 130), call=call_of(held, GREEDY, 50.0))
     assert sum(isinstance(job.result, ServiceOverloaded) for job in flood.jobs) == 10
@@ -488,7 +486,7 @@ def test_a_flood_of_one_client_delays_anothers_prompt_by_its_share_and_refuses_n
 
 
 @pytest.mark.parametrize(("together_s", "shared"), [(1.2, [1, 100]), (1.5, [100, 101])])
-def test_a_prompt_shares_a_run_with_other_clients_where_that_delays_it_little(together_s, shared):
+def test_a_prompt_shares_a_run_where_that_delays_it_little(together_s, shared):
     held = Held(CostTable((8,), {1: (1.0,), 2: (together_s,)}))
     held.ask(1, call=call_of(held, HONEST, 90.0))
     held.ask(100, 101, call=call_of(held, GREEDY, 30.0))

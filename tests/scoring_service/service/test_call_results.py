@@ -75,7 +75,7 @@ def results(pending):
     return list(pending.results.values())
 
 
-def test_results_come_when_all_are_there_with_the_times_of_their_stages(calls):
+def test_results_come_when_all_are_there_with_times_of_stages(calls):
     pending = calls.begin("yes", "essay")
     assert pending.done == []
     calls.batcher.score(1.0, 2.0)
@@ -94,7 +94,7 @@ def test_what_is_known_is_not_computed_again(calls):
     assert sorted(result.score for result in results(both)) == [1.0, 2.0]
 
 
-def test_equal_prompts_of_calls_are_computed_once_but_the_deadline_of_one_is_not_the_others(calls):
+def test_equal_prompts_run_once_and_have_deadlines_of_their_own(calls):
     first, second, third = calls.begin("yes"), calls.begin("yes"), calls.begin("yes")
     assert len(calls.batcher.submitted) == 1
     calls.batcher.score(too_late())

@@ -35,7 +35,7 @@ def mlruns(tmp_path, folder):
     return root
 
 
-def test_the_registry_leads_to_the_bundle_behind_the_alias_where_it_moves_too(
+def test_the_registry_leads_to_the_bundle_of_an_alias_that_moves(
     write_bundle, mlruns, service, folder, tmp_path, outcomes
 ):
     source = RegistrySource("r@champion", str(mlruns))

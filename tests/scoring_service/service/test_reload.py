@@ -35,7 +35,7 @@ def rewrite(folder: Path, change=lambda work: None, **manifest) -> None:
     ModelBundle.write(folder, replace(bundle.manifest, **manifest), fill)
 
 
-def test_a_new_version_takes_over_and_the_same_again_changes_nothing(
+def test_a_new_version_takes_over_and_the_same_changes_nothing(
     write_bundle, service, reloader, folder, outcomes
 ):
     before = service.model
@@ -84,7 +84,7 @@ def test_a_bad_bundle_is_refused_and_the_old_one_serves_on(
     assert "serves on" in caplog.text
 
 
-def test_a_bundle_that_is_copied_slowly_takes_over_when_it_is_whole(
+def test_a_bundle_that_is_copied_slowly_takes_over_when_whole(
     write_bundle, service, reloader, folder, tmp_path, outcomes
 ):
     new = write_bundle(tmp_path / "new", shift=1.0)

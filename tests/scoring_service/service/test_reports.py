@@ -19,7 +19,7 @@ def seen(score: float, tokens: int, revision: str = "r1") -> Observation:
     return Observation("tiny-llm", tokens, score, revision)
 
 
-def test_quality_is_of_the_served_revision_only_and_few_observations_make_no_claim():
+def test_quality_is_of_the_served_revision_and_of_enough_reports():
     book = ReportBook()
     assert book.add([seen(n, n * 10) for n in range(5)], "r1") == 5
     assert book.quality["tiny-llm"] == (5, None)
@@ -158,7 +158,7 @@ def test_two_processes_append_to_one_file_across_a_rotation(path):
     assert path.read_text() == "a" * 30 + "\nb\n"
 
 
-def test_a_file_that_was_moved_away_is_made_again_for_its_user_only(path):
+def test_a_file_moved_away_is_made_again_for_its_user_only(path):
     log = ReportLog(str(path), 1000)
     log.append("old\n")
     path.rename(path.with_name("taken"))

@@ -59,7 +59,7 @@ def test_what_is_kept_of_a_prompt_is_what_is_read(tiny_model, monkeypatch):
     assert (whole.truncated, more.truncated) == (False, True)
 
 
-def test_a_call_beyond_the_places_is_refused_and_places_come_back(service):
+def test_a_call_beyond_the_places_is_refused_and_places_return(service):
     place = service._calls.enter(NOBODY, None)
     with pytest.raises(ServiceOverloaded, match="1 calls") as caught:
         ask(service, "yes")

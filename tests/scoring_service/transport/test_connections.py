@@ -33,7 +33,7 @@ def is_open(pair):
         return True
 
 
-def test_of_one_address_the_silent_connections_beyond_the_limit_are_ended(accepted):
+def test_silent_connections_beyond_an_address_limit_are_ended(accepted):
     old, others = [accepted("127.0.0.2") for _ in range(3)], [accepted("127.0.0.3")]
     time.sleep(0.05)
     old[0][1].sendall(b"x")
@@ -51,7 +51,7 @@ def test_of_all_connections_an_eighth_stays_free_for_newcomers(accepted):
     assert sum(map(is_open, pairs)) == 7
 
 
-def test_an_ipv6_client_is_its_network_and_a_mapped_address_is_that_of_ipv4():
+def test_an_ipv6_client_is_its_network_and_mapped_ones_are_ipv4():
     assert network_of("2001:db8::1") == network_of("2001:db8::2:3%eth0") == "2001:db8::"
     assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
     assert network_of("10.0.0.1") == "10.0.0.1"

@@ -78,7 +78,7 @@ def test_a_call_is_answered_from_any_thread(echo):
     wait_until(lambda: echo.method.num_open == 0)
 
 
-def test_a_call_that_comes_as_the_server_begins_to_stop_is_answered_and_others_go_on(echo):
+def test_a_call_that_comes_as_the_server_stops_is_answered(echo):
     stopped = []
 
     def admit(call):
@@ -110,7 +110,7 @@ def test_a_handler_that_raises_ends_its_call_only(echo, caplog):
     assert "as told" in caplog.text
 
 
-def test_a_caller_that_leaves_is_noticed_and_an_answer_to_it_goes_nowhere(echo):
+def test_a_caller_that_leaves_is_noticed_and_gets_no_answer(echo):
     echo = echo()
     future = echo.call.future(b"hold", timeout=60)
     wait_until(lambda: echo.held)
@@ -121,7 +121,7 @@ def test_a_caller_that_leaves_is_noticed_and_an_answer_to_it_goes_nowhere(echo):
     assert echo.call(b"next", timeout=60) == b"next"
 
 
-def test_a_passed_deadline_cancels_the_call_and_is_known_to_the_handler(echo):
+def test_a_passed_deadline_cancels_a_call_and_its_handler_knows(echo):
     echo = echo()
     begun_s = time.monotonic()
     assert echo.call.future(b"hold", timeout=0.5).code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -161,7 +161,7 @@ def test_of_too_many_calls_without_a_message_the_oldest_is_ended(echo):
     wait_until(lambda: echo.method.num_open == 0)
 
 
-def test_a_call_that_is_not_admitted_is_answered_before_its_message_is_read(echo):
+def test_a_call_not_admitted_is_answered_before_it_is_read(echo):
     def refuse(call):
         call.fail(grpc.StatusCode.PERMISSION_DENIED, "as told")
         return False
@@ -202,7 +202,7 @@ def test_a_call_without_its_message_or_method_is_refused(echo, method):
 
 
 @pytest.mark.parametrize("grace_s", [120, None, 0.1])
-def test_a_stopping_server_waits_for_open_calls_as_long_as_its_grace(echo, grace_s):
+def test_a_stopping_server_waits_for_calls_as_long_as_its_grace(echo, grace_s):
     echo = echo()
     future = echo.call.future(b"hold", timeout=120)
     wait_until(lambda: echo.held)

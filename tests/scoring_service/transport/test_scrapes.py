@@ -102,7 +102,7 @@ def test_a_page_that_fails_costs_its_own_connection(serve, caplog):
     assert get(endpoint, Accept="text/plain") == (200, b"up")
 
 
-def test_a_port_that_is_taken_is_a_config_error_and_a_closed_one_is_free(serve):
+def test_a_taken_port_is_a_config_error_and_a_closed_one_is_free(serve):
     for _ in range(10):
         endpoint = serve()
         with pytest.raises(ConfigError, match="use another port"):

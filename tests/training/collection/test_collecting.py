@@ -18,7 +18,7 @@ def config(tmp_path: Path, **changes: Any) -> CollectConfig:
     return CollectConfig(**{**settings, "out": tmp_path / "out.jsonl", **changes})
 
 
-def test_prompts_that_differ_in_case_or_spaces_only_are_asked_once(tmp_path: Path) -> None:
+def test_prompts_differing_only_in_case_or_spaces_are_asked_once(tmp_path: Path) -> None:
     path = tmp_path / "prompts.csv"
     path.write_text("text\nHello there\nhello  THERE\nBye\n")
     assert read_prompts(path, "text") == (["Hello there", "Bye"], 1)

@@ -45,7 +45,7 @@ def test_the_endpoint_says_when_to_come_back(no_waiting):
     assert no_waiting == [17.0]
 
 
-def test_lost_connections_are_tried_again_once_the_endpoint_has_answered(no_waiting):
+def test_lost_connections_are_retried_once_an_endpoint_answered(no_waiting):
     def lose(request: httpx.Request) -> httpx.Response:
         raise httpx.ReadTimeout("too slow", request=request)
 
@@ -62,7 +62,7 @@ def ask(handler: Callable[[httpx.Request], httpx.Response]) -> Any:
     return asyncio.run(run())
 
 
-def test_a_refusal_blames_the_prompt_and_a_wrong_key_the_settings():
+def test_a_refusal_blames_a_prompt_and_a_wrong_key_the_settings():
     with pytest.raises(ConfigError, match="refuses to answer"):
         ask(lambda _: httpx.Response(403))
     with pytest.raises(PromptRefused, match="HTTP 413"):

@@ -38,7 +38,7 @@ def test_a_matrix_of_too_few_models_is_refused_before_the_work(count, tmp_path, 
     assert f"models is {count}; use a whole number, 3 or more" in capsys.readouterr().err
 
 
-def test_predictions_are_made_by_folds_that_have_not_seen_the_prompt():
+def test_predictions_come_from_folds_without_the_prompt():
     rng = np.random.default_rng(0)
     features = rng.normal(size=(200, 3))
     tokens = np.exp(features @ [1.0, -0.5, 0.2] + 4)

@@ -165,9 +165,7 @@ def test_drift_in_the_newest_rows_is_below_the_gate(make_bundle, training, tmp_p
         ([0.4, 0.6], 0.61, True, True),
     ],
 )
-def test_a_verdict_is_certain_where_the_whole_interval_is_on_its_side(
-    interval, gate, is_below, certain
-):
+def test_a_verdict_is_certain_if_the_whole_interval_agrees(interval, gate, is_below, certain):
     found = judge({"tau_b": 0.5, "tau_b_ci": interval}, gate)
     assert (found["is_below"], found["certain"]) == (is_below, certain)
     with pytest.raises(DataError, match="undefined"):

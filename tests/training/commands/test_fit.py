@@ -79,7 +79,7 @@ def test_a_run_ends_in_a_bundle_a_test_split_and_a_champion(fit, make_card, tmp_
 
 
 @pytest.mark.slow
-def test_prompts_that_the_tokenizer_does_not_know_have_undefined_figures(
+def test_prompts_unknown_to_the_tokenizer_have_undefined_figures(
     fit, tmp_path, capsys, caplog, tiny_bert
 ):
     table = tmp_path / "emoji.jsonl"
@@ -178,9 +178,7 @@ def test_a_wrong_trainer_option_is_one_line_in_the_users_words(fit, make_card, t
 
 
 @pytest.mark.slow
-def test_a_bundle_is_made_again_from_its_checkpoint_to_the_last_bit(
-    finished, tmp_path, capsys, caplog
-):
+def test_a_bundle_is_remade_from_its_checkpoint_to_the_last_bit(finished, tmp_path, capsys, caplog):
     out, logged = finished
     assert {FP32, INT8} < set(logged.manifest.files)
     assert logged.manifest.calibration
@@ -248,7 +246,7 @@ def test_an_interrupted_run_resumes_to_the_same_end(
 
 
 @pytest.mark.slow
-def test_each_length_of_a_reasoning_model_gets_a_head_and_a_bundle(fit, tmp_path, capsys):
+def test_each_length_of_a_reasoning_model_has_a_head_and_bundle(fit, tmp_path, capsys):
     rng = np.random.default_rng(0)
     rows = [
         {
@@ -321,7 +319,7 @@ def taught(tmp_path_factory, tiny_bert):
 
 
 @pytest.mark.slow
-def test_a_student_learns_its_teachers_scores_and_is_a_bundle_like_another(taught, capsys, caplog):
+def test_a_student_learns_its_teachers_scores_and_is_a_bundle(taught, capsys, caplog):
     root, small = taught
     more = root / "more.jsonl"
     others = [record.prompt for record in generate(900, seed=6)[0]]
@@ -438,7 +436,7 @@ def test_bad_data_or_settings_are_one_line_and_leave_nothing(
     assert not (tmp_path / "mlruns").exists()
 
 
-def test_an_unknown_recipe_data_set_or_command_lists_the_known_ones(fit, capsys):
+def test_an_unknown_recipe_data_set_or_command_lists_known_ones(fit, capsys):
     assert main(["fit", "nothing", "--out", "x"]) == 2
     assert "use one of demo" in one_error_line(capsys)
     assert fit("nothing") == 2
@@ -447,7 +445,7 @@ def test_an_unknown_recipe_data_set_or_command_lists_the_known_ones(fit, capsys)
     assert "use one of fit" in one_error_line(capsys)
 
 
-def test_a_data_folder_without_the_file_is_an_error_and_never_synthetic(fit, tmp_path, capsys):
+def test_a_data_folder_without_the_file_is_no_synthetic_one(fit, tmp_path, capsys):
     assert fit("alpaca-vicuna7b", "--data-dir", str(tmp_path)) == 2
     assert "lacks alpaca-vicuna7b/" in one_error_line(capsys)
 

@@ -35,9 +35,7 @@ def test_a_promotion_by_hand_needs_no_proof_and_is_recorded(register, training, 
     assert tags["1"]["promoted_by"] == "gate"
 
 
-def test_the_test_prompts_of_a_version_are_found_again_from_its_data_set(
-    learnt, register, training, refused
-):
+def test_a_versions_test_prompts_are_found_by_its_data_set(learnt, register, training, refused):
     trained, _ = learnt(900)
     register("found-again", 3, 0, **trained)
     training("promote", "found-again", 1)
@@ -47,9 +45,7 @@ def test_the_test_prompts_of_a_version_are_found_again_from_its_data_set(
     assert "not the test prompts" in refused("promote", "found-again", 1)
 
 
-def test_a_champion_whose_bundle_is_damaged_is_replaced_by_hand_only(
-    register, training, refused, mlruns, data
-):
+def test_a_damaged_champion_is_replaced_by_hand_only(register, training, refused, mlruns, data):
     first, _ = register("damaged", 0, 0)
     training("promote", "damaged", 1)
     (mlruns / "artifacts" / first / "artifacts" / "bundle" / MANIFEST).unlink()

@@ -9,7 +9,7 @@ IDS = st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=9), min_size=1,
 
 
 @given(IDS, st.integers(1, 7))
-def test_every_prompt_is_in_one_bucket_and_none_is_longer_than_the_next(ids, size):
+def test_every_prompt_is_in_one_bucket_and_buckets_are_ordered(ids, size):
     buckets = bucket(ids, size)
     order = np.concatenate(buckets)
     assert sorted(order.tolist()) == list(range(len(ids)))

@@ -19,7 +19,7 @@ PROMPTS = [f"task {number}." for number in range(400)]
 LENGTHS = np.random.default_rng(0).permutation(400).tolist()
 
 
-def test_a_part_is_framed_each_keeps_its_task_and_a_second_task_is_a_shorter_one():
+def test_each_frame_keeps_its_task_and_a_second_one_is_shorter():
     found = framed(PROMPTS, LENGTHS, 0.3, seed=1)
     assert 90 < sum(a != b for a, b in zip(found, PROMPTS, strict=True)) < 150
     for number, text in enumerate(found):
@@ -48,6 +48,6 @@ def test_no_frame_that_is_measured_is_learnt():
     assert not [text for text in found for said in (*CLAIMS, SHORT) if said in text]
 
 
-def test_recipes_for_serving_frame_their_prompts_and_others_do_not():
+def test_recipes_for_serving_frame_prompts_and_others_do_not():
     assert recipe("demo").data.framed == recipe("best").data.framed
     assert TrainConfig().data.framed == recipe("pars").data.framed == 0

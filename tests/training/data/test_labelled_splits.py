@@ -127,7 +127,7 @@ def prompts(tmp_path):
     return path
 
 
-def test_prompts_of_every_part_and_those_that_would_fall_into_one_are_left_out(prompts, caplog):
+def test_prompts_of_any_part_or_falling_into_one_are_left_out(prompts, caplog):
     caplog.set_level("INFO")
     config = TrainConfig(
         data=DataConfig(unlabelled=(str(prompts), str(prompts))),
@@ -144,9 +144,7 @@ def test_prompts_of_every_part_and_those_that_would_fall_into_one_are_left_out(p
     assert set(unlabelled_prompts(other, splits, None)) != set(found)
 
 
-def test_a_set_that_is_not_at_hand_is_left_out_with_a_warning_and_an_absent_file_is_an_error(
-    tmp_path, caplog, monkeypatch
-):
+def test_absent_sets_are_a_warning_and_absent_files_an_error(tmp_path, caplog, monkeypatch):
     monkeypatch.delenv("LENGTHWISE_DATA", raising=False)
     config = TrainConfig(data=DataConfig(unlabelled=("alpaca-davinci003",)))
     splits = split_prompts(labels(OLD), config.split)

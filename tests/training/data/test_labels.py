@@ -44,7 +44,7 @@ def labels_of(items: Any) -> list[tuple[str, str, float]]:
     return list(zip(texts(items), items["model"], observed(items), strict=True))
 
 
-def test_a_consensus_hears_the_order_of_a_model_and_not_its_verbosity():
+def test_a_consensus_hears_a_models_order_and_not_its_verbosity():
     both = consensus_of(together(answers("a", 10, 20, 40), answers("b", 1000, 2000, 4000)))
     assert observed(both).tolist() == [100, 200, 400]
     assert set(both["model"]) == {"consensus"}
@@ -79,7 +79,7 @@ def records(*rows: tuple[str, int, int], **about: Any) -> Any:
     )
 
 
-def test_repeated_samples_become_one_prompt_with_the_tested_sample_first():
+def test_repeated_samples_are_one_prompt_with_the_tested_first():
     prompts = label_prompts(records(("A b", 9, 1), ("c", 5, 0), ("a  B", 4, 0)))
     assert lengths_of(prompts) == [[4, 9], [5]]
     assert texts(prompts) == ["A b", "c"]  # as it was first written
@@ -111,7 +111,7 @@ def test_a_response_without_reasoning_has_no_reasoning_label():
     assert (texts(prompts), observed(prompts).tolist()) == (["b"], [2])
 
 
-def test_two_models_make_a_consensus_of_those_that_are_not_held_out():
+def test_two_models_not_held_out_make_a_consensus():
     both = together(answers("a", 10, 20, 40), answers("b", 40, 20, 90))
     joined = of_one_model(both, model=None, consensus=True, held_out=0)
     assert labels_of(joined) == labels_of(consensus_of(both))
@@ -137,7 +137,7 @@ def test_a_model_is_held_out_below_the_fraction_and_not_at_it():
     assert is_held_out("m", math.nextafter(place, 1))
 
 
-def test_prompts_of_several_sets_are_joined_and_told_apart_by_their_keys():
+def test_joined_prompts_of_several_sets_are_told_apart_by_keys():
     first, second = numbered(4), labelled({"BEES 3": (9,), "wasps": (2,)})
     assert texts(union_of([first, second])) == ["bees 0", "bees 1", "bees 2", "bees 3", "wasps"]
     assert texts(without(second, [first, first.select([])])) == ["wasps"]

@@ -113,7 +113,7 @@ def test_a_sample_column_numbers_the_responses():
     assert [record["sample"] for record in records] == [4, 0, 2]
 
 
-def test_reasoning_may_be_all_of_the_output_and_a_given_answer_stays():
+def test_reasoning_may_be_all_of_the_output_and_an_answer_stays():
     fields = FieldMap(reasoning_tokens="thought")
     records = to_records(table(thought=[3, 0, 2]), fields)
     assert [record["answer_tokens"] for record in records] == [0, 5, 5]

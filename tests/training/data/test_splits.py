@@ -94,13 +94,13 @@ def test_two_prompts_in_each_part_are_enough_and_one_is_not() -> None:
     assert texts(parts_of(alone, config)["train"]) == texts(alone)
 
 
-def test_the_digest_says_which_prompts_are_tested_on_in_which_order() -> None:
+def test_the_digest_says_which_prompts_are_tested_in_which_order() -> None:
     prompts = numbered(3)
     some = ([0, 1], [2, 1], [0, 2], [1, 0], [0], [])
     assert len({digest_of_prompts(prompts.select(rows)) for rows in some}) == 6
 
 
-def test_calibration_is_limited_and_begins_with_the_validation_part() -> None:
+def test_calibration_is_limited_and_begins_with_validation() -> None:
     config = SplitConfig(test_fraction=0.01, val_fraction=0.1, train_prompts=2)
     splits = split_prompts(numbered(4000), config)
     assert len(splits.calibration) == MAX_CALIBRATION == 3000

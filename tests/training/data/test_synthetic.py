@@ -10,7 +10,7 @@ from training.data.synthetic import MANNERS, SAMPLES, TASKS, generate
 from training.evaluation.baselines import tfidf_ridge
 
 
-def test_the_synthetic_set_is_the_same_for_a_seed_and_as_long_as_real_answers():
+def test_a_seed_repeats_the_synthetic_set_with_real_lengths():
     records, _ = generate(3000, seed=1)
     assert records == generate(3000, seed=1)[0]
     assert records != generate(3000, seed=2)[0]

@@ -24,7 +24,7 @@ SCRIPTS = {"写雨短": 10, "اكتب": 20, "लिखो": 40, "😀🇩🇪": 
 """Text -> length of the answers to prompts that hold it beside a word of their own."""
 
 
-def test_prompts_whose_words_never_repeat_are_ranked_by_their_characters():
+def test_prompts_of_unrepeated_words_are_ranked_by_characters():
     items = labelled(
         {
             f"{n * 7919:x}{text}{n:x}": (tokens,)
@@ -42,14 +42,14 @@ def test_prompts_without_any_word_are_ranked():
     assert tau_b(tfidf_ridge(train, "first", test), observed(test)) > 0.5
 
 
-def test_characters_count_only_where_at_most_half_of_the_words_are_known():
+def test_characters_count_only_if_half_of_the_words_are_unknown():
     train = labelled({"ab ab": (5,), "cd cd cd cd": (11,)})
     for tested, is_ignored in (["ab cd cdx", "ab cd abx"], True), (["ab cdx", "ab abx"], False):
         first, second = tfidf_ridge(train, "first", labelled({each: (1,) for each in tested}))
         assert (first == second) == is_ignored
 
 
-def test_group_means_are_of_logs_and_an_unknown_group_gets_the_mean_of_all():
+def test_group_means_are_of_logs_and_unknown_groups_get_the_mean():
     lengths = {"a 0": (10,), "a 1": (1000,), "b": (4, 16)}
     train, tested = (
         labels(

@@ -66,7 +66,7 @@ def test_fifty_rows_are_enough_and_knots_grow_with_the_rows() -> None:
         assert entry["rows"] == rows
 
 
-def test_a_knot_is_the_median_score_of_its_rows_and_the_mean_is_theirs() -> None:
+def test_a_knot_is_the_median_score_and_mean_length_of_its_rows() -> None:
     scores = np.random.default_rng(0).permutation(80.0 + np.arange(80))
     entry = calibrate(scores, np.where(scores < 120, 10.0, 1000.0))
     assert entry["scores"] == [99.5, 139.5]

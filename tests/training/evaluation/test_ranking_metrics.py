@@ -9,7 +9,7 @@ from lengthwise.agreement import tau_b
 from training.evaluation.ranking_metrics import ceiling, tau_b_ci, tau_b_difference_ci
 
 
-def test_the_interval_holds_the_estimate_and_shrinks_with_more_prompts() -> None:
+def test_the_interval_holds_the_estimate_and_shrinks_by_prompts() -> None:
     rng = np.random.default_rng(0)
     lengths = rng.lognormal(4, 1, 2000)
     scores = np.log(lengths) + rng.normal(0, 1, 2000)
@@ -24,7 +24,7 @@ def test_a_paired_difference_of_equal_rankings_is_nothing() -> None:
     assert tau_b_difference_ci(lengths, 2 * lengths, lengths) == (0.0, 0.0)
 
 
-def test_the_ceiling_is_by_the_mean_of_further_answers_and_the_second_answer_by_one() -> None:
+def test_the_ceiling_is_by_the_mean_answer_or_by_the_second() -> None:
     samples = [(10, 30, 4), (20, 20, 20), (30, 25, 90), (7,)]
     assert ceiling(samples) == pytest.approx(1.0)
     assert ceiling(samples, most=1) == pytest.approx(-1 / 3)

@@ -41,7 +41,7 @@ def write(scorer: PromptScorer, ids: list[list[int]], folder: Path) -> OnnxScore
 
 
 @pytest.mark.parametrize("scorer", POOLINGS, indirect=True)
-def test_prompts_that_no_range_was_taken_from_score_nearly_as_they_were_trained_to(
+def test_prompts_outside_the_calibrated_ranges_score_as_trained(
     scorer: PromptScorer, ids: list[list[int]], tmp_path: Path
 ) -> None:
     trained = in_buckets(scorer, ids[40:])
@@ -52,7 +52,7 @@ def test_prompts_that_no_range_was_taken_from_score_nearly_as_they_were_trained_
 
 
 @pytest.mark.parametrize("scorer", POOLINGS, indirect=True)
-def test_no_pair_of_neighbouring_weights_saturates_a_processor_without_vnni(
+def test_no_neighbouring_weights_saturate_a_cpu_without_vnni(
     scorer: PromptScorer, ids: list[list[int]]
 ) -> None:
     graph = int8_bert.build_int8(scorer, int8_bert.observe_ranges(scorer, ids)).graph
@@ -79,7 +79,7 @@ def test_a_score_does_not_depend_on_company_by_one_bit(
 
 
 @pytest.mark.parametrize("scorer", ["last"], indirect=True)
-def test_what_the_graph_cannot_say_is_left_to_dynamic_quantization(
+def test_what_the_graph_cannot_say_is_quantized_dynamically(
     scorer: PromptScorer, ids: list[list[int]], tmp_path: Path
 ) -> None:
     assert not int8_bert.is_supported(scorer)

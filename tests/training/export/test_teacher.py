@@ -37,7 +37,7 @@ def test_scores_are_those_of_the_bundle_and_are_computed_once(tiny_bundle, tmp_p
         teacher.teach([[tiny_bundle]], PROMPTS[:10], [], kept, with_states=False)
 
 
-def test_states_are_principal_components_of_each_token_of_variance_1(tiny_bundle, tmp_path):
+def test_states_of_tokens_are_principal_components_of_variance_1(tiny_bundle, tmp_path):
     made = teacher.teach([[tiny_bundle]], PROMPTS, [], tmp_path / "kept", with_states=True)
     ids = [made.tokenizer.encode(prompt).ids for prompt in PROMPTS]
     assert [state.shape for state in made.states] == [(len(each), 1) for each in ids]
@@ -61,7 +61,7 @@ def test_of_several_teachers_the_mean_is_learnt(tiny_bundle, write_bundle, tmp_p
     assert made.revision == f"{tiny_bundle.manifest.revision} {other.manifest.revision}"
 
 
-def test_a_teacher_of_other_held_out_prompts_or_of_another_length_is_refused(tiny_bundle):
+def test_a_teacher_of_other_test_prompts_or_lengths_is_refused(tiny_bundle):
     def bundle(seed: int = 0, label: str = "output_tokens") -> ModelBundle:
         split = {"seed": seed, "val_fraction": 0.05, "test_fraction": 0.15}
         manifest = replace(tiny_bundle.manifest, label=label, training={"split": split})

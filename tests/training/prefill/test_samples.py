@@ -11,7 +11,7 @@ from tests.training.prefill.test_cost import LENGTHS
 from training.prefill.samples import read_samples
 
 
-def test_a_published_profile_takes_its_peak_from_the_fastest_measured_product(
+def test_a_profile_takes_its_peak_from_the_fastest_product(
     tmp_path: Path,
 ) -> None:
     for name in (SPLITWISE, GEMM["a100-80gb"]):
@@ -40,7 +40,7 @@ def _table(tmp_path: Path, **columns: object) -> Path:
     return path
 
 
-def test_a_table_is_of_one_model_on_one_device_and_its_best_rate_is_the_peak(
+def test_a_table_is_of_one_model_on_one_device_and_has_a_peak(
     tmp_path: Path,
 ) -> None:
     found = read_samples(_table(tmp_path, model="b", device="y", peak_flop_per_s=[1, 3, 2]))

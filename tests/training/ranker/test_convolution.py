@@ -10,7 +10,7 @@ from training.ranker.convolution import build_convolution
 EMBEDDINGS = np.random.default_rng(0).normal(size=(50, 24)).astype(np.float32) * 9 + 5
 
 
-def test_vectors_do_not_depend_on_padding_and_layers_see_neighbours_only(tmp_path):
+def test_vectors_ignore_padding_and_layers_see_neighbours_only(tmp_path):
     torch.manual_seed(0)
     model = build_convolution(EMBEDDINGS, width=8, layers=2).eval()
     ids, mask = map(torch.from_numpy, pad([[7, 8, 9, 10, 11, 12], [7, 8, 9]], 0))

@@ -31,7 +31,7 @@ def lengths_of(batches: list[Batch]) -> list[list[float]]:
     return [batch.lengths_BK[:, 0].tolist() for batch in batches]
 
 
-def test_a_batch_is_cut_into_micro_batches_of_8_on_a_cpu_and_not_at_all_on_a_gpu(
+def test_a_batch_is_cut_into_micro_batches_of_8_on_a_cpu_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = replace(CONFIG, batch_size=20, micro_batch_size=None)
@@ -41,7 +41,7 @@ def test_a_batch_is_cut_into_micro_batches_of_8_on_a_cpu_and_not_at_all_on_a_gpu
             assert max(len(ids) for ids, _ in batch.micro_batches) == largest
 
 
-def test_an_epoch_holds_every_prompt_once_and_each_epoch_is_another_order() -> None:
+def test_an_epoch_holds_each_prompt_once_in_an_order_of_its_own() -> None:
     loader = batches_of()
     first, second = lengths_of(list(loader)), lengths_of(list(loader))
     assert sorted(sum(first, [])) == sorted(sum(second, [])) == LENGTHS[:, 0].tolist()  # noqa: RUF017
@@ -118,7 +118,7 @@ def test_tokens_on_disk_are_those_in_memory(tiny_bert: Path, num_processes: int 
     assert (len(found.ids), found.num_truncated) == (2500, expected.num_truncated)
 
 
-def test_a_prompt_of_several_data_sets_is_encoded_once_with_a_length_of_each(tiny_bert):
+def test_a_prompt_of_several_sets_is_encoded_once_with_lengths(tiny_bert):
     _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=8)
     sets = [
         labelled({f"bees {n}": (n + offset,) for n in numbers})
@@ -132,7 +132,7 @@ def test_a_prompt_of_several_data_sets_is_encoded_once_with_a_length_of_each(tin
     np.testing.assert_allclose(np.nansum(batch.lengths_BK, axis=0), [6, 207])
 
 
-def test_states_follow_their_prompts_and_are_unknown_in_a_frame_or_of_another_cut(tiny_bert):
+def test_states_follow_prompts_but_not_into_frames_or_other_cuts(tiny_bert):
     _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=64)
     prompts = numbered(16)
     ids = tokenize(tokenizer, texts(prompts)).ids
@@ -150,7 +150,7 @@ def test_states_follow_their_prompts_and_are_unknown_in_a_frame_or_of_another_cu
             assert found.tolist() == [[number] * 2] * (len(ids[number - 1]) * known[number - 1])
 
 
-def test_padding_to_the_limit_stops_at_the_encoders_last_position(tiny_bert: Path) -> None:
+def test_padding_to_the_limit_stops_at_the_last_position(tiny_bert: Path) -> None:
     _, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=500)
     config = replace(CONFIG, pad_to_limit=True, data=DataConfig(max_prompt_tokens=500))
     prompts = numbered(16)

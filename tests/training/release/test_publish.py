@@ -53,7 +53,7 @@ def test_held_out_prompts_have_a_column_per_label_and_0_for_none(
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
-def test_the_curves_are_of_the_served_model_on_the_calibration_prompts(
+def test_curves_are_of_the_served_model_on_calibration_prompts(
     labelled: LabelledSplits, tiny_bundle: ModelBundle, caplog: pytest.LogCaptureFixture
 ) -> None:
     tokenizer = Tokenizer.from_file(str(tiny_bundle.tokenizer_path))
@@ -69,7 +69,7 @@ def test_the_curves_are_of_the_served_model_on_the_calibration_prompts(
 
 
 @pytest.mark.parametrize("has_int8", [True, False])
-def test_a_bundle_states_its_precisions_and_the_cost_of_its_training(
+def test_a_bundle_states_its_precisions_and_the_training_cost(
     has_int8: bool,
     labelled: LabelledSplits,
     tiny_bundle: ModelBundle,

@@ -49,7 +49,7 @@ def serving(*words: str, cwd: Path, health: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_runs_versions_and_bundles_live_on_a_server_and_mlflow_serves_them(
+def test_runs_versions_and_bundles_live_on_a_server_of_mlflow(
     tiny_bert: Path,
     make_card: Callable[..., Path],
     tmp_path: Path,

@@ -33,7 +33,7 @@ def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_store_that_breaks_under_a_run_is_one_line_and_the_run_failed(
+def test_a_store_that_breaks_under_a_run_is_a_line_and_fails_it(
     lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from mlflow.exceptions import MlflowException

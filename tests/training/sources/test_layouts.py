@@ -40,7 +40,7 @@ def test_rows_keep_prompts_and_lengths_together(tmp_path):
     assert arena["prompts"].prompt.tolist() == ["One?", "Two?"]
 
 
-def test_reasoning_and_answer_are_counted_apart_wherever_they_stand(tmp_path):
+def test_reasoning_and_answer_count_apart_wherever_they_stand(tmp_path):
     columns = ["model", "sample", "reasoning_visible", "reasoning_tokens", "answer_tokens"]
     assert built("misguided-attention", tmp_path)["lengths"][columns].values.tolist() == [
         ["m", 0, True, 3, 1],

@@ -20,7 +20,7 @@ def source(tmp_path: Path) -> tuple[str, str]:
     return f"file://{host}/", commit(host / "o/n", FILES | {"README.md": b"not fetched"})
 
 
-def test_an_interrupted_download_continues_and_a_damaged_file_is_mended(
+def test_downloads_continue_and_damaged_files_are_mended(
     source: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (host, head), folder, git = source, tmp_path / "raw", repositories._git

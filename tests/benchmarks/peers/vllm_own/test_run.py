@@ -9,7 +9,7 @@ from benchmarks.peers.vllm_own.run import HERE, SETTINGS, compare, read_reasons,
 STOCK = {"a::one": "passed", "a::two": "passed", "b::three": "failed: no GPU", "b::four": "passed"}
 
 
-def test_only_what_stock_passes_counts_and_a_reason_covers_what_its_pattern_does():
+def test_only_what_stock_passes_counts_and_reasons_have_patterns():
     ours = {"a::one": "passed", "a::two": "failed: order", "b::three": "failed: no GPU"}
     found = compare(STOCK, ours, {"a::*": "another order"})
     assert (found["stock"], found["ours"], found["explained"]) == (3, 1, 1)
@@ -26,7 +26,7 @@ def test_a_reason_holds_for_the_policies_of_its_row(tmp_path):
     assert read_reasons(tmp_path / "differences.md", "pars") == {"b*": "y"}
 
 
-def test_every_row_of_differences_is_read_and_names_schedulers_that_exist():
+def test_every_row_of_differences_names_existing_schedulers():
     text = (HERE / "differences.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert rows

@@ -180,7 +180,7 @@ def assert_calls(frame: pd.DataFrame, numbers: list[int], *without: str) -> None
         ("otlp.jsonl", "status.code is 'STATUS_CODE_ERROR'"),
     ],
 )
-def test_spans_of_opentelemetry_are_the_calls_of_models_and_no_others(spans, name, error):
+def test_only_calls_of_models_are_read_from_opentelemetry_spans(spans, name, error):
     log = read_log(spans / name, needs=NEEDS)
     assert (log.format, log.num_rows) == ("OpenTelemetry", len(SPANS))
     assert_calls(log.frame, [1, 2, 3, 0])
@@ -195,7 +195,7 @@ def test_spans_of_opentelemetry_are_the_calls_of_models_and_no_others(spans, nam
     }
 
 
-def test_generations_of_langfuse_are_the_same_in_its_spans_and_in_its_api(spans):
+def test_langfuse_generations_are_the_same_in_spans_and_api(spans):
     newest = [n for n, call in enumerate(SPANS) if call["style"] == "newest"]
     ok = [n for n in newest if not SPANS[n].get("fails")]
     left = len(SPANS) - len(newest)

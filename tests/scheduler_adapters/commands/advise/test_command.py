@@ -35,7 +35,7 @@ def advise(log: Path, out: Path, *more: str) -> int:
     return main(["advise", "--log", str(log), "--out", str(out), *limits, *more])
 
 
-def test_an_assumed_ranker_needs_no_training_and_all_figures_are_on_the_page(tmp_path, capsys):
+def test_an_assumed_ranker_trains_nothing_and_fills_the_page(tmp_path, capsys):
     log = write_log(tmp_path / "log.parquet", reasoning_tokens=np.full(COUNT, 3))
     assert advise(log, tmp_path / "out", "--tau-b", "0.7", "--json") == 0
     found = json.loads(capsys.readouterr().out)

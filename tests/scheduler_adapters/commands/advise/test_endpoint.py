@@ -61,7 +61,7 @@ def test_simultaneous_prompts_need_seats_and_long_answers() -> None:
         measure_steps(answers_of(KNOWN, longest=5), most_tokens=512, most_seqs=4)
 
 
-def test_only_the_time_in_which_all_decode_counts_and_a_piece_may_hold_several_tokens() -> None:
+def test_only_the_time_in_which_all_decode_counts_in_tokens() -> None:
     early = TimedAnswer(
         sent_s=0.0, chunk_s=[0.1 * n for n in range(1, 21)], prompt_tokens=10, output_tokens=20
     )

@@ -51,7 +51,7 @@ def test_a_figure_has_an_interval_where_draws_differ():
     assert len(page.spread_rows(advice())) == 4 * (len(NAMES) + 1)
 
 
-def test_the_cheapest_policy_is_a_sentence_and_an_answer_of_no_has_no_command(tmp_path):
+def test_the_cheapest_policy_is_a_sentence_and_no_has_no_command(tmp_path):
     known = advice(commands=[])
     assert known.cheapest == (
         "Cheapest policy within 2% of the best: pars, which needs scores, with a mean E2E of "
@@ -66,7 +66,7 @@ def test_the_cheapest_policy_is_a_sentence_and_an_answer_of_no_has_no_command(tm
     assert "Keep the scheduler that you have" in text
 
 
-def test_the_headline_begins_with_a_rule_without_scores_where_that_saves_more():
+def test_the_headline_is_a_rule_without_scores_if_it_saves_more():
     gains = {
         "fcfs": Spread(0, 0, 0),
         "pars": Spread(0.5, 0.2, 0.7),
@@ -91,7 +91,7 @@ def test_what_the_instances_carry_is_a_sentence(pars, said):
     assert said in advice(carried={"fcfs": (Spread(1, 1, 1), 2), "pars": pars}).capacity
 
 
-def test_the_page_begins_with_the_answer_and_ends_with_the_commands(tmp_path):
+def test_the_page_begins_with_the_answer_and_ends_with_commands(tmp_path):
     page.write_advice(advice(banner="INVENTED"), tmp_path)
     text = (tmp_path / "report.html").read_text()
     places = [text.index(said) for said in ("INVENTED. Yes: it saves half.", "25% of the requests")]

@@ -119,7 +119,7 @@ def test_true_lengths_shorten_a_queue_and_every_figure_is_there() -> None:
     assert worst_s > 0
 
 
-def test_the_interval_of_a_further_draw_is_wider_than_that_of_the_mean() -> None:
+def test_a_further_draws_interval_is_wider_than_that_of_the_mean() -> None:
     value, low, high = spread([1.0, 2.0, 3.0])
     assert value == 2.0
     assert high - value == value - low == pytest.approx(4.3027 * (4 / 3) ** 0.5, abs=1e-3)
@@ -193,6 +193,6 @@ def test_intervals_hold_what_all_scores_would_give(trace: str, data_folder: Path
         ({"fcfs": 11.0, "slai": 10.3, "srpt": 10.1, "pars": 10.0}, ("pars", "pars")),
     ],
 )
-def test_the_cheapest_policy_within_two_percent_of_the_best_is_named(mean_s, found):
+def test_the_cheapest_policy_within_two_percent_is_named(mean_s, found):
     figures = {(name, 1.0): [{"e2e_s.mean": value}] for name, value in mean_s.items()}
     assert cheapest(figures) == found

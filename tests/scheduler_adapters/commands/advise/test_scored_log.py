@@ -40,9 +40,7 @@ def test_requests_come_by_arrival_each_with_its_own_prompt(log):
     assert unread.tolist() == [""] * COUNT
 
 
-def test_only_prompts_of_the_test_split_are_scored_however_they_are_written(
-    log, tmp_path, tiny_bundle
-):
+def test_only_test_prompts_are_scored_however_they_are_written(log, tmp_path, tiny_bundle):
     requests, prompts = requests_and_prompts([str(log)], TraceOptions(), needs_prompts=True)
     bundle = tmp_path / "run" / "bundle"
     bundle.parent.mkdir()
@@ -59,7 +57,7 @@ def test_only_prompts_of_the_test_split_are_scored_however_they_are_written(
         with_scores(requests, np.full(COUNT, "", dtype=object), bundle)
 
 
-def test_training_gets_prompts_and_lengths_and_its_failure_is_told(log, tmp_path, monkeypatch):
+def test_training_gets_prompts_and_lengths_and_tells_its_failure(log, tmp_path, monkeypatch):
     requests, prompts = requests_and_prompts([str(log)], TraceOptions(), needs_prompts=True)
     prompts[0] = " "
     commands: list[list[str]] = []

@@ -10,7 +10,7 @@ from scheduler_adapters.commands.serving.ray_application import RayServeConfig, 
 pytest.importorskip("ray.serve")
 
 
-def test_a_config_file_fits_serves_schema_and_starts_the_same_application():
+def test_a_config_file_fits_ray_serve_and_starts_the_same_app():
     from ray.serve.schema import ServeDeploySchema
 
     config = RayServeConfig(model="m", replicas=3, device="cpu", roles=["prefill", "decode"])

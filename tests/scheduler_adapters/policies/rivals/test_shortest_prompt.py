@@ -33,7 +33,7 @@ def test_only_tokens_outside_the_prefix_cache_count(seeds):
     )
 
 
-def test_a_later_request_precedes_only_as_long_as_the_ageing_allows():
+def test_a_later_request_goes_first_only_while_ageing_allows_it():
     policy = load_policy("shortest-prompt")
     long = policy.rank(RequestView("long", 0, 0.0, 1000), LoadView())
     assert policy.rank(RequestView("soon", 1, 9.9, 1), LoadView()).key < long.key

@@ -73,7 +73,7 @@ def test_the_simulator_decides_by_the_written_out_rule(seeds):
     assert num_evicted > 0
 
 
-def test_a_short_request_takes_the_blocks_of_a_long_one_unless_it_is_nearly_done():
+def test_a_short_request_takes_blocks_of_ones_not_nearly_done():
     requests = make_requests(
         prompt_tokens=[16, 40], output_tokens=[90, 5], arrival_s=[0.0, 0.5], scores=[90, 5]
     )
@@ -84,7 +84,7 @@ def test_a_short_request_takes_the_blocks_of_a_long_one_unless_it_is_nearly_done
     assert patient.preemptions.tolist() == [0, 0]
 
 
-def test_true_lengths_finish_a_burst_as_the_oracle_does_where_memory_is_plenty():
+def test_true_lengths_end_a_burst_as_the_oracle_given_memory():
     lengths = np.random.default_rng(0).permutation(np.arange(1, 201))
     requests = make_requests(prompt_tokens=[8] * 200, output_tokens=lengths, scores=lengths)
     assert_equal(

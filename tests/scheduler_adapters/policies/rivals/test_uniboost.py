@@ -38,7 +38,7 @@ def test_the_learned_variant_adds_the_predicted_answer(seeds):
     assert_written_out(lambda: LearnedUniBoost(gamma_per_s=1.0, unknown_tokens=30), rule, seeds)
 
 
-def test_a_boost_has_a_limit_and_gamma_leads_from_the_shortest_to_the_first():
+def test_a_boost_has_a_limit_and_gamma_sets_shortest_or_first():
     short, long = RequestView("short", 1, 5.0, 10), RequestView("long", 0, 0.0, 10_000)
 
     def key(policy: UniBoost, view: RequestView) -> float:

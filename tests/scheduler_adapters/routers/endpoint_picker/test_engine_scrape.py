@@ -49,7 +49,7 @@ def test_a_missing_metric_is_named():
             report_of(page)
 
 
-def test_scrapes_outlast_bad_pages_and_carry_the_mark_of_their_begin(caplog):
+def test_scrapes_outlast_bad_pages_and_mark_their_begin(caplog):
     async def scrape():
         seen = asyncio.Queue()
         async with FakeEngine() as engine:

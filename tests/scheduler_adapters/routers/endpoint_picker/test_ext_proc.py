@@ -74,7 +74,7 @@ def test_headers_are_answered_when_the_body_has_ended():
     assert answers == [("request_headers", NAMES)]
 
 
-def test_parts_of_a_body_keep_their_order_and_the_engines_answer_is_streamed_through():
+def test_parts_of_a_body_stay_in_order_and_answers_are_streamed():
     parts = [BODY[:30], BODY[30:], b"data: 1\n\n", b"data: 2\n\n"]
     kinds = ["request_body", "request_body", "response_body", "response_body"]
     streamed = [message(kind, body=part) for kind, part in zip(kinds, parts, strict=True)]
@@ -96,7 +96,7 @@ def test_the_gateways_subset_is_kept(subset):
 
 @pytest.mark.parametrize("mode", ["BUFFERED", "FULL_DUPLEX_STREAMED"])
 @pytest.mark.parametrize("pods", [NAMES[2:], NAMES[:2], NAMES, ["10.0.0.1", NAMES[2]]])
-def test_a_hundred_requests_reach_all_of_the_named_pods_and_no_other(mode, pods):
+def test_a_hundred_requests_reach_all_named_pods_and_no_others(mode, pods):
     picker, found = make_picker("round-robin"), set()
     modes = dict.fromkeys(("request_body_mode", "response_body_mode"), mode)
     start = message("request_headers", config=modes, subset=pods)
@@ -122,7 +122,7 @@ def test_refused_requests_get_a_status():
 
 
 @pytest.mark.parametrize(("mode", "at"), [("BUFFERED", 1), ("NONE", 0), ("STREAMED", 0)])
-def test_in_other_modes_each_message_is_answered_and_one_has_the_choice(mode, at):
+def test_in_other_modes_messages_are_answered_and_one_chooses(mode, at):
     answers, _ = replay(message("request_headers", config={"request_body_mode": mode}), END)
     assert [kind for kind, _ in answers] == ["request_headers", "request_body"]
     assert (answers[at][1], answers[1 - at][1]) == (NAMES, None)

@@ -121,9 +121,7 @@ async def check_list(it, picker, port, caplog):
 
 
 @pytest.mark.parametrize("mode", [gateway.BUFFERED, gateway.FULL_DUPLEX])
-def test_requests_follow_placement_load_and_list_and_are_booked_until_they_end(
-    tmp_path, caplog, mode
-):
+def test_requests_follow_load_and_list_and_are_booked_to_the_end(tmp_path, caplog, mode):
     async def run(port):
         async with engines_behind_envoy(tmp_path, port, mode) as it, one_picker(it, port) as picker:
             await check_spread(it, picker)

@@ -38,9 +38,7 @@ def make_replica(monkeypatch):
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_the_work_of_a_dead_gateway_ends_once_whether_its_tokens_are_read_or_not(
-    is_read, make_replica, monkeypatch
-):
+def test_the_work_of_a_dead_gateway_ends_once_read_or_unread(is_read, make_replica, monkeypatch):
     async def run():
         replica = make_replica()
         stream = replica.generate(leg(gateway="g"))
@@ -53,7 +51,7 @@ def test_the_work_of_a_dead_gateway_ends_once_whether_its_tokens_are_read_or_not
     assert asyncio.run(run()) == ("x", 1)
 
 
-def test_a_leg_that_waits_while_others_are_served_gives_signs_of_life(make_replica, monkeypatch):
+def test_a_leg_that_waits_behind_others_gives_signs_of_life(make_replica, monkeypatch):
     async def run():
         replica = make_replica()
         waiting, other = replica.generate(leg(max_tokens=0)), replica.generate(leg())

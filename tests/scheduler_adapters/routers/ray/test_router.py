@@ -13,7 +13,7 @@ router_module = pytest.importorskip("scheduler_adapters.routers.ray.router")
 pytestmark = pytest.mark.ray
 
 
-def test_a_burst_is_spread_over_the_replicas_that_have_not_failed_it():
+def test_a_burst_is_spread_over_replicas_that_have_not_failed_it():
     from ray.serve._private.common import DeploymentHandleSource, DeploymentID, ReplicaID
 
     router = router_module.PlacementRouter(DeploymentID("d"), DeploymentHandleSource.REPLICA)

@@ -22,7 +22,7 @@ def requests_of(count: int):
 
 
 @pytest.mark.parametrize("clients", [1, 4, 300])
-def test_there_are_always_as_many_requests_as_clients_and_no_gap_between_two(clients):
+def test_there_are_always_as_many_requests_as_clients_and_no_gap(clients):
     requests = requests_of(100)
     run = simulate_cluster(requests, load_placement("least-kv"), FCFS, [INSTANCE], clients=clients)
     timeline = run.timeline.take(~run.timeline.rejected)
@@ -35,7 +35,7 @@ def test_there_are_always_as_many_requests_as_clients_and_no_gap_between_two(cli
         np.testing.assert_array_equal(timeline.scheduled_s, sent_s)
 
 
-def test_an_instance_that_nothing_touches_is_advanced_for_its_own_requests_only(monkeypatch):
+def test_an_untouched_instance_advances_only_for_its_requests(monkeypatch):
     calls = [0, 0]
     advance = Engine.advance
 

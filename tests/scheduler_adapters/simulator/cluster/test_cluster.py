@@ -299,7 +299,7 @@ class Follow(Placement):
         return len(instances) - 1
 
 
-def test_a_request_answers_where_it_was_moved_after_its_kv_has_been_copied():
+def test_a_moved_request_answers_there_after_its_kv_is_copied():
     requests = make_requests(prompt_tokens=[16], output_tokens=[6], reasoning_tokens=[3])
     fabric = Fabric(kv_bytes_per_token=10, bytes_per_s=100.0, latency_s=0.5)
     loads = [LoadRecorder(), LoadRecorder()]
@@ -367,7 +367,7 @@ class Pools(Placement):
         return None if self.refusals >= 0 else 1
 
 
-def test_a_prefilled_request_waits_with_its_blocks_until_it_is_taken_and_is_asked_for_in_order():
+def test_a_prefilled_request_keeps_its_blocks_until_it_is_taken():
     requests = make_requests(
         prompt_tokens=[16, 32], output_tokens=[3, 3], arrival_s=[0.0, 0.5], request_id=["a", "b"]
     )

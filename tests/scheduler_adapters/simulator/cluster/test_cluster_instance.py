@@ -23,18 +23,18 @@ def counts(seen: ClusterInstance, at_s: float) -> tuple[int, int]:
     return seen.view.num_thinking, seen.view.num_fresh_answering
 
 
-def test_a_request_thinks_until_its_thinking_ends_and_is_fresh_for_a_quantum():
+def test_a_request_thinks_to_its_end_and_is_fresh_for_a_quantum():
     seen = instance_with(request_of(reasoning_tokens=3))
     found = [counts(seen, at_s) for at_s in (0.0, 2.0, 3.0, 6.0, 7.0, 100.0)]
     assert found == [(1, 0), (1, 0), (0, 1), (0, 1), (0, 0), (0, 0)]
 
 
-def test_a_request_that_does_not_reason_thinks_until_its_first_token():
+def test_a_request_without_reasoning_thinks_until_a_first_token():
     seen = instance_with(request_of())
     assert [counts(seen, at_s) for at_s in (0.0, 1.0, 4.0, 5.0)] == [(1, 0), (0, 1), (0, 0), (0, 0)]
 
 
-def test_long_reasoning_is_not_counted_and_what_never_answers_leaves():
+def test_long_reasoning_is_not_counted_and_silent_ones_leave():
     seen = instance_with(request_of(prompt_tokens=36, reasoning_tokens=10))
     assert [counts(seen, at_s) for at_s in (0.0, 4.0, 5.0)] == [(1, 0), (1, 0), (0, 0)]
     seen = instance_with(request_of(reasoning_tokens=10))

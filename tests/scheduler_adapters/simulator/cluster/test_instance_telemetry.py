@@ -22,7 +22,7 @@ class FewDecodes(FCFS):
 
 
 @pytest.mark.parametrize("max_decodes", [1, 2])
-def test_a_decode_that_is_left_out_of_steps_may_let_its_reader_wait(max_decodes):
+def test_a_decode_left_out_of_steps_may_let_its_reader_wait(max_decodes):
     engine = Engine(FewDecodes(max_decodes), SECONDS)
     seen = WatchedCounts(engine, replace(WATCH, pace_s=0.2))
     for request_id in "abc"[: max_decodes + 1]:

@@ -46,7 +46,7 @@ def run_of(*outages: Outage, placement: Placement | None = None, count: int = 2,
     )
 
 
-def test_what_a_dying_instance_loses_is_placed_again_and_keeps_its_tokens():
+def test_lost_requests_are_placed_again_and_keep_their_tokens():
     placement = First()
     run = run_of(Outage(instance=0, at_s=1.5), placement=placement)
     # The step under way still gives its token, at 2 s; then 18 tokens are prefilled anew.

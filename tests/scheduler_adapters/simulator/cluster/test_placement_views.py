@@ -56,7 +56,7 @@ def test_between_snapshots_only_what_the_router_decided_is_seen():
 
 @pytest.mark.parametrize("name", ["distserve", "memory-aware-pools", "phasor", "splitwise"])
 @pytest.mark.parametrize("period_s", [0.1, 0.5, 1.0, 3.0])
-def test_prefilled_requests_are_handed_over_once_a_snapshot_shows_room(name, period_s):
+def test_prefilled_requests_move_once_a_snapshot_shows_room(name, period_s):
     # Two of the eight decode at a time, so the last views before the end of them show no room.
     small = Instance(latency=AffineLatency(base_s=0.05), kv_blocks=24, watermark_fraction=0.0)
     settings = {"max_waiting_fraction": 1.0} if name == "distserve" else {}

@@ -49,7 +49,7 @@ def run_of(
     )
 
 
-def test_a_request_decodes_while_it_is_copied_and_pauses_for_the_rest():
+def test_a_request_decodes_while_copied_and_pauses_for_the_rest():
     run = run_of(8)
     (move,) = run.migrations
     # From the end of its second step 17 tokens go in 2.125 s. The step under way then ends at 5 s:

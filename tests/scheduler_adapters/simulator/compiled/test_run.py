@@ -35,7 +35,7 @@ class NotCompiled(LatencyModel):
         return 0.01
 
 
-def test_policies_and_models_that_the_compiled_loop_cannot_do_are_left_to_python():
+def test_what_the_compiled_loop_cannot_do_is_left_to_python():
     requests = make_requests(prompt_tokens=[5] * 3, output_tokens=[3] * 3)
     host = HostLink(kv_bytes_per_token=1)
     assert run_compiled(requests, FCFS(offload=True), replace(INSTANCE, host=host)) is None

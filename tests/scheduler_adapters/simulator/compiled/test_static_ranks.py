@@ -57,7 +57,7 @@ def test_what_changes_its_ranks_or_moves_blocks_has_no_columns(policy):
     assert static_policy(REQUESTS, policy, INSTANCE) is None
 
 
-def test_a_request_without_a_score_has_the_median_and_one_that_is_rejected_does_not_count():
+def test_a_request_without_a_score_has_the_servables_median():
     requests = make_requests(
         prompt_tokens=[5, 9999, 5, 5], output_tokens=[1] * 4, scores=[np.nan, 1.0, 8.0, np.nan]
     )

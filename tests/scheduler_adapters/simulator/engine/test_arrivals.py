@@ -23,7 +23,7 @@ def run(kind, requests, **limits):
     return simulate(requests, load_policy("fcfs"), instance, loop="python", kind=kind)
 
 
-def test_an_arrival_during_a_step_waits_for_the_step_after_the_next():
+def test_an_arrival_in_a_step_waits_for_the_next_step_but_one():
     requests = make_requests(
         prompt_tokens=[10, 10, 10], output_tokens=[10, 1, 1], arrival_s=[0.0, 1.5, 2.0]
     )
@@ -58,7 +58,7 @@ def test_every_request_is_served_whole_and_in_order(lengths, kv_blocks, max_toke
 
 
 @given(st.lists(st.tuples(st.integers(1, 80), st.integers(1, 40)), min_size=1, max_size=12))
-def test_a_burst_without_shortage_is_served_as_by_the_plain_engine(lengths):
+def test_a_burst_without_shortage_is_served_as_by_a_plain_engine(lengths):
     prompt, output = zip(*lengths, strict=True)
     requests = make_requests(prompt_tokens=prompt, output_tokens=output)
     plain, ahead = run("plain", requests), run("vllm", requests)

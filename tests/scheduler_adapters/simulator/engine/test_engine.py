@@ -69,7 +69,7 @@ def test_two_requests_by_hand():
     np.testing.assert_allclose(timeline.scheduled_s, [0.0, 1.8])
 
 
-def test_one_seat_and_constant_service_waits_as_pollaczek_and_khinchine_say():
+def test_one_seat_waits_as_pollaczek_and_khinchine_say():
     load, service_s, count = 0.5, 0.01, 100_000
     requests = make_requests(
         prompt_tokens=np.ones(count),

@@ -44,7 +44,7 @@ def plain_and_kept(requests, **limits):
     ]
 
 
-def test_a_preempted_request_prefills_only_what_was_taken_meanwhile():
+def test_a_preempted_request_prefills_only_what_was_taken():
     # Of 7 blocks the second request gives its 5 back when the first needs a third; the first
     # takes at most 2 more until it ends, so at least 3 blocks = 48 tokens are kept.
     latency = AffineLatency(base_s=1.0, per_token_s=0.001)
@@ -56,7 +56,7 @@ def test_a_preempted_request_prefills_only_what_was_taken_meanwhile():
     assert saved_s >= 0.001 * 48 - 1e-9
 
 
-def test_a_prefill_in_several_chunks_resumes_where_its_blocks_end():
+def test_a_prefill_in_chunks_resumes_where_its_blocks_end():
     # 47 tokens per step: the second prompt is evicted as soon as it has all of its 96 tokens but
     # none generated, and comes back when the first is done: 80 tokens are still there.
     requests = make_requests(prompt_tokens=[31, 96], output_tokens=[20, 2])

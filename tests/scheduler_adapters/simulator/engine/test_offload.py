@@ -32,7 +32,7 @@ def engine_at(seconds: float, host: HostLink = HOST) -> Engine:
     return engine
 
 
-def test_brought_blocks_take_no_place_on_the_host_and_run_at_the_next_step():
+def test_brought_blocks_take_no_host_place_and_run_the_next_step():
     engine = engine_at(19.0)
     carried = state_of(engine, "1")
     engine.withdraw(carried)
@@ -44,7 +44,7 @@ def test_brought_blocks_take_no_place_on_the_host_and_run_at_the_next_step():
     assert not other.requests[0].is_brought
 
 
-def test_an_arrival_while_all_others_are_copied_is_seen_by_an_engine_that_plans_ahead():
+def test_an_engine_that_plans_ahead_sees_arrivals_during_copying():
     slow = replace(INSTANCE, host=replace(HOST, bytes_per_s=0.32))  # 50 s for a block
     engine = Engine(FCFS(offload=True), slow, vllm=True)
     arrival_s = [0.0, 0.0, 30.0]

@@ -39,7 +39,7 @@ def asked(answer: Rank, **limits) -> list[tuple[float, Phase, int]]:
     return policy.calls
 
 
-def test_a_rank_is_asked_at_arrival_after_the_prefill_and_at_the_end_of_thinking():
+def test_a_rank_is_asked_at_arrival_and_at_the_end_of_a_phase():
     calls = [(0.0, Phase.WAITING, 0), (1.0, Phase.REASONING, 1), (2.0, Phase.ANSWERING, 2)]
     assert asked(Rank()) == calls
 
@@ -48,7 +48,7 @@ def test_a_prefill_that_goes_on_is_asked_about_once():
     assert [phase for _, phase, _ in asked(Rank(), max_tokens=4)] == [*Phase]
 
 
-def test_a_rank_for_some_tokens_is_asked_again_when_they_are_generated():
+def test_a_rank_for_some_tokens_is_asked_again_after_them():
     assert [tokens for _, _, tokens in asked(Rank(valid_tokens=2))] == [0, 1, 2, 4]
 
 
@@ -66,7 +66,7 @@ def test_decodes_of_one_group_share_a_call():
 FAST = Instance(latency=AffineLatency(base_s=0.01), kv_blocks=2000, max_num_seqs=SEATS)
 
 
-def test_in_a_burst_whose_scores_come_late_those_that_start_after_theirs_start_by_rank():
+def test_in_a_burst_with_late_scores_the_scored_start_by_rank():
     requests = late_burst()
     scheduled_s = simulate(requests, pars(), FAST).scheduled_s
     known_s = requests.score_delay_s
@@ -81,7 +81,7 @@ def test_in_a_burst_whose_scores_come_late_those_that_start_after_theirs_start_b
     assert pairs > 5000
 
 
-def test_scores_that_come_late_are_worth_much_of_what_those_in_time_are():
+def test_late_scores_are_worth_much_of_what_timely_ones_are():
     requests = late_burst()
     mean_s = [
         simulate(each, pars(), FAST).finished_s.mean()

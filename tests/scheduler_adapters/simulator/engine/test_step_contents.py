@@ -9,7 +9,7 @@ from scheduler_adapters.views import StepRule
 INSTANCE = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=9, max_num_seqs=3, max_tokens=20)
 
 
-def test_the_tighter_of_two_limits_holds_and_only_with_a_host_kv_is_copied_to_it():
+def test_the_tighter_limit_holds_and_only_a_host_gets_kv_copies():
     step = StepContents(INSTANCE)
     assert (step.budget.max_tokens, step.budget.seats, step.offloads) == (20, 3, False)
     rule = StepRule(max_tokens=30, max_resident=2, offload=True)

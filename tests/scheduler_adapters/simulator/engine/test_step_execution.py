@@ -87,7 +87,7 @@ def test_so_it_does_for_every_policy_of_ours(name, requests, instance, host, siz
 SECONDS = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=9, watermark_fraction=0.0)
 
 
-def test_advance_runs_the_steps_that_start_before_and_says_when_the_next_would():
+def test_advance_runs_the_steps_before_and_says_when_the_next_is():
     engine = Engine(FCFS(), SECONDS)
     assert engine.advance(5.0) == inf
     engine.submit_all(make_requests(prompt_tokens=[8], output_tokens=[3], arrival_s=[2.0]))
@@ -125,7 +125,7 @@ def test_a_step_is_filled_anew_only_where_something_changed(num_filled, between_
     assert engine.load.step == 50
 
 
-def test_it_is_where_a_waiting_request_might_take_the_place_of_another(num_filled):
+def test_it_is_where_a_waiting_request_might_displace_another(num_filled):
     engine = Engine(RoundRobin(quantum_tokens=4), replace(SECONDS, kv_blocks=99, max_num_seqs=1))
     engine.submit_all(make_requests(prompt_tokens=[8, 8], output_tokens=[9, 1]))
     engine.advance(inf)

@@ -19,9 +19,7 @@ def test_an_affine_step_is_a_sum_of_its_terms():
 
 
 @pytest.mark.parametrize(("num_decodes", "dense_s"), [(2, 0.5), (5, 0.5), (9, 0.9)])
-def test_a_roofline_step_reads_the_weights_or_multiplies_whichever_takes_longer(
-    num_decodes, dense_s
-):
+def test_a_roofline_step_takes_the_longer_of_reads_and_products(num_decodes, dense_s):
     assert ROOFLINE_MODEL.step_s(num_decodes, 0, []) == pytest.approx(1 + dense_s)
     assert ROOFLINE_MODEL.step_s(num_decodes, 10, []) == pytest.approx(1 + dense_s + 0.1)
 

@@ -13,12 +13,12 @@ def test_every_preset_names_its_source():
     assert {entry.source for entry in presets().values()} == set(SOURCES)
 
 
-def test_a_measured_preset_without_a_data_folder_says_how_to_name_one():
+def test_a_measured_preset_without_a_data_folder_asks_for_one():
     with pytest.raises(ConfigError, match=r"set \$LENGTHWISE_DATA"):
         Instance.preset("llama-3-8b@a100-80g:tables")
 
 
-def test_a_data_folder_without_the_measurements_is_refused_by_name(tmp_path, monkeypatch):
+def test_a_data_folder_without_measurements_is_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("LENGTHWISE_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"tables\.npz.*no such file"):
         preset("llama-3-8b@a100-80g:tables")

@@ -22,7 +22,7 @@ def test_the_staircase_rises_once_per_column_of_tiles():
 
 
 @given(start=st.integers(0, 5000), tiles=st.integers(1, 4))
-def test_the_staircases_mean_ceilings_are_exact_over_a_whole_tile(start, tiles):
+def test_mean_ceilings_of_a_staircase_are_exact_over_a_tile(start, tiles):
     model = staircase(LLAMA, A100)
     contexts = range(start + 1, start + 256 * tiles + 1)
     attention_s = sum(
@@ -32,7 +32,7 @@ def test_the_staircases_mean_ceilings_are_exact_over_a_whole_tile(start, tiles):
     assert attention_s == pytest.approx(model.decode_attention_s(list(contexts)))
 
 
-def test_chunks_of_whole_tiles_cost_what_the_capacity_bound_counts():
+def test_chunks_of_whole_tiles_cost_what_the_bound_counts():
     model = staircase(LLAMA, A100)
     chunk = model.chunk_tokens
     prompt = 8 * chunk

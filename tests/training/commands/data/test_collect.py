@@ -184,9 +184,7 @@ def test_kill_9_and_ctrl_c_neither_lose_nor_repeat_a_prompt(endpoint, prompts, o
     assert len(load_data(card).records) == len(PROMPTS)
 
 
-def test_a_busy_or_broken_endpoint_is_asked_again_ever_more_slowly(
-    collect, endpoint, out, no_waiting
-):
+def test_a_busy_or_broken_endpoint_is_asked_ever_more_slowly(collect, endpoint, out, no_waiting):
     statuses = [429, 503, 500]
     endpoint.plan = lambda _, before: (statuses[before], {}) if before < 3 else None
     status, result = collect("--concurrency", "1")
@@ -210,7 +208,7 @@ def test_an_outage_stops_the_run_and_keeps_what_was_collected(
     assert_every_prompt_once(out)
 
 
-def test_a_prompt_that_is_refused_is_told_and_the_others_are_collected(collect, endpoint, out):
+def test_a_refused_prompt_is_told_and_the_others_are_collected(collect, endpoint, out):
     refusal = {"error": {"message": "This model's maximum context\nlength is 8 tokens."}}
     endpoint.plan = lambda prompt, _: (400, refusal) if prompt == PROMPTS[7] else None
     status, result = collect()
@@ -221,7 +219,7 @@ def test_a_prompt_that_is_refused_is_told_and_the_others_are_collected(collect, 
     assert_every_prompt_once(out)
 
 
-def test_one_prompt_that_breaks_the_endpoint_does_not_stop_the_others(
+def test_one_prompt_that_breaks_the_endpoint_stops_no_others(
     collect, endpoint, no_waiting, monkeypatch
 ):
     endpoint.plan = lambda prompt, _: (500, {}) if prompt == PROMPTS[3] else None

@@ -12,7 +12,7 @@ def test_kv_at_the_border_of_a_block_is_not_handed_over(context, is_kept):
     assert kept_kv(None, context, 32) is None  # the engine kept nothing
 
 
-def test_a_leg_pulls_from_another_replica_only_and_keeps_only_what_may_move():
+def test_a_leg_only_pulls_from_others_and_keeps_what_may_move():
     kv = kept_kv(KEPT, 194, 32)
     moved = leg("quantum", current="a", kv=kv)
     assert parameters(moved, "b") == KEPT

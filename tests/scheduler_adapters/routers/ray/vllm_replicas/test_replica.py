@@ -128,7 +128,7 @@ def test_tokens_are_those_of_one_replica_wherever_the_legs_run(application):
         assert pulled >= 60 * counts["with_kv"]
 
 
-def test_the_engines_own_figures_replace_those_of_the_legs_while_it_has_work():
+def test_the_engines_own_figures_replace_the_legs_while_it_works():
     from scheduler_adapters.routers.ray.vllm_replicas.replica import with_engine
 
     load = ReplicaLoad(total_blocks=100, clock=lambda: 7.0)
