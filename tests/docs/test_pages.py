@@ -38,6 +38,8 @@ PAGES = [
 FOREIGN_OPTIONS = {
     *("--scheduler-cls", "--enable-log-requests", "--enable-log-outputs", "--enable-log-deltas"),
     *("--chat-template", "--backend-store-uri", "--batching", "--golden", "--vidur"),
+    *("--optim.clip-norm", "--validations-per-epoch", "--patience", "--trainer.callbacks.monitor"),
+    *("--trainer.callbacks.mode",),
 }
 """Options of vLLM, MLflow and scripts of the tests, and removed ones that the changelog names."""
 _MAX_README_LINES = 90
@@ -299,6 +301,9 @@ def only_parse(tmp_path, monkeypatch):
     guide = (ROOT / "docs/guides/own-policy.md").read_text()
     (tmp_path / "my_policy.py").write_text(dict(code_blocks(guide))["python"])
     monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yaml").write_text("recipe: demo\n")
+    monkeypatch.chdir(tmp_path)
 
     def parse_only(*arguments: Any, **keywords: Any) -> NoReturn:
         real(*arguments, **keywords)

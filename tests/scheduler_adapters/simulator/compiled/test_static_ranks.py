@@ -61,6 +61,6 @@ def test_a_request_without_a_score_has_the_servables_median():
     requests = make_requests(
         prompt_tokens=[5, 9999, 5, 5], output_tokens=[1] * 4, scores=[np.nan, 1.0, 8.0, np.nan]
     )
-    part = static_policy(requests, pars(None), INSTANCE)
+    part = static_policy(requests, pars(starve_after_s=None), INSTANCE)
     assert part is not None
     assert part.columns["key"].tolist() == [-np.inf, 1, 8, 8]
