@@ -26,9 +26,9 @@ class DataConfig(RecordOptions):
 
     section: ClassVar[str] = "data."
     dataset: str = "alpaca-vicuna7b"
-    """Id of a data card, the path of a card.yaml, a table or logs (`lengthwise inspect` reads
-    them), or of the Hugging Face hub hf:ORG/NAME/CONFIG:SPLIT (also hf:FOLDER:SPLIT). It holds the
-    validation and test prompts."""
+    """Data card, table, log, or hub name (hf:). It holds the validation and test prompts. A card is
+    an id or the path of a card.yaml; `lengthwise inspect` reads tables and logs. A name of the
+    Hugging Face hub is hf:ORG/NAME/CONFIG:SPLIT (also hf:FOLDER:SPLIT)."""
     also: tuple[str, ...] = ()
     """Further data sets to learn from; "arena-hard*4" takes one four times per epoch. Lengths are
     compared within a data set only."""

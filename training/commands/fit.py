@@ -64,7 +64,6 @@ examples:
   python -m training fit demo --trainer.max_time 00:00:10:00 --trainer.profiler simple --out run
   python -m training fit --config run/config.yaml --out again
   torchrun --nproc-per-node 4 -m training fit best --out run        four GPUs, or CPU processes
-  torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint HOST:29500 -m training fit best --out run
 """
 
 logger = logging.getLogger(__name__)
