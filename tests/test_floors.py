@@ -189,7 +189,7 @@ def test_the_tests_mirror_the_rooms():
     assert not missing
 
 
-MAX_LINES_OF = {"product": 41_100, "benchmarks": 6_680, "tests": 42_600}
+MAX_LINES_OF = {"product": 41_100, "benchmarks": 6_500, "tests": 42_600}
 MAX_PRODUCT_STATEMENTS = 22_560
 """These only fall: a feature that adds lines takes others away first."""
 

@@ -8,24 +8,29 @@ all bursts. The order of arrival is drawn for each seed; so is that of the order
 """
 
 import argparse
+import gc
 import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
-from benchmarks.gpu.step_times import StepTimes, summary
 from lengthwise.strict_json import to_json
 from scheduler_adapters.engines.vllm_v1.in_process import (
     OfflineConfig,
     VllmDriver,
     longest_context,
     open_driver,
+    scheduler_of,
 )
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.timeline.latency_metrics import summarize
-from scheduler_adapters.workload.requests import Requests, make_requests
+from scheduler_adapters.workload.requests import Requests
+from scheduler_adapters.workload.traces import read_trace
 
 ORDERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "fcfs": ("fcfs", {}),
@@ -35,6 +40,15 @@ ORDERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 }
 """Order of service (PARS: with its guard) -> policy and its settings."""
 _WARM_UP: Final = {"requests": 128, "tokens": 48}
+COLUMNS: Final = (
+    "step_s", "cpu_s", "schedule_s", "update_s", "gc_s", "batch", "tokens", "context", "longest",
+    "waiting",
+)  # fmt: skip
+"""Of one step: seconds of the wall and of the process's CPU; within them schedule(),
+update_from_output() and garbage collection; then requests of the batch, their tokens, the sum and
+the greatest of their contexts, and the requests that wait."""
+_SIZES: Final = {"batch": (0, 16, 32, 48, 63, np.inf), "waiting": (-1, 0, 250, 500, 750, np.inf)}
+_now: Final = time.perf_counter
 
 
 def prepare(trained: Path, out: Path, count: int) -> None:
@@ -47,14 +61,6 @@ def prepare(trained: Path, out: Path, count: int) -> None:
     scored = BundleScores(trained / "bundle").score_prompts(drawn["prompt"].tolist())
     columns = {"prompt_tokens": scored.prompt_tokens, "output_tokens": drawn["output_tokens"]}
     pd.DataFrame({**columns, "score": scored.values}).to_csv(out, index=False)
-
-
-def read_requests(path: Path, count: int) -> Requests:
-    """Return a burst of the first `count` requests of a file that `prepare` has written."""
-    table = pd.read_csv(path, nrows=count)
-    names = ("prompt_tokens", "output_tokens", "score")
-    prompt_tokens, output_tokens, scores = (table[name].to_numpy() for name in names)
-    return make_requests(prompt_tokens=prompt_tokens, output_tokens=output_tokens, scores=scores)
 
 
 def plan(seeds: int) -> list[tuple[int, str]]:
@@ -98,7 +104,7 @@ def warm_up(driver: VllmDriver, requests: Requests) -> None:
 
 def serve_all(options: argparse.Namespace) -> None:
     """Serve the bursts in one engine; each is reported as it ends."""
-    requests = read_requests(options.requests, options.count)
+    requests = read_trace(options.requests, limit=options.count, has_times=False)
     names = ("shape", "max_num_seqs", "kv_cache_mib", "engine")
     own = {name: getattr(options, name) for name in names}
     config = OfflineConfig(scheduler="fcfs", **own)
@@ -110,6 +116,96 @@ def serve_all(options: argparse.Namespace) -> None:
             if (path := options.steps) is not None:
                 header = not path.exists()
                 steps.to_csv(path, mode="a", header=header, index=False, float_format="%.6f")
+
+
+class StepTimes:
+    """Steps of a vLLM engine in this process, a row of `COLUMNS` each.
+
+    An asynchronous engine schedules the next step before it reads the outcome of the present one.
+    A row has the batch of the outcome, and the time of the scheduling within the same turn.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, ...]] = []
+        self._spent_s = dict.fromkeys(("schedule", "update", "gc"), 0.0)
+        self._batch: tuple[int, ...] = ()
+
+    @contextmanager
+    def watching(self, engine: Any) -> Iterator[None]:
+        """Record the steps of an engine that `open_engine` has opened, until the end."""
+        scheduler, step = scheduler_of(engine), engine.step
+        schedule, update = scheduler.schedule, scheduler.update_from_output
+        before: tuple[float, float] | None = None
+
+        def scheduled(*arguments: Any, **named: Any) -> Any:
+            began_s = _now()
+            plan = schedule(*arguments, **named)
+            self._spent_s["schedule"] += _now() - began_s
+            return plan
+
+        def updated(plan: Any, *arguments: Any, **named: Any) -> Any:
+            sizes = plan.num_scheduled_tokens
+            requests = map(scheduler.requests.get, sizes)
+            contexts = [one.num_computed_tokens for one in requests if one is not None]
+            if contexts:
+                self._batch = len(sizes), sum(sizes.values()), sum(contexts), max(contexts)
+            began_s = _now()
+            outputs = update(plan, *arguments, **named)
+            self._spent_s["update"] += _now() - began_s
+            return outputs
+
+        def stepped() -> Any:
+            nonlocal before
+            before = before or (_now(), time.process_time())
+            outputs = step()
+            if self._batch:
+                after = _now(), time.process_time()
+                took_s = after[0] - before[0], after[1] - before[1], *self._spent_s.values()
+                self.rows.append((*took_s, *self._batch, len(scheduler.waiting)))
+                self._spent_s = dict.fromkeys(self._spent_s, 0.0)
+                before, self._batch = after, ()
+            return outputs
+
+        scheduler.schedule, scheduler.update_from_output, engine.step = scheduled, updated, stepped
+        gc.callbacks.append(self._collects)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(self._collects)
+            # The driver has set the scheduler's own methods back by itself.
+            del engine.step
+            for name in ("schedule", "update_from_output"):
+                vars(scheduler).pop(name, None)
+
+    def _collects(self, phase: str, _: dict[str, int]) -> None:
+        self._spent_s["gc"] += _now() if phase == "stop" else -_now()
+
+    def table(self) -> pd.DataFrame:
+        """Return a row per step."""
+        return pd.DataFrame(self.rows, columns=list(COLUMNS))
+
+
+def summary(steps: pd.DataFrame) -> dict[str, Any]:
+    """Return the durations of a run's steps: together, by kind, by batch and by queue."""
+    kinds = pd.Series(np.where(steps.tokens > steps.batch, "prefill", "decode"), steps.index)
+    parts = {"": [kinds]} | {
+        f" {name} ": [kinds, pd.cut(steps[name], edges)] for name, edges in _SIZES.items()
+    }
+    found = {"all": _durations(steps)} | {
+        what.join(map(str, key)): _durations(part)
+        for what, keys in parts.items()
+        for key, part in steps.groupby(keys, observed=True)
+    }
+    means = {"mean_batch": float(steps.batch.mean()), "mean_context": float(steps.context.mean())}
+    return means | {"cpu_s": float(steps.cpu_s.sum()), "gc_s": float(steps.gc_s.sum())} | found
+
+
+def _durations(steps: pd.DataFrame) -> dict[str, float]:
+    found: dict[str, float] = {"steps": len(steps)}
+    for name, values in (("step_ms", steps.step_s * 1e3), ("schedule_us", steps.schedule_s * 1e6)):
+        p50, p99 = np.quantile(values, (0.5, 0.99))
+        found |= {name: float(values.mean()), f"{name}_p50": p50, f"{name}_p99": p99}
+    return found
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -65,10 +65,6 @@ def parts(options: argparse.Namespace) -> dict[str, tuple[float, list[str]]]:
     }
 
 
-class Stopped(Exception):
-    """SIGTERM has come."""
-
-
 class Session:
     """The folder of the figures and the end of the lent time."""
 
@@ -163,10 +159,6 @@ def _text(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "/")
 
 
-def _raise_stopped(*_: object) -> None:
-    raise Stopped
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("requests", type=Path, help="made by `burst prepare`")
@@ -178,7 +170,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--count", type=int, default=1000, help="requests of a burst")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _raise_stopped)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     session, clocks = Session(options.out, options.limit_s), None
     if (tool := shutil.which("nvidia-smi")) is not None:
         command = [tool, f"--query-gpu={_CLOCKS}", "--format=csv", "-lms", "1000"]
@@ -187,7 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
         for name, (most_s, command) in parts(options).items():
             if name.startswith(tuple(options.parts or ("",))):
                 session.run(name, most_s, command)
-    except Stopped:
+    except KeyboardInterrupt:
         print("stopped; what was measured is kept")
     finally:
         if clocks is not None:

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.papers.runs import Experiment, ReproduceConfig, kept, paper_file, recorded
+from benchmarks.studies.rivals import served_per_s
 from lengthwise.errors import DataError
 from lengthwise.tables.reading import read_table
-from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import RequestLevel
 from scheduler_adapters.policies.shortest_predicted import pars_paper
 from scheduler_adapters.simulator.instance import Instance
@@ -142,9 +142,7 @@ class ParsExperiment(Experiment):
     @kept
     def saturation_per_s(self, lengths: str) -> float:
         """Requests per second that FCFS serves from a full queue: the first half of a burst."""
-        requests = self._requests(lengths, 0)
-        finished_s = simulate(requests, FCFS(), instance_of(), loop="compiled").finished_s
-        return float(len(finished_s) / 2 / np.median(finished_s))
+        return served_per_s(self._requests(lengths, 0), instance_of())
 
     def words(self, lengths: str, load: float | None = None, **rest: Any) -> dict[str, Any]:
         """Return the load, and tau-b and size of the trace in the order of a trained ranker."""

@@ -1,14 +1,13 @@
 """RAD: the capacity bound of Theorem 1, and the systems that keep it (`rad.toml`)."""
 
 from dataclasses import dataclass, replace
-from math import ceil
 
 import numpy as np
 
 from benchmarks.papers.runs import Experiment, ReproduceConfig, kept
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.staircase import TILE_COLUMNS, TILE_ROWS, tiles_of
+from scheduler_adapters.simulator.latency.staircase import StaircaseLatency, tiles_of
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline
@@ -41,43 +40,24 @@ class Mix:
 
 
 CHATS = Mix(prompt=500, longest_prompt=4096, output=200, longest_output=2048)
-SHORT_CHATS = Mix(prompt=250, longest_prompt=1024, output=100, longest_output=512)
-SHORT_ANSWERS = Mix(prompt=2000, longest_prompt=4096, output=8, longest_output=32)
 
 
 class TileSetting:
-    """A device with tiles of `tile` tokens, a mix of requests, and the theorem's bounds for them.
+    """A device with tiles (none: the A100's), a mix of requests, and Theorem 1's bound for them.
 
-    `cycle` is n, the requests that RAD starts per cycle; None: twice the number that the theorem
-    needs. The time of one full tile per token is that of the A100, for any `tile`.
+    `cycle` is n, the requests that RAD starts per cycle.
     """
 
-    def __init__(self, mix: Mix, *, tile: int = 128, cycle: int | None = None) -> None:
-        self.mix, self.tile = mix, tile
+    def __init__(
+        self, mix: Mix, *, cycle: int = 8192, latency: StaircaseLatency | None = None
+    ) -> None:
+        self.mix, self.cycle = mix, cycle
         # The theorem assumes room for a tile of the longest requests: memory is not its subject.
         limits = {"max_num_seqs": 4096, "max_tokens": 4096, "kv_blocks": 10**6}
         preset = Instance.preset(PROFILE, **limits)
-        tiles = tiles_of(preset.latency, PROFILE)
-        share = tile / tiles.tile_columns
-        self.latency = latency = replace(
-            tiles,
-            tile_columns=tile,
-            linear_pass_s=tiles.linear_pass_s * share,
-            tile_pair_s=tiles.tile_pair_s * share,
-            vector_tile_s=tiles.vector_tile_s * share,
-        )
-        self.instance = replace(preset, latency=latency)
-        self.longest = mix.longest_prompt + mix.longest_output
-        self.mean_work_s = latency.mean_work_s(*self._draw(NUM_REQUESTS, 0))
-        # T-max: the longest prompt and response, token by token and alone, under the slower of the
-        # A100's two tiles. That is the wide one, with half of the rows; attention is equal.
-        slower = TILE_ROWS // TILE_COLUMNS if tile == TILE_COLUMNS else 1
-        longest_work_s = self.longest * (slower * latency.linear_pass_s + latency.per_token_s)
-        longest_work_s += latency.decode_attention_s(np.arange(1, self.longest + 1))
-        self.longest_waste_s = (tile - 1) * longest_work_s
-        """(t_col - 1) T-max: the longest time of a cycle beyond the work of its requests."""
-        self.least_cycle = ceil(self.longest_waste_s / ((1 - LOAD) * self.mean_work_s))
-        self.cycle = cycle or 2 * self.least_cycle
+        self.latency = latency or tiles_of(preset.latency, PROFILE)
+        self.instance = replace(preset, latency=self.latency)
+        self.mean_work_s = self.latency.mean_work_s(*self._draw(NUM_REQUESTS, 0))
 
     def _draw(self, count: int, seed: int) -> tuple[Ints, Ints]:
         return self.mix.draw(count, self.latency.chunk_tokens, seed)
@@ -99,7 +79,7 @@ class TileSetting:
     def run(self, system: str, requests: Requests) -> Timeline:
         """Return the timeline of the requests under RAD or its twin."""
         policy = {"RAD": RAD, "RAD's twin": RADTwin}[system](
-            max_started=self.cycle, tile=self.tile, chunk=self.latency.chunk_tokens
+            max_started=self.cycle, tile=self.latency.tile_columns, chunk=self.latency.chunk_tokens
         )
         return simulate(requests, policy, self.instance)
 
@@ -109,7 +89,7 @@ class RadExperiment(Experiment):
 
     def __init__(self, config: ReproduceConfig) -> None:
         super().__init__(config)
-        self.chats = TileSetting(CHATS, cycle=8192)
+        self.chats = TileSetting(CHATS)
 
     @kept
     def run(self, system: str, *, seed: int) -> dict[str, float]:

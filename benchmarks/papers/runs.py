@@ -1,6 +1,8 @@
 """Runs: settings of a reproduction, and a cache of simulated runs with their means over seeds."""
 
+import json
 import logging
+import os
 import re
 import tomllib
 from abc import ABC, abstractmethod
@@ -14,11 +16,10 @@ from typing import Annotated, Any, Final, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from benchmarks.papers.kept_runs import KeptRuns
 from lengthwise.command_line.options import POSITIONAL
 from lengthwise.errors import ConfigError, DataError, require
 from lengthwise.settings import Count, Range, settings
-from lengthwise.strict_json import to_json
+from lengthwise.strict_json import parsed, to_json
 from scheduler_adapters.policy import Policy, load_policy
 from scheduler_adapters.reporting.latency_tables import with_interval
 from scheduler_adapters.simulator.load_search import highest_load
@@ -100,6 +101,48 @@ class SeedValues(np.ndarray[Any, np.dtype[np.float64]]):
         number, unit = re.fullmatch(r"(\+?\.\d[f%])(.*)", spec).groups()  # type: ignore[union-attr]
         values = (100 if unit == "%" else 1) * np.asarray(self)
         return with_interval(values.tolist(), f"{{:{number}}}{unit}", f"{{:{number}}}")
+
+
+class KeptRuns:
+    """Results of a command's runs, in `found`; its file has the command, then a line for each run.
+
+    Without a path there is no file. A damaged last line, as an interruption leaves it, is dropped.
+
+    Raises:
+        DataError: the file is of another command, is damaged further up, or cannot be used.
+    """
+
+    def __init__(self, path: Path | None, command: Mapping[str, Any]) -> None:
+        self.path, self.found = path, dict[str, Any]()
+        if path is None:
+            return
+        first = json.dumps(command, default=str).encode() + b"\n"
+        try:
+            with path.open("ab") as file:
+                file.write(b"" if file.tell() else first)
+            lines = path.read_bytes().splitlines(keepends=True)
+            if lines[0] != first:
+                raise ValueError(f"its first line is not {first.decode().strip()}")
+            for number, line in enumerate(lines[1:], 2):
+                try:
+                    *run, result = parsed(line[:-1].decode())  # fails where its end is missing
+                    self.found[to_json(run)] = result
+                except (ValueError, TypeError):
+                    if number < len(lines):
+                        raise ValueError(f"line {number} is damaged") from None
+                    os.truncate(path, path.stat().st_size - len(line))
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"no kept runs ({error}); use a new file by --resume", path=path
+            ) from error
+
+    def keep(self, run: str, result: Any) -> None:
+        """Add the result of a run, whose name and arguments are a list in JSON."""
+        self.found[run] = result
+        if self.path:
+            with self.path.open("a", encoding="utf-8") as file:
+                # Not strict: a figure may be undefined, and stays NaN.
+                file.write(f"{run[:-1]}, {json.dumps(result)}]\n")
 
 
 def kept(method: Callable[..., T]) -> Callable[..., T]:

@@ -23,8 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.soak.cluster import LIMITS, connected, stream_all
-from benchmarks.validation.cluster_errors import figure_errors
-from benchmarks.validation.replay_cluster import ReplayConfig, simulated
+from benchmarks.validation.replay_cluster import ReplayConfig, figure_errors, simulated
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.routers.ray.replica import RayReplica
 from scheduler_adapters.routers.replica_load import ReplicaLoad

@@ -10,17 +10,17 @@ import argparse
 import json
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import venv
 from pathlib import Path
-from types import FrameType
 
 import grpc
 
 from benchmarks.speed.service_peers import MODEL_NAME, OpenInferencePeer
 from lengthwise.bundle import ModelBundle
-from lengthwise.child_processes import free_port
+from lengthwise.child_processes import end_processes, free_port
 
 PACKAGES = ("mlserver==1.7.1", "onnxruntime", "tokenizers")
 RUNTIME = """\
@@ -93,11 +93,7 @@ def main() -> None:
     parser.add_argument("--precision", default="int8", help="fp32 or int8 (int8)")
     parser.add_argument("--batching", action="store_true", help="batches of 32 within 2 ms")
     given = parser.parse_args()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit
-
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with tempfile.TemporaryDirectory() as name:
         bundle, folder = ModelBundle.load(given.bundle), Path(name)
         port = write_settings(folder, bundle, given.precision, batching=given.batching)
@@ -115,8 +111,7 @@ def main() -> None:
                     time.sleep(0.25)
             process.wait()
         finally:
-            process.terminate()
-            process.wait(30)
+            end_processes([process], 30)
 
 
 if __name__ == "__main__":

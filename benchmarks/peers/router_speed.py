@@ -6,22 +6,17 @@ Three replicas that answer at once, one caller, 16 requests at a time, 600 in a 
 """
 
 import asyncio
-import os
 import sys
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-import ray
 from ray import serve
 
+from benchmarks.soak.cluster import connected
 from scheduler_adapters.routers.legs import Leg
 from scheduler_adapters.routers.ray.gateway import engine_options
 from scheduler_adapters.routers.replica_load import ReplicaLoad
 from scheduler_adapters.routers.routing import MovingConfig
-
-ROOT = Path(__file__).resolve().parents[2]
-os.environ |= {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 class Echo:
@@ -63,16 +58,14 @@ async def compare(handles, rounds):
 
 
 def main(rounds):
-    ray.init("local", include_dashboard=False, num_cpus=8, log_to_driver=False)
     ours = engine_options(MovingConfig(placement="pascal", max_stale_s=10))
     options = {"ours": ours, "default": {"max_ongoing_requests": ours["max_ongoing_requests"]}}
     handles = {}
-    for name, more in options.items():
-        app = serve.deployment(Echo).options(num_replicas=3, **more).bind()
-        handles[name] = serve.run(app, name=name, route_prefix=f"/{name}")
-    asyncio.run(compare(handles, rounds))
-    serve.shutdown()
-    ray.shutdown()
+    with connected("local", num_cpus=8):
+        for name, more in options.items():
+            app = serve.deployment(Echo).options(num_replicas=3, **more).bind()
+            handles[name] = serve.run(app, name=name, route_prefix=f"/{name}")
+        asyncio.run(compare(handles, rounds))
 
 
 if __name__ == "__main__":

@@ -19,32 +19,19 @@ import asyncio
 import mmap
 import os
 import random
-import re
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import numpy as np
 import psutil
 
-from lengthwise.child_processes import free_port
 from scheduler_adapters.engines.random_model import VOCABULARY, write_config
-from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
-from tests.scheduler_adapters.commands.test_serve_vllm_live import (
-    DEAD_PROXIES,
-    wait_until_healthy,
-    write_tokenizer,
-)
+from tests.scheduler_adapters.commands.test_serve_vllm_live import Live, serving as serve_vllm
 
-ROOT = Path(__file__).resolve().parents[2]
-OPTIONS = ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32", "--enforce-eager"]
-OPTIONS += [f"--kv-cache-memory-bytes={32 << 20}", "--max-model-len=2048", "--max-num-seqs=16"]
+OPTIONS = ["--max-model-len=2048", "--max-num-seqs=16"]
 OPTIONS += ["--max-num-batched-tokens=2048", "--distributed-executor-backend=uni"]
 OPTIONS += ["--load-format=dummy", f'--hf-overrides={{"vocab_size": {VOCABULARY}}}']
 NAME = "benchmarks.peers.server_price"
@@ -105,11 +92,10 @@ class SwitchScheduler:
 
 def switching(*arguments: Any, vllm_config: Any, **named: Any) -> SwitchScheduler:
     """Make both schedulers, as `--scheduler-cls`."""
-    from scheduler_adapters.engines.vllm_v1 import rank_scheduler, versions
+    from benchmarks.speed.engine import stock_class
+    from scheduler_adapters.engines.vllm_v1 import rank_scheduler
 
-    named["vllm_config"] = vllm_config
-    is_async = vllm_config.scheduler_config.async_scheduling
-    stock = versions.AsyncScheduler if is_async else versions.Scheduler
+    named["vllm_config"], stock = vllm_config, stock_class(vllm_config)
     return SwitchScheduler(
         stock(*arguments, **named), rank_scheduler.scheduler(*arguments, **named)
     )
@@ -130,13 +116,13 @@ def cpu_s(server: psutil.Process) -> np.ndarray[Any, Any]:
 
 
 async def burst(
-    port: int, seed: int, *, words: int, tokens: int, count: int, most: int = OPEN
+    url: str, seed: int, *, words: int, tokens: int, count: int, most: int = OPEN
 ) -> None:
     import aiohttp
 
     dice, places = random.Random(seed), asyncio.Semaphore(most)
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector) as session:
+    async with aiohttp.ClientSession(url, connector=connector) as session:
 
         async def one(number: int) -> None:
             length = dice.randrange(words // 20, words)
@@ -158,49 +144,30 @@ LONE = 12
 """Streams of each server per pair, one by one."""
 
 
-async def lone_ttft_s(port: int, seed: int, length: int) -> list[float]:
+async def lone_ttft_s(url: str, seed: int, length: int) -> list[float]:
     """Return the times to the first token of lone streams."""
     import aiohttp
 
     dice, taken_s = random.Random(-seed), list[float]()
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(url) as session:
         for _ in range(LONE):
             words = " ".join(f"w{dice.randrange(40)}" for _ in range(length))
             body = {"model": "tiny", "max_tokens": 4, "stream": True, "prompt": words}
-            started_s, url = time.perf_counter(), f"http://127.0.0.1:{port}/v1/completions"
-            async with session.post(url, json=body) as answer:
+            started_s = time.perf_counter()
+            async with session.post("/v1/completions", json=body) as answer:
                 await answer.content.readany()
                 taken_s.append(time.perf_counter() - started_s)
                 await answer.read()
     return taken_s
 
 
-@contextmanager
-def serving(
-    folder: Path, shape: str, own: list[str], vllms: list[str]
-) -> Iterator[tuple[psutil.Process, int, mmap.mmap]]:
-    """`serve-vllm` with both sides: its process, its port, and the bytes of `SIDE`."""
-    write_tokenizer(model := write_config(folder / "model", shape))
+def serving(folder: Path, own: list[str], options: Any) -> AbstractContextManager[Live]:
+    """`serve-vllm` with both sides; `_side` has the bytes of `SIDE`."""
+    model = write_config(folder / "model", options.shape)
     (folder / "side").write_bytes(bytes(2))
     os.environ[SIDE] = str(folder / "side")
-    command = [sys.executable, "-c", START, "serve-vllm", str(model), f"--port={free_port()}"]
-    more = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # the CPU build computes in the engine's process
-    environment = {**os.environ, **ENVIRONMENT, **DEAD_PROXIES, **more}
-    with (folder / "log").open("w") as log:
-        server = subprocess.Popen(
-            [*command, *own, "--", *OPTIONS, *vllms],
-            stdout=log,
-            stderr=log,
-            env=environment,
-            cwd=ROOT,
-        )
-    port = int(command[-1].partition("=")[2])
-    try:
-        wait_until_healthy(f"http://127.0.0.1:{port}", server, folder / "log")
-        yield psutil.Process(server.pid), port, _side()
-    finally:
-        server.terminate()
-        server.wait(timeout=300)
+    vllms = [*OPTIONS, *options.vllms]
+    return serve_vllm(folder, "", own, vllms, model=model, start=("-c", START))
 
 
 Row = tuple[np.ndarray[Any, Any], list[float], list[list[float]]]
@@ -213,29 +180,25 @@ def measured(options: argparse.Namespace, start: int) -> list[Row]:
     own, rows = [f"--policy={options.policy}", "--timeline=null"], list[Row]()
     own += [f"--bundle={options.bundle}"] if options.bundle else []
     ours = 0 if options.control else 1
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        serving(Path(folder), options.shape, own, options.vllms) as (server, port, side),
-    ):
-        dice = random.Random(start)
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder), own, options) as live:
+        dice, server, side = random.Random(start), psutil.Process(live.pid), _side()
         for pair in range(-1, options.pairs):
             cpu, wall_s, ttft_s = np.zeros((2, len(PARTS))), [0.0, 0.0], [[0.0], [0.0]]
             for number in dice.sample((0, 1), 2):
                 turn(side, number and ours)
                 before, began_s = cpu_s(server), time.perf_counter()
-                asyncio.run(burst(port, pair + 1, **load))
+                asyncio.run(burst(live.url, pair + 1, **load))
                 wall_s[number] = time.perf_counter() - began_s
                 cpu[number] = cpu_s(server) - before
-                ttft_s[number] = asyncio.run(lone_ttft_s(port, pair + 1, options.words // 4))
+                ttft_s[number] = asyncio.run(lone_ttft_s(live.url, pair + 1, options.words // 4))
             if pair >= 0:  # the first one loads code
                 rows.append((cpu, wall_s, ttft_s))
         turn(side, 1)
-        asyncio.run(burst(port, -1, **load | {"count": 200}, most=200))
-        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-            found = re.findall(r"engine_requests_total\{(.*)\} (\S+)", answer.read().decode())
-        counts = {hint: float(count) for hint, count in found}
+        asyncio.run(burst(live.url, -1, **load | {"count": 200}, most=200))
+        samples = live.samples("lengthwise_engine_requests_total")
+        found = {sample.labels["hint"]: sample.value for sample in samples}
         expected = 200 + ours * (1 + options.pairs) * (options.requests + LONE)
-        assert counts['hint="scored"'] + counts['hint="unscored"'] == expected, counts
+        assert found["scored"] + found["unscored"] == expected, found
         print("our requests by their score, a burst of 200 at once included:", found, flush=True)
     return rows
 

@@ -15,10 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +25,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.speed.simulator import TABLES_FILE, golden_instance
+from benchmarks.speed.service_measures import took_s
+from benchmarks.speed.simulator import TABLES_FILE, alone, golden_instance, per_cpu_s
 from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.simulator.latency.time_tables import TABLE_NAMES, TableLatency
 from scheduler_adapters.simulator.simulate import simulate_replicas
@@ -38,7 +38,7 @@ _UNUSED = ("wandb", "plotly_express", "fasteners")
 
 
 def run_vidur(checkout: Path, tables: Path, requests: Requests, replicas: int) -> float:
-    """Return the CPU seconds of the event loop of Vidur's Sarathi; needs a process of its own."""
+    """Return the requests per CPU second of Vidur's Sarathi; needs a process of its own."""
     logging.disable()
     _import_vidur(checkout)
     _use_tables(tables)
@@ -52,20 +52,14 @@ def run_vidur(checkout: Path, tables: Path, requests: Requests, replicas: int) -
         pd.DataFrame(columns).to_csv(trace, index=False)
         simulator = _simulator(trace, replicas, folder)
         gc.freeze()  # the tables are no work of Vidur's
-        start_s = time.process_time()
-        simulator.run()
-        return time.process_time() - start_s
+        return len(requests) / took_s(time.process_time, simulator.run)
 
 
 def run_ours(tables: Path, requests: Requests, replicas: int) -> float:
-    """Return the CPU seconds of our compiled Sarathi, after a run that compiles."""
+    """Return the requests per CPU second of our compiled Sarathi, after a run that compiles."""
     instance = golden_instance(TableLatency.load(tables))
-    taken_s = []
-    for _ in range(6):
-        start_s = time.process_time()
-        simulate_replicas(requests, Sarathi, instance, replicas=replicas, loop="compiled")
-        taken_s.append(time.process_time() - start_s)
-    return min(taken_s[1:])
+    run = partial(simulate_replicas, requests, Sarathi, instance, replicas=replicas)
+    return per_cpu_s(partial(run, loop="compiled"), len(requests), 5)
 
 
 def _import_vidur(checkout: Path) -> None:
@@ -144,13 +138,9 @@ def main() -> None:
     for name, replicas in (("sarathi_r1_n1000_q6.45", 1), ("sarathi_r8_n10000_q51.6", 8)):
         requests = read_trace(given.golden / f"{name}.parquet")
         for _ in range(given.rounds):
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                ours_s = pool.submit(run_ours, tables, requests, replicas).result()
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                work = (given.checkout, tables, requests, replicas)
-                theirs_s = pool.submit(run_vidur, *work).result()
-            per_cpu_s = [round(len(requests) / seconds) for seconds in (ours_s, theirs_s)]
-            print(name, *per_cpu_s, f"{theirs_s / ours_s:.0f}x", flush=True)
+            ours = alone(run_ours, tables, requests, replicas)
+            theirs = alone(run_vidur, given.checkout, tables, requests, replicas)
+            print(name, ours, round(theirs), f"{ours / theirs:.0f}x", flush=True)
 
 
 if __name__ == "__main__":

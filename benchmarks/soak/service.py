@@ -68,38 +68,23 @@ class Service(NamedTuple):
 
 
 @contextmanager
-def _service(scratch: Path) -> Iterator[Service]:
-    bundle, metrics = write_tiny_bundle(scratch / "bundle").path, f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "scoring_service", "serve", "--bundle", str(bundle)]
-    command += ["--address", "127.0.0.1:0", "--metrics-address", metrics]
-    command += ["--reload-poll-s", "0.5", "--drain-grace-s", "2"]
-    command += ["--report-log", str(scratch / "log.jsonl")]
+def _service() -> Iterator[Service]:
+    metrics = f"127.0.0.1:{free_port()}"
+    options = ["--metrics-address", metrics, "--reload-poll-s", "0.5", "--drain-grace-s", "2"]
     # Filled within a minute: 65,536 results, the default, take 27 MB and longer than the soak.
-    command += ["--cache-entries", "1000"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
-    )
-    assert process.stdout is not None
-    try:
-        yield Service(process, process.stdout.readline().split()[-1], metrics, bundle)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    options += ["--cache-entries", "1000"]
+    with tempfile.TemporaryDirectory() as scratch:
+        bundle = write_tiny_bundle(Path(scratch) / "bundle")
+        options += ["--report-log", f"{scratch}/log.jsonl"]
+        with attacks.serving(bundle, *options) as (process, target):
+            yield Service(process, target, metrics, bundle.path)
 
 
 @contextmanager
 def _honest(target: str, timeout_s: float) -> Iterator[Honest]:
     """Honest callers in a process of their own; filled in when the block has ended."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.soak.service",
-        "--watch",
-        target,
-        "--timeout-s",
-        str(timeout_s),
-    ]
+    command = [sys.executable, "-m", "benchmarks.soak.service", "--watch", target]
+    command += ["--timeout-s", str(timeout_s)]
     seen = Honest()
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -123,7 +108,7 @@ def _watch(target: str, timeout_s: float) -> None:
 
 def soak(seconds: float, *, timeout_s: float = 10.0, seed: int = 0) -> dict[str, Any]:
     """Run a service of its own under attack for so long; returns what honest callers met."""
-    with tempfile.TemporaryDirectory() as scratch, _service(Path(scratch)) as service:
+    with _service() as service:
         with _honest(service.target, timeout_s) as honest:
             sizes = _attack(service, seconds, seed)
         service.process.send_signal(signal.SIGTERM)
@@ -134,18 +119,11 @@ def soak(seconds: float, *, timeout_s: float = 10.0, seed: int = 0) -> dict[str,
 
 def table(seconds: float, *, timeout_s: float = 10.0) -> Iterator[dict[str, Any]]:
     """Figures of honest callers during each attack alone, and during all at once."""
-    with tempfile.TemporaryDirectory() as scratch, _service(Path(scratch)) as service:
+    with _service() as service:
         for name, attack in (TABLE | {"all of these": _all_at_once}).items():
             with _honest(service.target, timeout_s) as honest, _elsewhere(1) as pool:
                 pool.submit(attack, service, seconds).result(300)
-            in_time = sum(score_s <= IN_TIME_S for score_s in honest.score_s)
-            yield {
-                "attack": name,
-                "health_ms": _percentiles_ms(honest.health_s),
-                "score_ms": _percentiles_ms(honest.score_s),
-                "goodput": round(in_time / max(honest.scored + honest.failed, 1), 4),
-                "failed": honest.failed,
-            }
+            yield {"attack": name, **_figures(honest)}
 
 
 def _elsewhere(num_threads: int) -> ThreadPoolExecutor:
@@ -192,20 +170,26 @@ def _summary(honest: Honest, sizes: list[int], status: int, end_s: float) -> dic
     warm = sizes[len(sizes) // 10 :]
     half = len(warm) // 2
     first, last = (max(part, default=0) for part in (warm[:half], warm[half:]))
-    in_time = sum(score_s <= IN_TIME_S for score_s in honest.score_s)
     parts = np.array_split(sizes, min(10, len(sizes)))  # A busy machine leaves few samples.
     return {
         "scored": honest.scored,
-        "failed": honest.failed,
         "errors": honest.errors[:5],
-        "goodput": round(in_time / max(honest.scored + honest.failed, 1), 4),
-        "score_ms": _percentiles_ms(honest.score_s),
-        "health_ms": _percentiles_ms(honest.health_s),
+        **_figures(honest),
         "peak_mb": round(max(sizes) / 1e6, 1),
         "median_mb": [round(float(np.median(part)) / 1e6, 1) for part in parts],
         "growth": round(last / first - 1, 3) if first else 0.0,
         "end_s": round(end_s, 2),
         "exit_status": status,
+    }
+
+
+def _figures(honest: Honest) -> dict[str, Any]:
+    in_time = sum(score_s <= IN_TIME_S for score_s in honest.score_s)
+    return {
+        "health_ms": _percentiles_ms(honest.health_s),
+        "score_ms": _percentiles_ms(honest.score_s),
+        "goodput": round(in_time / max(honest.scored + honest.failed, 1), 4),
+        "failed": honest.failed,
     }
 
 

@@ -208,7 +208,7 @@ def _schedulers_like(scheduler: Any) -> tuple[Any, Any]:
     # The difference of two such times within one step is steadier than that of two schedulers.
     from scheduler_adapters.engines.vllm_v1.rank_scheduler import RankMixin
 
-    stock: Any = _stock_class(scheduler)
+    stock: Any = stock_class(scheduler.vllm_config)
 
     def timed(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -247,10 +247,11 @@ def settings_of(scheduler: Any) -> dict[str, Any]:
     return {name: getattr(scheduler, name) for name in names}
 
 
-def _stock_class(scheduler: Any) -> Any:
+def stock_class(vllm_config: Any) -> Any:
+    """Return the class of vLLM's own scheduler under a configuration."""
     from scheduler_adapters.engines.vllm_v1.versions import AsyncScheduler, Scheduler
 
-    is_async = scheduler.vllm_config.scheduler_config.async_scheduling
+    is_async = vllm_config.scheduler_config.async_scheduling
     return AsyncScheduler if is_async else Scheduler
 
 
@@ -274,7 +275,7 @@ def measure_throughput(engine: Any, config: StepBenchConfig) -> dict[str, Any]:
         score_s=np.linspace(0.0, config.late_scores_s, len(sizes)),
     )
     made_with = settings_of(scheduler_of(engine))
-    stock, ours = _stock_class(scheduler_of(engine))(**made_with), make_ours(**made_with)
+    stock, ours = stock_class(made_with["vllm_config"])(**made_with), make_ours(**made_with)
     rates: dict[Any, list[float]] = {stock: [], ours: []}
     kind, clock = VllmDriver(engine).clock(None)
     for number in range(1 + config.throughput_rounds):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from scheduler_adapters.workload.mixes import draw_lengths
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
 
+T = TypeVar("T")
 TABLES_FILE = "tables.npz"
 _RATE_PER_S = 6.45
 """Per instance: a little more than the golden instance can serve."""
@@ -78,15 +79,15 @@ def run(config: SimulatorBenchConfig) -> None:
     figures: dict[str, object] = {
         "requests": "golden" if tables else "synthetic",
         **_speeds(latency, small, large, "compiled", config.repeats),
-        "cluster_r8": _per_cpu_s(cluster, len(large), config.repeats),
+        "cluster_r8": per_cpu_s(cluster, len(large), config.repeats),
         "python_path": _speeds(latency, small, large, "python", config.repeats),
     }
     if config.million:
-        figures["million"] = _alone(run_million)
+        figures["million"] = alone(run_million)
     if config.clusters:
-        figures["pascal_8x100k"] = _alone(run_pascal, 8, 100_000)
+        figures["pascal_8x100k"] = alone(run_pascal, 8, 100_000)
     if config.large:
-        figures["cluster_64x1m"] = _alone(run_pascal, 64, 1_000_000)
+        figures["cluster_64x1m"] = alone(run_pascal, 64, 1_000_000)
     print(to_json(figures) if config.json else format_figures(figures))
 
 
@@ -99,9 +100,10 @@ def golden_instance(latency: LatencyModel) -> Instance:
     return Instance(latency=latency, decode_headroom_blocks=1, **limits)
 
 
-def _alone(run: Callable[..., dict[str, float]], *sizes: int) -> dict[str, float]:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
-        return alone.submit(run, *sizes).result()
+def alone(run: Callable[..., T], *arguments: Any) -> T:
+    """Return the result of a call in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(run, *arguments).result()
 
 
 def _load(folder: Path) -> tuple[TableLatency | None, Requests, Requests]:
@@ -130,7 +132,7 @@ def _speeds(
 
     def speed(make_policy: Callable[[], Policy], requests: Requests, replicas: int = 1) -> float:
         run = partial(simulate_replicas, requests, make_policy, instance, replicas=replicas)
-        return _per_cpu_s(partial(run, loop=loop), len(requests), repeats)
+        return per_cpu_s(partial(run, loop=loop), len(requests), repeats)
 
     return {
         "sarathi_r1": speed(Sarathi, small),
@@ -142,10 +144,11 @@ def _speeds(
     }
 
 
-def _per_cpu_s(run: Callable[[], object], count: int, repeats: int) -> float:
+def per_cpu_s(run: Callable[[], object], count: int, repeats: int) -> float:
+    """Return the requests per CPU second of the fastest run, after one that compiles."""
     # timeit switches the garbage collector off, whose time counts here.
     taken_s = timeit.repeat(run, "gc.enable()", time.process_time, repeats + 1, number=1)
-    return round(count / min(taken_s[1:]))  # the first one compiles
+    return round(count / min(taken_s[1:]))
 
 
 def run_million(count: int = 1_000_000, replicas: int = 8) -> dict[str, float]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lengthwise.bundle import ModelBundle
-from lengthwise.tables import prompt_text
+from lengthwise.tables.prompt_text import CutText
 from lengthwise.tables.reading import read_table
 from scheduler_adapters.engines.vllm_v1 import client_bodies
 from scoring_service.ranker.model import RankerModel
@@ -95,9 +95,9 @@ def places(model: RankerModel, prompts: list[str]) -> dict[str, Any]:
             path, body = frame(task)
             texts = client_bodies.SCORED[path][0](json.loads(json.dumps(body)))
             (read,) = model.tokenizer.tokenize(texts[:1])
-            is_cut = read.truncated or isinstance(texts[0], getattr(prompt_text, "CutText", ()))
+            is_cut = read.truncated or isinstance(texts[0], CutText)
             share = np.searchsorted(plain, model.score([read.ids])[0]) / len(plain)
-            rows.append(1.0 if is_cut and hasattr(prompt_text, "CutText") else share)
+            rows.append(1.0 if is_cut else share)
         found[name] = 100 * np.array(rows)
     return found
 

@@ -1,21 +1,22 @@
 """A trial of the simulator: a trace on a real engine, and the same trace simulated.
 
 The trace is cut into pieces. A latency model is fitted to the steps of every other piece. The
-pieces between are simulated under the same policy, and compared request by request.
+pieces between are simulated under the same policy, and compared request by request. Runs of the
+engine are compared by their mean: a latency is a sum of step times, and only means add up.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.validation.errors import against_repeats
-from benchmarks.validation.step_fit import fit_steps
+from benchmarks.validation.step_fit import fit_steps, mape
 from lengthwise.progress import Progress
 from lengthwise.settings import Count, settings
-from scheduler_adapters.engines.engine_clock import ClockKind, EngineClock
+from scheduler_adapters.engines.engine_clock import ClockKind
+from scheduler_adapters.engines.vllm_v1.in_process import VllmDriver
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
@@ -45,26 +46,6 @@ class TrialConfig:
     """Of the synthetic trace, the prompts and the order of the pieces."""
 
 
-class EngineDriver(Protocol):
-    """One engine in this process, idle between two calls, as `VllmDriver` is."""
-
-    limits: Mapping[str, Any]
-    """Memory, seats and token budget of the engine, as fields of `Instance`."""
-
-    def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
-        """Return a clock for this engine and its kind; None: the engine's usual kind."""
-
-    def serve(
-        self,
-        requests: Requests,
-        *,
-        clock: EngineClock,
-        seed: int,
-        observers: Sequence[EngineObserver] = (),
-    ) -> Timeline:
-        """Serve the requests, prompts drawn by `seed`, as they arrive by `clock`."""
-
-
 class StepRecorder(EngineObserver):
     """Collects the steps of an engine."""
 
@@ -76,7 +57,7 @@ class StepRecorder(EngineObserver):
 
 
 def run_trial(
-    driver: EngineDriver,
+    driver: VllmDriver,
     requests: Requests,
     name: str,
     make_policy: Callable[[], Policy],
@@ -113,7 +94,7 @@ def run_trial(
 
 
 def measure(
-    driver: EngineDriver, requests: Requests, config: TrialConfig
+    driver: VllmDriver, requests: Requests, config: TrialConfig
 ) -> tuple[ClockKind, list[list[Timeline]], list[StepRecord]]:
     """Serve all pieces of the requests in each repeat.
 
@@ -156,3 +137,41 @@ def order_in_pairs(num_pieces: int, dice: np.random.Generator) -> list[int]:
 def _latencies(timelines: Sequence[Timeline]) -> dict[str, Floats]:
     """Return each of METRICS per request, seconds; NaN where it is undefined."""
     return {name: np.concatenate([*map(of, timelines)]) for name, of in METRICS.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepeatedError:
+    """Errors of one metric: means over requests of |simulated - measured| / measured."""
+
+    mape: float
+    """Against the mean of all runs of the engine."""
+    single_run_mape: float
+    """Against one run, mean over the runs."""
+    floor_mape: float | None
+    """One run of the engine against the mean of its other runs; None for a single run."""
+    noise_mape: float | None
+    """`mape` of an exact simulator, as the mean of R runs is uncertain: floor * sqrt(R - 1) / R."""
+    bias: float
+    """(mean simulated - mean measured) / mean measured; above 0: the simulator is slower."""
+    mean_s_measured: float
+    mean_s_simulated: float
+
+
+def against_repeats(simulated: Floats, runs: Floats) -> RepeatedError:
+    """Compare one simulation (N,) with R runs of the engine (R, N).
+
+    Values are a latency in seconds, NaN for the same requests in all.
+    """
+    defined = ~np.isnan(runs[0])
+    simulated, runs = simulated[defined], runs[:, defined]
+    mean, count = runs.mean(axis=0), len(runs)
+    floor = mape(runs, (runs.sum(axis=0) - runs) / (count - 1)) if count > 1 else None
+    return RepeatedError(
+        mape=mape(simulated, mean),
+        single_run_mape=mape(simulated, runs),
+        floor_mape=floor,
+        noise_mape=None if floor is None else floor * (count - 1) ** 0.5 / count,
+        bias=float(simulated.mean() / mean.mean() - 1),
+        mean_s_measured=float(mean.mean()),
+        mean_s_simulated=float(simulated.mean()),
+    )

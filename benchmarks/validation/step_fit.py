@@ -11,13 +11,12 @@ from dataclasses import astuple, dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks.validation.errors import mape
 from lengthwise.errors import DataError
 from scheduler_adapters.simulator.latency.affine_fit import non_negative
 from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.timeline.steps import Chunk, StepRecord, chunk_sizes
+from scheduler_adapters.workload.requests import Floats
 
 _ROUNDS: Final = 5
 """The weights settle after two or three."""
@@ -57,6 +56,11 @@ class EngineLatency(LatencyModel):
         )
 
 
+def mape(simulated: Floats, real: Floats) -> float:
+    """Return the mean of |simulated - real| / real over values that are all known."""
+    return float(np.mean(np.abs(simulated - real) / real))
+
+
 def fit_steps(steps: Sequence[StepRecord]) -> tuple[EngineLatency, float]:
     """Return the least-squares fit with coefficients >= 0, weighted by 1 / predicted time.
 
@@ -89,6 +93,6 @@ def fit_steps(steps: Sequence[StepRecord]) -> tuple[EngineLatency, float]:
     return latency, mape(predicted_s, measured_s)
 
 
-def _shares(numbers: NDArray[np.float64], knots: Sequence[int]) -> NDArray[np.float64]:
+def _shares(numbers: Floats, knots: Sequence[int]) -> Floats:
     """Return the weight of each knot in each interpolated number, shape (numbers, knots)."""
     return np.column_stack([np.interp(numbers, knots, unit) for unit in np.eye(len(knots))])

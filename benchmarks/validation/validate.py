@@ -13,8 +13,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 import pandas as pd
 
-from benchmarks.validation.engine_trial import METRICS, TrialConfig, run_trial
-from benchmarks.validation.errors import RepeatedError
+from benchmarks.validation.engine_trial import METRICS, RepeatedError, TrialConfig, run_trial
 from lengthwise.errors import ConfigError, require
 from lengthwise.settings import Positive, Range, settings
 from scheduler_adapters.engines.vllm_v1.additional_config import SETTINGS, configured_policy

@@ -165,9 +165,8 @@ def main() -> int:
     stock = json.loads(reference.read_text()) if reference.exists() else run_tests("stock", FOLDER)
     ours = run_tests(arguments.policy, FOLDER)
     found = compare(stock, ours, read_reasons(HERE / "differences.md", arguments.policy))
-    result = {"policy": arguments.policy, **found}
     if arguments.json:
-        print(json.dumps(result))
+        print(json.dumps({"policy": arguments.policy, **found}))
     else:
         print(
             f"{found['ours']} of {found['stock']}; reasons for {found['explained']} of the others"

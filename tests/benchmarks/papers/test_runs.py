@@ -1,13 +1,14 @@
 """Runs of a paper: settings, means over seeds, and one simulation for each setting and seed."""
 
 import logging
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.papers.runs import Experiment, ReproduceConfig, SeedValues, kept, recorded
+from benchmarks.papers.runs import Experiment, KeptRuns, ReproduceConfig, SeedValues, kept, recorded
 from lengthwise.errors import DataError
 from scheduler_adapters.workload.data_folder import ENVIRONMENT
 
@@ -82,3 +83,42 @@ def test_without_the_data_folder_a_file_is_missed_aloud(monkeypatch, tmp_path, c
     with caplog.at_level(logging.WARNING):
         assert recorded("b.txt", Path.read_text) is None
     assert "lengths are drawn" in caplog.text
+
+
+FIRST, SECOND = '["measure", ["FCFS"], {"seed": 0}]', '["measure", ["FCFS"], {"seed": 1}]'
+FOUND = {FIRST: {"ttft_s": 0.1, "blocked": float("inf")}, SECOND: [1, 2]}
+
+
+@pytest.fixture
+def path(tmp_path):
+    runs = KeptRuns(tmp_path / "runs", {"seeds": 3})
+    for run, result in FOUND.items():
+        runs.keep(run, result)
+    return runs.path
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 9])
+def test_results_are_read_as_kept_but_for_a_damaged_last_line(path, cut):
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) - cut])
+    runs = KeptRuns(path, {"seeds": 3})
+    assert runs.found == ({FIRST: FOUND[FIRST]} if cut else FOUND)
+    if cut:
+        runs.keep(SECOND, FOUND[SECOND])
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (pickle.dumps(FOUND), "its first line is not"),
+        (b'{"seeds": 5}\n', 'its first line is not {"seeds": 3}'),
+        (b'{"seeds": 3}\n[]\n[1, 2]\n', "line 2 is damaged"),
+        (b'{"seeds": 3}\n\xff\n[1, 2]\n', "line 2 is damaged"),
+    ],
+)
+def test_another_file_is_refused_and_stays_as_it_is(path, content, complaint):
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"no kept runs \({complaint}.*; use a new file"):
+        KeptRuns(path, {"seeds": 3})
+    assert path.read_bytes() == content

@@ -25,8 +25,8 @@ def test_every_size_of_run_has_its_place_in_the_json(capsys, monkeypatch):
     """The figures themselves are measured by the slow tests."""
     usage = {"cpu_s": 1.5, "rss_gib": 0.25}
     runs = []
-    monkeypatch.setattr(simulator, "_per_cpu_s", lambda run, count, repeats: count)
-    monkeypatch.setattr(simulator, "_alone", lambda run, *sizes: runs.append(sizes) or usage)
+    monkeypatch.setattr(simulator, "per_cpu_s", lambda run, count, repeats: count)
+    monkeypatch.setattr(simulator, "alone", lambda run, *sizes: runs.append(sizes) or usage)
     assert main(["simulator", "--large", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     for name in ("million", "pascal_8x100k", "cluster_64x1m"):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,19 +138,27 @@ class Live:
 
 
 @contextmanager
-def serving(folder: Path, scorer: str, own: list[str] | None, vllms: list[str]) -> Iterator[Live]:
-    """`serve-vllm` with a tiny model, and options of its own and of vLLM, until the block ends.
+def serving(
+    folder: Path,
+    scorer: str,
+    own: list[str] | None,
+    vllms: list[str],
+    *,
+    model: Path | None = None,
+    start: Sequence[str] = ("-m", "scheduler_adapters"),
+) -> Iterator[Live]:
+    """`serve-vllm` with a model (none: a tiny one), its own options and vLLM's, for the block.
 
-    Without a list of its own options: plain vLLM.
+    Without a list of its own options: plain vLLM. `start`: Python's arguments for our program.
     """
     folder.mkdir(exist_ok=True)
-    model = make_tiny_model(folder / "model")
+    model = model or make_tiny_model(folder / "model")
     write_tokenizer(model)
     port = free_port()
     timeline, log = folder / "timeline.jsonl", folder / "log"
     command = [sys.executable, "-m", *server_module(str(model)), f"--port={port}"]
     if own is not None:
-        command = [*command[:2], "scheduler_adapters", "serve-vllm", str(model), f"--port={port}"]
+        command = [sys.executable, *start, "serve-vllm", str(model), f"--port={port}"]
         command += ["--policy=pars", f"--timeline={timeline}", *own]
         command += [*([f"--scorer={scorer}"] if scorer else []), "--"]
     command += ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32"]
