@@ -87,7 +87,7 @@ def test_from_a_chat_log_to_scores_in_a_running_engine(tmp_path):
     advice = json.loads((tmp_path / "advice" / "advise.json").read_text())
     assert advice["answer"] == "yes", advice["reason"]
     (vllm,) = after
-    assert vllm.split()[:2] == ["lengthwise", "vllm"]
+    assert vllm.split()[:2] == ["lengthwise", "serve-vllm"]
     if not SHORT:
         lengthwise(tmp_path, "lengthwise fit demo --data.dataset gateway.jsonl --out run")
         vllm = vllm.replace("advice/ranker/bundle", "run/bundle")
@@ -97,7 +97,7 @@ def test_from_a_chat_log_to_scores_in_a_running_engine(tmp_path):
     own += ["--block-size=32", f"--kv-cache-memory-bytes={32 << 20}", "--served-model-name=tiny"]
     with running(tmp_path, vllm.replace("MODEL", str(model)), *own) as server:
         url = f"http://127.0.0.1:{port}"
-        wait_until_healthy(url, server, tmp_path / "vllm.log")
+        wait_until_healthy(url, server, tmp_path / "serve-vllm.log")
         live = Live(url, server.pid, tmp_path / "timeline.jsonl")
         for topic in TOPICS:
             assert answer(url, f"{topic} w1 and w2")
