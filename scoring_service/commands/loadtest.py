@@ -63,7 +63,7 @@ def loadtest(config: LoadtestConfig, security: ClientSecurity) -> None:
 def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, Any]:
     """Counts and latencies of the requests: those sent until Ctrl-C, where `interrupted`."""
     # Not an exception: from within gRPC it would leave a call that never ends.
-    stop = EndRequest.on_signals()
+    stop = EndRequest()
     took_s = defaultdict[str, list[float]](list)
     sent_per_s = _send(config, security, stop, took_s)
     answered_s, refused_s = took_s.pop("answered", []), took_s.pop("refused", [])

@@ -66,7 +66,7 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     locate = options.source()
     model = RankerModel.load(ModelBundle.load(locate()), config.precision)
     server = ScoringServer(model, config, locate)
-    end = worker.EndRequest.on_signals()
+    end = worker.EndRequest()
     server.start()
     # The present objects stay for good: the collector can skip them.
     gc.collect()

@@ -5,13 +5,14 @@ import logging
 import os
 import platform
 import resource
+import select
 import signal
+import socket
 import struct
 import threading
 import time
-from contextlib import suppress
-from queue import Empty, SimpleQueue
-from typing import Final, Self
+from collections.abc import Iterable
+from typing import Final
 
 END_S: Final = 1.0
 """Longest time of a process's end beyond its notice and grace."""
@@ -24,32 +25,29 @@ _log = logging.getLogger(__name__)
 
 
 class EndRequest:
-    """A request to end, which a signal handler may make on the thread that waits for it."""
+    """A request to end, made by a signal of the process, for which the main thread waits."""
 
-    # With `threading.Event`, a signal at the end of a wait finds the event's lock taken by its own
-    # thread, and both the handler and the process hang.
-    def __init__(self) -> None:
-        self._made = SimpleQueue[None]()  # its put is reentrant
+    # A lock's wait hangs where the signal lands just before it: Python's handler runs only once the
+    # wait is over. A signal also writes a byte to the wakeup socket, and `select` sees that.
+    def __init__(self, signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT)) -> None:
         self._is_made = False
+        self._woken, self._wakeup = socket.socketpair()
+        self._wakeup.setblocking(False)
+        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+        for number in signals:
+            signal.signal(number, self._make)
 
-    @classmethod
-    def on_signals(cls) -> Self:
-        """Return a request that SIGTERM and SIGINT make."""
-        end = cls()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, end.make)
-        return end
-
-    def make(self, *_: object) -> None:
-        """End all present and later waits; also as a signal handler."""
+    def _make(self, *_: object) -> None:
         self._is_made = True
-        self._made.put(None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Return True once the request is made, False after `timeout_s`. For one thread."""
-        if not self._is_made:
-            with suppress(Empty):
-                self._made.get(timeout=timeout_s)
+        """Return True once the request is made, False after `timeout_s`."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._is_made:
+            left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+            if not select.select([self._woken], [], [], left_s)[0]:
+                break
+            self._woken.recv(64)  # after it this thread runs the signal's handler
         return self._is_made
 
 
