@@ -63,9 +63,10 @@ def loadtest(config: LoadtestConfig, security: ClientSecurity) -> None:
 def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, Any]:
     """Counts and latencies of the requests: those sent until Ctrl-C, where `interrupted`."""
     # Not an exception: from within gRPC it would leave a call that never ends.
-    stop = EndRequest()
     took_s = defaultdict[str, list[float]](list)
-    sent_per_s = _send(config, security, stop, took_s)
+    with EndRequest() as stop:
+        sent_per_s = _send(config, security, stop, took_s)
+        interrupted = stop.wait(0)
     answered_s, refused_s = took_s.pop("answered", []), took_s.pop("refused", [])
     failed = {name: len(seconds) for name, seconds in sorted(took_s.items())}
     return {
@@ -76,7 +77,7 @@ def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, 
         "failed": failed,
         "answered_ms": percentiles_ms(answered_s) or None,
         "refused_ms": percentiles_ms(refused_s) or None,
-        "interrupted": stop.wait(0),
+        "interrupted": interrupted,
     }
 
 

@@ -66,12 +66,13 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     locate = options.source()
     model = RankerModel.load(ModelBundle.load(locate()), config.precision)
     server = ScoringServer(model, config, locate)
-    end = worker.EndRequest()
-    server.start()
-    # The present objects stay for good: the collector can skip them.
-    gc.collect()
-    gc.freeze()
-    print(f"serving {model.manifest.name} revision {model.revision} on {server.target}", flush=True)
-    end.wait()
+    with worker.EndRequest() as end:
+        server.start()
+        # The present objects stay for good: the collector can skip them.
+        gc.collect()
+        gc.freeze()
+        name = f"{model.manifest.name} revision {model.revision}"
+        print(f"serving {name} on {server.target}", flush=True)
+        end.wait()
     worker.end_for_sure(config.drain_notice_s + config.drain_grace_s + worker.END_S)
     server.stop()

@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Self
 
 END_S: Final = 1.0
 """Longest time of a process's end beyond its notice and grace."""
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class EndRequest:
-    """A request to end, made by a signal of the process, for which the main thread waits."""
+    """A request to end that a signal makes; a context in which the main thread waits for it."""
 
     # A lock's wait hangs where the signal lands just before it: Python's handler runs only once the
     # wait is over. A signal also writes a byte to the wakeup socket, and `select` sees that.
@@ -36,6 +36,14 @@ class EndRequest:
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         for number in signals:
             signal.signal(number, self._make)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(-1)
+        self._woken.close()
+        self._wakeup.close()
 
     def _make(self, *_: object) -> None:
         self._is_made = True
