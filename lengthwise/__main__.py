@@ -5,9 +5,10 @@ The packages above are found by their entry points and called through their `Pro
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Final, get_type_hints
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_type_hints
 
-from lengthwise.command_line.options import HELP, Command, make_parser
+from lengthwise.command_line.options import HELP, POSITIONAL, Command, make_parser
 from lengthwise.command_line.program import (
     DISTRIBUTION,
     Program,
@@ -16,7 +17,6 @@ from lengthwise.command_line.program import (
     table_of,
     unknown,
 )
-from lengthwise.errors import ConfigError
 
 _ABOUT: Final = """usage: lengthwise COMMAND ...        lengthwise COMMAND --help
 
@@ -24,48 +24,48 @@ Order LLM requests by the predicted length of their answers: train a ranker, ser
 
 {commands}
 
-Other
-{other}
-
 examples:
   lengthwise fit demo --out mlruns/demo
   lengthwise serve --bundle mlruns/demo/bundle --address 127.0.0.1:50051
   lengthwise simulate --policy pars --num-requests 2000
 
 Each is also a command of its package: `python -m training fit`."""
-LOGS: Final = Program(
+OWN: Final = Program(
     module="lengthwise",
-    title="Logs",
-    about="Show what is read from a log of requests.",
+    title="Other",
+    about="Show what is read from a log of requests, and complete words in a shell.",
     examples="inspect gateway.jsonl",
     commands={
         "inspect": (
             "lengthwise.command_line.inspect_log:inspect",
             "what is read from a log or table",
-        )
+        ),
+        "completion": (
+            "lengthwise.__main__:completion",
+            'tab completion: eval "$(lengthwise completion bash)"',
+        ),
     },
     extra="simulate",
 )
-SHELLS: Final = ("bash", "zsh", "fish")
-_COMPLETION: Final = "completion"
-_OTHER: Final = {_COMPLETION: ("", 'tab completion: eval "$(lengthwise completion bash)"')}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionOptions:
+    """The shell."""
+
+    shell: Literal["bash", "zsh", "fish"] = field(metadata=POSITIONAL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 after an error of ours, 130 after Ctrl-C."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    every = [LOGS, *programs().values()]
-    named = by_name(every)
     if not words or words[0] in HELP:
         return exit_code_of(lambda: print(help_page())) or (0 if words else 2)
-    name, *rest = words
-    if name == _COMPLETION:
-        return exit_code_of(lambda: print(completion(rest)))
-    if name not in named:
-        moved = {old: new for one in every for old, new in one.moved.items()}
-        return unknown(name, [*named, *_OTHER], moved)
-    program, command = named[name]
-    return program.run_command(command, rest)
+    named = by_name([OWN, *programs().values()])
+    if words[0] not in named:
+        return unknown(words[0], named)
+    program, command = named[words[0]]
+    return program.run_command(command, words[1:])
 
 
 def by_name(found: Iterable[Program]) -> dict[str, tuple[Program, str]]:
@@ -81,35 +81,31 @@ def by_name(found: Iterable[Program]) -> dict[str, tuple[Program, str]]:
 
 def help_page() -> str:
     """Return the commands, grouped by package, and examples."""
-    found = [*programs().values(), LOGS]
+    found = [*programs().values(), OWN]
     width = max(map(len, by_name(found)))
     groups = [
         f"{program.title}\n"
         + table_of({program.names.get(c, c): line for c, line in program.commands.items()}, width)
         for program in found
     ]
-    return _ABOUT.format(commands="\n\n".join(groups), other=table_of(_OTHER, width))
+    return _ABOUT.format(commands="\n\n".join(groups))
 
 
-def completion(arguments: Sequence[str]) -> str:
-    """Return the script that completes commands and options in a shell.
+def completion(options: CompletionOptions) -> None:
+    """Print the script that completes commands and options in a shell.
 
     A command whose packages are not installed is completed by its name only.
     """
     from jsonargparse import ArgumentParser
 
-    if len(arguments) != 1 or arguments[0] not in SHELLS:
-        given = " ".join(arguments) or "nothing"
-        raise ConfigError(f"completion is for {given!r}; name one shell: {', '.join(SHELLS)}")
     parser = ArgumentParser(prog=DISTRIBUTION)
     commands = parser.add_subcommands(required=False)
-    for name, (program, command) in by_name([*programs().values(), LOGS]).items():
+    for name, (program, command) in by_name([*programs().values(), OWN]).items():
         known = make_parser(f"{DISTRIBUTION} {name}", _settings_of(program, command))
         for action in known._actions:
             action.option_strings = [word.replace("_", "-") for word in action.option_strings]
         commands.add_subcommand(name, known, help=program.commands[command][1])
-    commands.add_subcommand(_COMPLETION, make_parser(f"{DISTRIBUTION} {_COMPLETION}", nothing))
-    return str(parser.get_completion_script(f"shtab-{arguments[0]}"))
+    print(parser.get_completion_script(f"shtab-{options.shell}"))
 
 
 def _settings_of(program: Program, name: str) -> Command:

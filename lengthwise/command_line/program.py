@@ -63,8 +63,6 @@ class Program:
     """Command -> its own extra, where that differs."""
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Command -> its name under `lengthwise`, where that differs."""
-    moved: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Earlier command -> the module and command that it is now."""
     prepare: Callable[[], None] = configure_logs
     """Sets up the log and the process before a command."""
 
@@ -78,7 +76,7 @@ class Program:
         if not words or words[0] in HELP:
             return exit_code_of(lambda: print(self.help_page())) or (0 if words else 2)
         if words[0] not in self.commands:
-            return unknown(words[0], self.commands, self.moved)
+            return unknown(words[0], self.commands)
         return self.run_command(words[0], words[1:])
 
     def help_page(self) -> str:
@@ -135,11 +133,8 @@ def table_of(commands: Commands, width: int = 0) -> str:
     return "\n".join(f"  {name:{width}}  {text}" for name, (_, text) in commands.items())
 
 
-def unknown(name: str, known: Iterable[str], moved: Mapping[str, str]) -> int:
-    """Print that a command does not exist, with its present or similar names; returns 2."""
-    if name in moved:
-        print(f"error: {name} is now: python -m {moved[name]}", file=sys.stderr)
-        return 2
+def unknown(name: str, known: Iterable[str]) -> int:
+    """Print that a command does not exist, with similar names; returns 2."""
     near = [other for other in known if name in other] or get_close_matches(name, known)
     advice = f"use {' or '.join(near)}" if near else f"use one of {', '.join(known)}"
     print(f"error: no command named {name!r}; {advice}", file=sys.stderr)

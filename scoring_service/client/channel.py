@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import grpc
 
 from lengthwise.addresses import is_loopback
-from lengthwise.errors import ConfigError, ServiceUnavailable, require
+from lengthwise.errors import ConfigError, ServiceUnavailable
+from lengthwise.settings import Range, checked
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
 from scoring_service.proto.status import from_rpc_error
 
@@ -23,8 +24,8 @@ OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
-MAX_WAIT_S: Final = 1e9
-"""Longest deadline: gRPC counts nanoseconds in 64 bits, which a longer one overflows."""
+Deadline = Annotated[float, Range(above=0, below=1e9)]
+"""Seconds of a call: gRPC counts nanoseconds in 64 bits, which a longer time overflows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,15 +79,15 @@ PLAINTEXT: Final = ClientSecurity()
 class Connection:
     """Channel with its stub, deadline and target model; a context manager that closes it."""
 
+    @checked
     def __init__(
         self,
         target: str,
         *,
-        timeout_s: float = 1.0,
+        timeout_s: Deadline = 1.0,
         target_model: str | None = None,
         security: ClientSecurity = PLAINTEXT,
     ) -> None:
-        check_seconds("timeout_s", timeout_s)
         self.target = target
         self._timeout_s = timeout_s
         self._target_model = target_model or ""
@@ -118,11 +119,6 @@ class Connection:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def check_seconds(name: str, seconds: float) -> None:
-    """Raise ConfigError for a deadline that gRPC cannot keep."""
-    require(name, seconds, 0 < seconds <= MAX_WAIT_S, f"more than 0 and at most {MAX_WAIT_S:g}")
 
 
 def read_secrets(path: str) -> list[str]:

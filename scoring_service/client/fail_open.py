@@ -23,8 +23,9 @@ from typing import Any, Final
 
 from lengthwise import errors
 from lengthwise.errors import InvalidPrompt, ScoringError, ServiceOverloaded
+from lengthwise.settings import checked
 from scoring_service.client.breaker import CircuitBreaker
-from scoring_service.client.channel import PLAINTEXT, ClientSecurity, Connection, check_seconds
+from scoring_service.client.channel import PLAINTEXT, ClientSecurity, Connection, Deadline
 from scoring_service.client.codec import Score, read_batch, write_batch
 from scoring_service.proto.status import CLIENT_KEY
 
@@ -72,18 +73,18 @@ class FailOpenScorer(Connection):
         ConfigError: no target, or a budget that gRPC cannot keep.
     """
 
+    @checked
     def __init__(
         self,
         target: str,
         *,
-        budget_s: float = 0.05,
+        budget_s: Deadline = 0.05,
         target_model: str | None = None,
         max_batch_prompts: int = 32,
         max_in_flight: int = 4,
         breaker: CircuitBreaker | None = None,
         security: ClientSecurity = PLAINTEXT,
     ) -> None:
-        check_seconds("budget_s", budget_s)
         super().__init__(target, timeout_s=budget_s, target_model=target_model, security=security)
         self._max_batch_prompts = max_batch_prompts
         self._max_in_flight = max_in_flight

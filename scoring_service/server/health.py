@@ -6,7 +6,6 @@ from functools import partial
 from typing import Final
 
 import grpc
-from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from scoring_service.transport.direct import DirectCall
@@ -41,16 +40,15 @@ class Health:
 
     def check(self, call: DirectCall, serialized: bytes) -> None:
         """Answer SERVING or NOT_SERVING."""
-        service = _service_in(call, serialized)
-        if service is not None and service not in self._services:
-            call.fail(grpc.StatusCode.NOT_FOUND, f"no service {service!r:.80} here")
-        elif service is not None:
+        service = _service_in(serialized)
+        if service in self._services:
             call.respond(self._status(service))
+        else:
+            call.fail(grpc.StatusCode.NOT_FOUND, f"no service {service!r:.80} here")
 
     def watch(self, call: DirectStream, serialized: bytes) -> None:
         """Send the status of a service now and at each change."""
-        if (service := _service_in(call, serialized)) is None:
-            return
+        service = _service_in(serialized)
         with self._lock:
             if not self._has_ended:
                 self._watches[call] = service
@@ -79,13 +77,8 @@ class Health:
         return bytes(_KINDS(status=status).SerializeToString())
 
 
-def _service_in(call: DirectCall, serialized: bytes) -> str | None:
-    """Return the service that a request names; None: the call has failed."""
-    try:
-        return str(health_pb2.HealthCheckRequest.FromString(serialized).service)
-    except DecodeError:
-        call.fail(grpc.StatusCode.INVALID_ARGUMENT, "the request is no HealthCheckRequest")
-        return None
+def _service_in(serialized: bytes) -> str:
+    return str(health_pb2.HealthCheckRequest.FromString(serialized).service)
 
 
 def _end(call: DirectStream) -> None:

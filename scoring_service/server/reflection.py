@@ -6,7 +6,6 @@ Versions v1 and v1alpha of the protocol are equal on the wire; tools try v1 firs
 from collections.abc import Iterable
 from typing import Final
 
-import grpc
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
@@ -36,14 +35,9 @@ class Reflection:
 
     def answer(self, call: DirectStream, serialized: bytes) -> None:
         """Answer one request of a stream, then receive the next one."""
-        try:
-            if len(serialized) > _MAX_REQUEST_BYTES:
-                raise DecodeError(f"{len(serialized)} bytes")
-            request = reflection_pb2.ServerReflectionRequest.FromString(serialized)
-        except DecodeError as error:
-            wrong = f"the request is no ServerReflectionRequest of a name ({error})"
-            call.fail(grpc.StatusCode.INVALID_ARGUMENT, wrong)
-            return
+        if len(serialized) > _MAX_REQUEST_BYTES:
+            raise DecodeError(f"{len(serialized)} bytes")
+        request = reflection_pb2.ServerReflectionRequest.FromString(serialized)
         (response,) = self._servicer.ServerReflectionInfo(iter([request]), None)
         call.send(response.SerializeToString(), call.receive)
 

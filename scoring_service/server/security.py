@@ -86,9 +86,6 @@ class BearerTokens:
         matches = [hmac.compare_digest(sent, accepted) for accepted in self._accepted]
         return matches.index(True) if any(matches) else None
 
-    def __len__(self) -> int:
-        return len(self._accepted)
-
 
 def read_tokens(path: str | None) -> BearerTokens | None:
     """Return the tokens of a file, one per line. Raises ConfigError if it holds none."""

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 from urllib.parse import unquote
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc._cython import cygrpc
 
 from lengthwise.addresses import network_of
@@ -187,6 +188,8 @@ class DirectMethod:
         """Handle a call; an exception ends that call and not the server."""
         try:
             self.handle(call, message)
+        except DecodeError as error:
+            call.fail(grpc.StatusCode.INVALID_ARGUMENT, f"no request of this method ({error})")
         except Exception:
             _log.exception("%s failed", self.method)
             call.fail(grpc.StatusCode.INTERNAL, "the service failed; its log says how")

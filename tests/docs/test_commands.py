@@ -24,7 +24,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from lengthwise.__main__ import LOGS, by_name
+from lengthwise.__main__ import OWN, by_name
 from lengthwise.bundle import ModelBundle
 from lengthwise.child_processes import free_port, started
 from lengthwise.command_line.program import programs
@@ -70,7 +70,7 @@ def typed(page: Path) -> list[str]:
 def in_full(line: str) -> str:
     """The command of a package that a short form stands for."""
     _, name, arguments = line.split(" ", 2)
-    program, command = by_name([LOGS, *programs().values()])[name]
+    program, command = by_name([OWN, *programs().values()])[name]
     return f"python -m {program.module} {command} {arguments}"
 
 

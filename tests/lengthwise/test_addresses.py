@@ -28,7 +28,7 @@ DEAD = "http://127.0.0.1:9"
 def serve_http():
     """Address of a server on loopback that answers every GET."""
     with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 

@@ -53,24 +53,13 @@ def test_a_missing_or_damaged_file_is_refused(bundle, damage):
         ModelBundle.load(bundle.path)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [("format", 99, "format"), ("colour", "red", "colour"), ("label", "absent", "incomplete")],
-)
-def test_a_manifest_of_another_kind_is_refused(bundle, key, value, message):
-    change_manifest(bundle, **{key: value})
-    with pytest.raises(BundleError, match=message):
-        read_manifest(bundle.path)
-
-
 SUM = "0" * 64
 CURVE = {"scores": [0.0, 1.0], "quantiles": {"0.5": [1.0, 2.0]}}
-
-
 FILES = {FP32: SUM, TOKENIZER: SUM}
 WRONG = {
     "name": ["", "x" * 201, "two\nlines", 3],
-    "label": [None],
+    "label": [None, "absent"],
+    "colour": ["red"],
     "label_tokenizer": [["t"]],
     "max_prompt_tokens": [0, 1_000_000_000, 32.0, True],
     "files": [
@@ -85,7 +74,7 @@ WRONG = {
     "calibration": [[CURVE], {"m": {**CURVE, "scores": [1.0, 0.0]}}, {"a\nb": CURVE}],
     "golden": [{"yes": value} for value in ("1", True, float("nan"), float("inf"))],
     "mlflow_run_id": [7],
-    "format": [1.5],
+    "format": [1.5, 99],
 }
 
 
@@ -98,6 +87,7 @@ def test_a_field_of_another_type_or_range_is_one_error_line(bundle, capsys, fiel
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
+    assert field in error or "is not a finite number" in error
 
 
 def test_a_manifest_of_many_megabytes_is_not_read(bundle, monkeypatch):

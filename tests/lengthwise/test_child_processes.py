@@ -1,13 +1,12 @@
 """Processes end within a time limit, by force if need be."""
 
 import signal
-import socket
 import subprocess
 import sys
 
 import pytest
 
-from lengthwise.child_processes import end_processes, free_port, started
+from lengthwise.child_processes import end_processes, started
 from lengthwise.errors import ServiceUnavailable
 
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True)"
@@ -48,8 +47,3 @@ def test_a_process_that_ends_unready_is_an_error():
         started([sys.executable, "-c", "print('no')"], ready="ready"),
     ):
         pass
-
-
-def test_a_free_port_can_be_bound():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", free_port()))

@@ -55,7 +55,7 @@ def assert_same(path: Path, max_tokens: int, text: str) -> None:
     assert_ids(ours, text, reference(path, max_tokens))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(text=TEXTS | DENSE, max_tokens=st.integers(3, 12))
 def test_ids_equal_those_of_the_full_tokenizer(tiny_bundle, text, max_tokens):
     assert_same(tiny_bundle.tokenizer_path, max_tokens, text)

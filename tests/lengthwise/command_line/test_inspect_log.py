@@ -26,17 +26,14 @@ def test_the_result_has_counts_sources_and_the_first_rows(tmp_path, capsys):
     assert (found["format"], found["files"], found["rows"]) == ("OpenAI", [str(path)], 4)
     assert found["left_out"] == {"it has response.error": 1}
     assert found["sources"]["arrival_s"] == "timestamp of a wall clock"
-    assert found["sample"] == [
-        {
-            "prompt": "one",
-            "prompt_tokens": 9,
-            "output_tokens": 10,
-            "reasoning_tokens": 0,
-            "arrival_s": 0.0,
-            "model": "m",
-        }
+    names = ("prompt", "prompt_tokens", "output_tokens", "reasoning_tokens", "arrival_s", "model")
+    assert [tuple(row) for row in found["sample"]] == [names]
+    assert [tuple(row.values()) for row in inspected(capsys, path, "--rows=-1")["sample"]] == [
+        ("one", 9, 10, 0, 0.0, "m"),
+        ("two", 9, 20, 0, 2.5, "m"),
+        ("three", 4, 30, 0, 2.5, "m"),
+        ("four", 5, 40, 25, 5.0, "m"),
     ]
-    assert len(inspected(capsys, path, "--rows=-1")["sample"]) == 4
     assert main(["inspect", str(path)]) == 0
     text = capsys.readouterr().out
     assert "gaps in seconds" in text

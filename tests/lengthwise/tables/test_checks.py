@@ -63,11 +63,3 @@ def test_rows_that_are_no_length_are_left_out_and_counted(tmp_path, change, reas
     is_censored = any(why.startswith("censored") for why in found.left_out)
     assert len(kept.frame) == 1 + is_censored
     assert bool(kept.warnings) == is_censored
-
-
-def test_copies_of_a_row_are_left_out_and_a_repeated_id_is_bad(tmp_path):
-    path = write_lines(tmp_path / "log.jsonl", [*logs.OPENAI[:2], logs.OPENAI[0]])
-    assert read_log(path).left_out == {"a copy of an earlier row": 1}
-    table = [{"request_id": "a", "prompt": p, "output_tokens": 3} for p in "xy"]
-    with pytest.raises(DataError, match="row 1: request_id is repeated"):
-        read_log(write_lines(tmp_path / "t.jsonl", table))

@@ -45,18 +45,6 @@ def test_a_log_in_a_csv_or_parquet_file_is_read_alike(tmp_path):
     assert read_log(tmp_path / "log").frame.prompt.tolist() == ["one", "two"]
 
 
-def test_a_server_log_in_pieces_is_one_log(tmp_path):
-    lines = logs.VLLM_OLD.splitlines(keepends=True)
-    (tmp_path / "server.log.1").write_text("".join(lines[:3]))
-    (tmp_path / "server.log").write_text("".join(lines[3:]))
-    frame = read_log(tmp_path).frame
-    assert frame.prompt.tolist() == ["It's one", "say 'two'"]
-    assert frame.arrival_s.tolist() == [0, 3]
-    (tmp_path / "server.log").write_text("INFO 03-01 10:00:00 nothing of note")
-    with pytest.raises(DataError, match=r"no request is left|no rows"):
-        read_log(tmp_path / "server.log")
-
-
 @pytest.mark.parametrize(
     ("row", "advice"),
     [

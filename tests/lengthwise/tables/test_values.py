@@ -34,19 +34,8 @@ def test_a_path_leads_to_its_value(path, value):
 @pytest.mark.parametrize(
     ("value", "count"),
     [
-        *[
-            (3, 3),
-            (3.0, 3),
-            ("3", 3),
-            ("3.0", 3),
-            (2**31, 2**31),
-            (2**31 + 1, None),
-            ("three", None),
-            (3.5, None),
-            (-1, None),
-            (True, None),
-        ],
-        *[(float("nan"), None), (None, None), (2**31, 2**31), (2**31 + 1, None)],
+        *((3, 3), (3.0, 3), ("3", 3), ("3.0", 3), ("three", None), (3.5, None), (-1, None)),
+        *((True, None), (float("nan"), None), (None, None), (2**31, 2**31), (2**31 + 1, None)),
     ],
 )
 def test_a_count_is_a_whole_number(value, count):

@@ -4,13 +4,7 @@ import grpc
 import pytest
 
 from lengthwise.errors import ConfigError, InvalidPrompt, ServiceUnavailable
-from scoring_service.client.channel import (
-    MAX_WAIT_S,
-    ClientSecurity,
-    Connection,
-    check_seconds,
-    read_pem,
-)
+from scoring_service.client.channel import ClientSecurity, Connection, read_pem
 
 
 @pytest.mark.parametrize("is_file", [False, True])
@@ -39,13 +33,6 @@ def test_a_token_file_holds_a_token_and_is_given_alone(tmp_path):
 def test_files_that_belong_together_come_together(fields):
     with pytest.raises(ConfigError, match="certificate_file"):
         ClientSecurity(**dict.fromkeys(fields.split(), "a.pem"))
-
-
-def test_a_deadline_is_one_that_grpc_can_keep():
-    check_seconds("timeout_s", MAX_WAIT_S)
-    for seconds in (0, -1, float("nan"), MAX_WAIT_S * 1.01):
-        with pytest.raises(ConfigError, match="timeout_s is"):
-            check_seconds("timeout_s", seconds)
 
 
 def test_what_is_no_pem_file_is_refused(tmp_path):

@@ -12,7 +12,7 @@ def limits(count, num_bytes):
     return codec.ServiceInfo("n", "r", "l", "t", "fp32", (), 32, 100, count, num_bytes)
 
 
-@given(st.lists(st.text(max_size=40), max_size=30), st.integers(1, 6), st.integers(20, 200))
+@given(st.lists(st.text(max_size=20), max_size=12), st.integers(1, 6), st.integers(20, 100))
 def test_chunks_keep_order_and_limits(prompts, count, num_bytes):
     parts = list(codec.chunks(prompts, limits(count, num_bytes)))
     assert [prompt for part in parts for prompt in part] == prompts

@@ -48,7 +48,7 @@ def test_a_client_without_a_target_is_refused(target):
             client(target)
 
 
-@pytest.mark.parametrize("seconds", [-1, 0, float("nan"), float("inf")])
+@pytest.mark.parametrize("seconds", [-1, 0, float("nan"), float("inf"), 1e9])
 def test_a_client_whose_calls_could_never_be_in_time_is_refused(seconds):
     for client, name in ((ScoringClient, "timeout_s"), (FailOpenScorer, "budget_s")):
         with pytest.raises(ConfigError, match=f"{name} is"):

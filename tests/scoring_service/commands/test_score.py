@@ -39,12 +39,3 @@ def test_the_score_command_prints_the_tokens_of_a_target_model(server, capsys, f
     assert [prompt for _, _, prompt in columns] == ["no", "long essay"]
     assert 0 < int(columns[0][1]) < int(columns[1][1])
     assert "gpt-9" in fails(*arguments, "gpt-9", "no", "long essay")
-
-
-def test_an_interrupted_command_says_so_in_one_line(monkeypatch, capsys):
-    def interrupt(*arguments: object, **keywords: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("scoring_service.commands.score.ScoringClient", interrupt)
-    assert main(["score", "yes"]) == 130
-    assert capsys.readouterr().err == "interrupted\n"

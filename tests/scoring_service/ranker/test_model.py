@@ -67,11 +67,6 @@ def test_a_model_with_other_outputs_or_broken_weights_is_refused(
         RankerModel.load(changed(tiny_bundle, tmp_path, rewrite))
 
 
-def test_a_malformed_calibration_is_refused(tiny_bundle, tmp_path):
-    with pytest.raises(BundleError, match="calibration of 'llm'"):
-        changed(tiny_bundle, tmp_path, lambda work: None, calibration={"llm": {}})
-
-
 @given(st.floats(-5, 5), st.floats(-5, 5))
 def test_a_higher_score_never_means_fewer_expected_tokens(tiny_model, a, b):
     curve = tiny_model.length_curves["tiny-llm"]

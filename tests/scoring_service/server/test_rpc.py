@@ -1,10 +1,7 @@
 """Messages hold what the service answered."""
 
-import pytest
-
 from lengthwise.bundle import LengthEstimate
-from lengthwise.errors import InvalidPrompt, ServiceOverloaded
-from scoring_service.server.rpc import _batch_response, _score_response
+from scoring_service.server.rpc import _score_response
 from scoring_service.service.call_results import Scored
 from scoring_service.service.scoring import CallAnswer, Timings
 
@@ -20,18 +17,3 @@ def test_a_score_travels_with_its_length_and_times():
     assert {q.fraction: q.tokens for q in message.scored.length.quantiles} == LENGTH.quantiles
     stages = message.timings
     assert [stages.tokenize_us, stages.queue_us, stages.infer_us, stages.total_us] == [1, 2, 3, 6]
-
-
-def test_a_single_prompt_without_a_score_is_an_error():
-    error = InvalidPrompt("empty")
-    with pytest.raises(InvalidPrompt) as caught:
-        _score_response(CallAnswer("r", [error], Timings()))
-    assert caught.value is error
-
-
-def test_an_item_is_a_score_or_a_status():
-    items = [Scored(0.5, 7, False, None), ServiceOverloaded("full")]
-    scored, refused = _batch_response(CallAnswer("r", items, Timings())).items
-    assert not scored.scored.HasField("length")
-    assert refused.HasField("error")
-    assert refused.error.message == "full"

@@ -97,13 +97,10 @@ def mlflow_server():
         def log_message(self, *args):
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/", answers
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", answers
+        server.shutdown()
 
 
 def test_an_mlflow_server_leads_to_the_bundle_too(mlflow_server, folder):

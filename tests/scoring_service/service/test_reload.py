@@ -50,13 +50,6 @@ def test_a_new_version_takes_over_and_the_same_changes_nothing(
     assert outcomes == ["loaded"]
 
 
-def test_a_new_calibration_takes_over(service, reloader, folder, outcomes):
-    rewrite(folder, calibration={"another-llm": {"scores": [0.0], "quantiles": {"0.5": [7.0]}}})
-    reloader.poll()
-    assert outcomes == ["loaded"]
-    assert set(service.model.length_curves) == {"another-llm"}
-
-
 def other(**manifest):
     """A function that pushes a bundle with other files and other fields."""
     return lambda folder: rewrite(folder, lambda work: (work / "note").write_text("x"), **manifest)

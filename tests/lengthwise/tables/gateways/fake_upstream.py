@@ -76,6 +76,6 @@ def fake_upstream() -> Iterator[tuple[str, Rows]]:
     logged: Rows = SimpleQueue()
     handler = type("Handler", (Upstream,), {"logged": logged, "left": Event()})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}", logged
         server.shutdown()

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from lengthwise.tables.columns import Log
-from lengthwise.tables.gateways.formats import recognise
 from lengthwise.tables.options import TraceOptions
 from lengthwise.tables.reading import read_log
 from tests.lengthwise.tables import logs
@@ -27,20 +26,6 @@ def columns(log: Log, *names: str) -> list[tuple[Any, ...]]:
     return list(log.frame[list(names)].itertuples(index=False, name=None))
 
 
-def test_chat_completion_and_responses_are_read_alike(tmp_path):
-    log = read(tmp_path, logs.OPENAI)
-    assert columns(
-        log, "prompt", "prompt_tokens", "output_tokens", "reasoning_tokens", "model"
-    ) == [
-        ("one", 9, 10, 0, "m"),
-        ("two", 9, 20, 0, "m"),
-        ("three", 4, 30, 0, "m"),
-        ("four", 5, 40, 25, "m"),
-    ]
-    assert log.frame.arrival_s.tolist() == [0, 2.5, 2.5, 5]
-    assert log.left_out == {"it has response.error": 1}
-
-
 @pytest.mark.parametrize(
     "parts", [("request_body", "response_body"), ("reqPayload", "respPayload")]
 )
@@ -51,51 +36,6 @@ def test_the_parts_of_a_pair_may_have_other_names_and_be_text(tmp_path, parts):
     whole = request | response
     assert columns(read(tmp_path, [whole, whole]), "prompt", "output_tokens") == [("one", 10)]
     assert columns(read(tmp_path, logs.BATCH), "output_tokens") == [(1,), (2,), (3,)]
-
-
-@pytest.mark.parametrize(
-    ("name", "rows", "first", "second", "left_out"),
-    [
-        # LiteLLM keeps the prompt in one of two places.
-        ("LiteLLM", logs.LITELLM, (12, 0, 0.0), (30, 20, 1.0), "status is 'failure'"),
-        # Langfuse takes details off the output, and they are added again.
-        ("Langfuse", logs.LANGFUSE, (11, 0, 0.0), (30, 24, 1.75), "type is 'SPAN'"),
-    ],
-)
-def test_the_rows_of_a_gateway_are_read_and_others_counted(
-    tmp_path, name, rows, first, second, left_out
-):
-    log = read(tmp_path, rows)
-    assert log.format == name
-    assert columns(log, "prompt", "output_tokens", "reasoning_tokens", "arrival_s") == [
-        ("one", *first),
-        ("two", *second),
-    ]
-    assert log.left_out == {left_out: 1}
-
-
-USAGES: list[tuple[dict[str, Any], tuple[int, int]]] = [
-    ({"usage": {"input_tokens": 5, "cache_read_input_tokens": 90, "output_tokens": 7}}, (95, 7)),
-    (
-        {
-            "usageMetadata": {
-                "promptTokenCount": 9,
-                "candidatesTokenCount": 4,
-                "thoughtsTokenCount": 30,
-                "totalTokenCount": 43,
-            }
-        },
-        (9, 34),
-    ),
-    ({"usage": {"inputTokens": 3, "outputTokens": 8, "totalTokens": 11}}, (3, 8)),
-    ({"usage": {"prompt_tokens": 10, "completion_tokens": 20, "total_tokens": 130}}, (10, 120)),
-]
-
-
-@pytest.mark.parametrize(("response", "counts"), USAGES)
-def test_usage_of_each_provider_is_read(tmp_path, response, counts):
-    row = {"request": {"messages": [{"role": "user", "content": "a"}]}, "response": response}
-    assert columns(read(tmp_path, [row]), "prompt_tokens", "output_tokens") == [counts]
 
 
 TIME = "2026-03-01T10:00:00.250Z"
@@ -112,13 +52,11 @@ PORTKEY = {"created_at": TIME, "request.body": CHAT, "ai_model": "m", "is_succes
 PORTKEY |= {"req_units": 9, "res_units": 30, "cache_status": "MISS"}
 PORTKEY_NEW = {"id": "1", "created_at": TIME, "request": json.dumps(CHAT), "ai_provider": "openai"}
 PORTKEY_NEW |= {"ai_model": "m", "request_tokens": 9, "response_tokens": 30, "status_code": 200}
-PAYLOAD = {
-    "call_type": "acompletion",
-    "startTime": TIME,
-    "completion_tokens": 30,
-    "cache_hit": False,
-}
+PAYLOAD = {"call_type": "acompletion", "startTime": TIME, "completion_tokens": 30}
 PAYLOAD |= {"prompt_tokens": 9, "model": "m", "messages": CHAT["messages"], "status": "success"}
+PAYLOAD |= {"cache_hit": False}
+CACHED = {"usage": {"input_tokens": 4, "cache_read_input_tokens": 5, "output_tokens": 30}}
+IN_TOTAL = {"usage": {"prompt_tokens": 9, "completion_tokens": 10, "total_tokens": 39}}
 BEDROCK = {"timestamp": TIME, "modelId": "m", "schemaType": "ModelInvocationLog"}
 INVOKED = {"inputBodyJson": CHAT, "inputTokenCount": 9}
 CONVERSE = {"messages": [{"role": "user", "content": [{"text": "a"}]}]}
@@ -151,7 +89,10 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("LiteLLM", {"standard_logging_object": PAYLOAD}),
     ("LiteLLM", {"model": "m", "messages": None, "standard_logging_object": json.dumps(PAYLOAD)}),
     ("LiteLLM", {"kwargs": {"standard_logging_object": PAYLOAD}, "start_time": TIME}),
+    ("LiteLLM", PAYLOAD | {"messages": None, "proxy_server_request": CHAT}),
     ("LiteLLM: status is 'failure'", {"standard_logging_object": PAYLOAD | {"status": "failure"}}),
+    ("OpenAI", {"timestamp": TIME, "request": CHAT, "response": CACHED}),
+    ("OpenAI", {"timestamp": TIME, "request": CHAT, "response": IN_TOTAL}),
     ("OpenAI", BEDROCK | {"input": INVOKED, "output": {"outputTokenCount": 30}}),
     (
         "OpenAI",
@@ -207,10 +148,3 @@ def test_answers_without_counts_are_counted_by_a_tokenizer(tmp_path, tokenizer):
     log = read(tmp_path, [{"id": "a", "conversations": turns}], tokenizer=str(tokenizer))
     assert columns(log, "prompt", "prompt_tokens", "output_tokens") == [("now ?", 2, 3)]
     assert str(tokenizer) in log.sources["output_tokens"]
-
-
-@pytest.mark.parametrize(
-    "row", [{"prompt": "a", "output_tokens": 3}, {"messages": [], "tokens": 3}, {"type": "x"}]
-)
-def test_a_plain_table_is_no_log(row):
-    assert recognise(row) is None
