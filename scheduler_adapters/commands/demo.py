@@ -14,7 +14,6 @@ from lengthwise.bundle import Manifest, ModelBundle
 from lengthwise.command_line.program import print_banner
 from lengthwise.errors import UnsupportedByEngine
 from lengthwise.report_page import ReportSection, write_report
-from lengthwise.strict_json import to_json
 from lengthwise.tables.reading import read_table
 from scheduler_adapters.engines.engine_clock import ClockKind
 from scheduler_adapters.engines.vllm_v1.in_process import (
@@ -107,33 +106,36 @@ def demo(config: DemoConfig) -> None:
 
     Run `python -m training fit demo --out mlruns/demo` before. The ranker scores the held-out
     prompts in this process. Bursts of them are served by the simulator and by vLLM, under FCFS,
-    PARS and the oracle. The output is report.html beside the bundle, and a table with one JSON
-    object as the last line.
+    PARS and the oracle. The output is a table, and report.html beside the bundle.
 
     Example:
       python -m scheduler_adapters demo --trained mlruns/demo --num-engine-requests 60
     """
-    print_summary(run_demo(config))
-
-
-def run_demo(config: DemoConfig) -> dict[str, Any]:
-    """Run the demo and write its report; returns the figures."""
     bundle = ModelBundle.load(config.trained / "bundle")
+    engines, metrics = serve_bursts(config, bundle), bundle.manifest.metrics
+    page = write_demo_report(config.trained, bundle.manifest, engines)
+    print_banner(bundle.manifest.banner)
+    tau_b, baseline = (figure_text(metrics.get(name)) for name in ("tau_b", "tau_b_tfidf_ridge"))
+    print(f"ranker: tau_b {tau_b} (TF-IDF + ridge {baseline})")
+    print(text_of(latency_table(engines)))
+    print(f"report: {page}")
+
+
+def serve_bursts(config: DemoConfig, bundle: ModelBundle) -> dict[str, Bursts]:
+    """Return the bursts of the simulator and, where it is installed and wanted, of vLLM."""
     held_out = read_table(config.trained / "test.parquet", ["prompt", "output_tokens"])
     requests = _scored_requests(bundle, held_out.head(_NUM_SIMULATED))
     given = {name: _for_scheduler(requests, name) for name in SCHEDULERS}
     if (small := config.trained / "small" / "bundle").exists():
         given[SMALL] = _scored_requests(ModelBundle.load(small), held_out.head(_NUM_SIMULATED))
-    simulated = _simulate(given)
-    served = None
+    engines = {"simulator": _simulate(given)}
     if (count := min(config.num_engine_requests, len(requests))) > 0:
         rows = np.sort(np.random.default_rng(config.seed).permutation(len(requests))[:count])
         try:
-            served = _serve(requests.take(rows), config)
+            engines["vLLM"] = _serve(requests.take(rows), config)
         except UnsupportedByEngine as error:
             log.warning("%s; the demo leaves the real engine out", error)
-    page = write_demo_report(config.trained, bundle.manifest, simulated, served)
-    return _figures(bundle, simulated, served, config) | {"report": str(page)}
+    return engines
 
 
 def _scored_requests(bundle: ModelBundle, held_out: pd.DataFrame) -> Requests:
@@ -202,64 +204,9 @@ def _for_scheduler(requests: Requests, name: str) -> Requests:
     return requests.with_scores(requests.output_tokens) if name == "oracle" else requests
 
 
-def _figures(
-    bundle: ModelBundle, simulated: Bursts, served: Bursts | None, config: DemoConfig
-) -> dict[str, Any]:
-    """Return the figures of the training run, then those of this run."""
-    manifest = bundle.manifest
-    data, trained = manifest.dataset, manifest.metrics
-    metrics = ("tau_b", "tau_b_ci", "tau_b_tfidf_ridge", "onnx_max_abs_diff", "int8_tau_b_drop")
-    vllm = None
-    if served is not None:
-        timeline = served.timelines[SCHEDULERS[0]]
-        sizes = {"num_requests": len(timeline.requests), "num_bursts": len(set(timeline.instance))}
-        vllm = _latencies(served) | sizes | {"max_num_seqs": config.max_num_seqs}
-    return {
-        "dataset": data.get("id"),
-        "banner": manifest.banner,
-        "train_prompts": data.get("train_prompts"),
-        "test_prompts": data.get("test_prompts"),
-        **{name: trained.get(name) for name in metrics},
-        "mlflow_run_id": manifest.mlflow_run_id,
-        "bundle": str(bundle.path),
-        "simulator": _latencies(simulated),
-        "vllm": vllm,
-    }
-
-
-def _latencies(bursts: Bursts) -> dict[str, Any]:
-    return {
-        name: {
-            "mean_normalized_latency_s": summary.normalized_latency_s.mean,
-            "p90_normalized_latency_s": summary.normalized_latency_s.p90,
-            "mean_e2e_s": summary.e2e_s.mean,
-        }
-        for name, summary in bursts.summaries.items()
-    }
-
-
-def print_summary(figures: Mapping[str, Any]) -> None:
-    """Print a table, then one JSON object on the last line."""
-    tau_b, baseline = figures["tau_b"], figures["tau_b_tfidf_ridge"]
-    print_banner(figures["banner"])
-    print(f"ranker: tau_b {figure_text(tau_b)} (TF-IDF + ridge {figure_text(baseline)})")
-    rows = [
-        (engine, name, *figures[engine][name].values())
-        for engine in ("simulator", "vllm")
-        for name in (*SCHEDULERS, SMALL)
-        if name in (figures[engine] or ())
-    ]
-    columns = ["burst", "scheduler", "s/token mean", "s/token p90", "E2E s mean"]
-    print(text_of(pd.DataFrame(rows, columns=columns)))
-    print(f"report: {figures['report']}")
-    print(to_json(figures))
-
-
-def write_demo_report(
-    folder: Path, manifest: Manifest, simulated: Bursts, served: Bursts | None
-) -> Path:
+def write_demo_report(folder: Path, manifest: Manifest, engines: Mapping[str, Bursts]) -> Path:
     """Write report.html, and beside it latency.svg with its table; returns the page."""
-    engines = {"simulator": simulated} | ({} if served is None else {"vLLM": served})
+    simulated = engines["simulator"]
     sections = [_waiting_section(simulated), _latency_section(engines)]
     sections += [_predictor_section(manifest), _GO_ON]
     means = {name: s.normalized_latency_s.mean for name, s in simulated.summaries.items()}
@@ -311,7 +258,7 @@ def _latency_section(engines: Mapping[str, Bursts]) -> ReportSection:
         heading="Latencies",
         text="The same requests under each scheduler; s/token is the normalised latency, E2E "
         "divided by output tokens. The oracle knows every true length: the best a ranker could do.",
-        table=pd.DataFrame([row for own in engines.items() for row in _latency_rows(*own)]),
+        table=latency_table(engines),
         figure=charts.ecdf_figure(table, "E2E latency (s)"),
         caption=" ".join(f"{engine}: {own.conditions}." for engine, own in engines.items()),
         drawn=("latency", table),
@@ -336,20 +283,23 @@ def _predictor_section(manifest: Manifest) -> ReportSection:
     )
 
 
-def _latency_rows(engine: str, bursts: Bursts) -> list[dict[str, float | str]]:
-    """Return a row per scheduler: normalised latency and E2E, and how many times below FCFS."""
-    summaries = bursts.summaries
-    base = summaries["fcfs"].normalized_latency_s.mean
-    return [
+def latency_table(engines: Mapping[str, Bursts]) -> pd.DataFrame:
+    """Return a row per engine and scheduler: latencies, and the first relative to FCFS."""
+    rows = [
         {
             "engine": engine,
             "scheduler": name,
             "s/token mean": s.normalized_latency_s.mean,
             "s/token p90": s.normalized_latency_s.p90,
-            "FCFS / this": f"{base / s.normalized_latency_s.mean:.2f}x",
+            "FCFS / this": (
+                f"{summaries['fcfs'].normalized_latency_s.mean / s.normalized_latency_s.mean:.2f}x"
+            ),
             "E2E s mean": s.e2e_s.mean,
             "E2E s p99": s.e2e_s.p99,
             "TTFT s mean": s.ttft_s.mean,
         }
+        for engine, bursts in engines.items()
+        for summaries in [bursts.summaries]
         for name, s in summaries.items()
     ]
+    return pd.DataFrame(rows)

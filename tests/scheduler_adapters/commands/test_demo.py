@@ -1,21 +1,19 @@
 """The demo end to end on a toy bundle: everything real but the ranker's skill and vLLM."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from lengthwise.bundle import BANNER, Manifest
+from lengthwise.bundle import BANNER, Manifest, ModelBundle
 from lengthwise.errors import DataError
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands.demo import (
     SMALL,
     Bursts,
     DemoConfig,
-    print_summary,
-    run_demo,
+    serve_bursts,
     write_demo_report,
 )
 from scheduler_adapters.engines.vllm_v1 import in_process as vllm_driver
@@ -36,50 +34,53 @@ def trained(tiny_bundle, tmp_path):
     return tmp_path
 
 
-def a_config(trained: Path, num_engine_requests: int = 0) -> DemoConfig:
-    return DemoConfig(trained=trained, num_engine_requests=num_engine_requests)
+def served(trained: Path, num_engine_requests: int = 0) -> dict[str, Bursts]:
+    config = DemoConfig(trained=trained, num_engine_requests=num_engine_requests)
+    return serve_bursts(config, ModelBundle.load(trained / "bundle"))
 
 
-def test_the_oracle_beats_fcfs_and_the_report_is_written(trained):
+def means_of(bursts: Bursts) -> dict[str, float]:
+    return {name: one.normalized_latency_s.mean for name, one in bursts.summaries.items()}
+
+
+def test_the_oracle_beats_fcfs_and_a_small_ranker_has_a_row(trained):
     (trained / "small").mkdir()
     (trained / "small/bundle").symlink_to(trained / "bundle", target_is_directory=True)
-    figures = run_demo(a_config(trained))
-    means = {k: v["mean_normalized_latency_s"] for k, v in figures["simulator"].items()}
+    engines = served(trained)
+    assert engines.keys() == {"simulator"}
+    means = means_of(engines["simulator"])
     assert means["oracle"] < means["fcfs"]
     assert means["oracle"] <= means["pars"] == means[SMALL]
-    assert figures["vllm"] is None
-    assert "<svg" in Path(figures["report"]).read_text()
-    json.dumps(figures, allow_nan=False)
 
 
 def test_without_vllm_a_line_says_only_the_simulator_is_shown(trained, monkeypatch, caplog):
     monkeypatch.setattr(vllm_driver, "find_spec", lambda name: None)
-    figures = run_demo(a_config(trained, num_engine_requests=20))
-    assert figures["vllm"] is None
-    assert figures["simulator"].keys() == {"fcfs", "pars", "oracle"}
+    engines = served(trained, 20)
+    assert engines["simulator"].timelines.keys() == {"fcfs", "pars", "oracle"}
     assert "vLLM is not installed" in caplog.text
     assert "the demo leaves the real engine out" in caplog.text
 
 
 def test_invented_data_puts_a_banner_on_the_page_and_the_table(trained, capsys, monkeypatch):
     monkeypatch.setattr(Manifest, "banner", BANNER)
-    figures = run_demo(a_config(trained))
-    print_summary(figures | {"tau_b": 0.6, "tau_b_tfidf_ridge": 0.5})
-    assert capsys.readouterr().out.startswith(BANNER)
-    assert f'<p class="banner">{BANNER}</p>' in Path(figures["report"]).read_text()
+    assert main(["demo", "--trained", str(trained), "--num-engine-requests=0"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(BANNER)
+    assert "ranker: tau_b undefined (TF-IDF + ridge undefined)" in printed
+    page = (trained / "report.html").read_text()
+    assert f'<p class="banner">{BANNER}</p>' in page
+    assert "<svg" in page
 
 
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")
 def test_all_schedulers_serve_the_same_requests_in_one_engine(trained):
-    figures = run_demo(a_config(trained, num_engine_requests=41))
-    served = figures["vllm"]
-    assert (served["num_requests"], served["num_bursts"]) == (41, 4)
-    means = {name: served[name]["mean_normalized_latency_s"] for name in ("fcfs", "oracle")}
+    bursts = served(trained, 41)["vLLM"]
+    assert len(bursts.timelines["pars"].requests) == 41
+    means = means_of(bursts)
     assert 0 < means["oracle"] < means["fcfs"]
-    assert 0 < served["pars"]["mean_e2e_s"] < 100
-    assert "41 of the same requests in 4 bursts" in Path(figures["report"]).read_text()
-    json.dumps(figures, allow_nan=False)
+    assert 0 < bursts.summaries["pars"].e2e_s.mean < 100
+    assert "41 of the same requests in 4 bursts" in bursts.conditions
 
 
 def test_a_folder_without_a_bundle_is_one_clear_line(tmp_path, capsys):
@@ -93,7 +94,7 @@ def test_a_folder_without_a_bundle_is_one_clear_line(tmp_path, capsys):
 def test_held_out_prompts_must_be_there(trained):
     (trained / "test.parquet").unlink()
     with pytest.raises(DataError, match=r"test\.parquet"):
-        run_demo(a_config(trained))
+        served(trained)
 
 
 REQUESTS = make_requests(prompt_tokens=[4] * 3, output_tokens=[2] * 3, scores=[1.0, 2.0, 3.0])
@@ -119,7 +120,7 @@ def simulated():
 
 
 def test_the_lead_says_how_many_times_lower(simulated, tmp_path):
-    text = write_demo_report(tmp_path, MANIFEST, simulated, None).read_text()
+    text = write_demo_report(tmp_path, MANIFEST, {"simulator": simulated}).read_text()
     assert "trained on 77 prompts of two-chats (tau_b 0.500 on held-out prompts)" in text
     assert "of a burst 3.0-fold." in text
     assert "<td>3.00x</td>" in text
@@ -128,7 +129,7 @@ def test_the_lead_says_how_many_times_lower(simulated, tmp_path):
 
 
 def test_the_figure_beside_the_page_has_a_panel_per_engine(simulated, tmp_path):
-    write_demo_report(tmp_path, MANIFEST, simulated, simulated)
+    write_demo_report(tmp_path, MANIFEST, {"simulator": simulated, "vLLM": simulated})
     table = pd.read_csv(tmp_path / "latency.csv")
     assert set(table["panel"]) == {"simulator", "vLLM"}
     pars = table[(table["panel"] == "vLLM") & (table["policy"] == "pars")]
