@@ -92,7 +92,7 @@ soak: setup
 	@$(PY) -m benchmarks soak-engine
 	@$(PY) -m benchmarks soak-cluster --streams 3000 --rounds 0 --gateways 2
 	@$(PY) tests/scheduler_adapters/policies/floods.py
-	@$(PY) -m pytest -q -s -m "vllm or slow" tests/scheduler_adapters/commands/test_serve_vllm_shares.py
+	@$(PY) -m pytest -q -s -m vllm tests/scheduler_adapters/commands/test_serve_vllm_live.py -k flood
 	@[ ! -e mlruns/demo ] || $(PY) -m benchmarks frames mlruns/demo
 
 mutants: setup

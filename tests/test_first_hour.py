@@ -17,7 +17,7 @@ import pytest
 
 from scheduler_adapters.engines.random_model import make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
-from tests.scheduler_adapters.commands.test_serve_vllm_live import (
+from tests.scheduler_adapters.commands.vllm_server import (
     Live,
     free_port,
     wait_until_healthy,

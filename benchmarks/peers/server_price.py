@@ -29,7 +29,7 @@ import numpy as np
 import psutil
 
 from scheduler_adapters.engines.random_model import VOCABULARY, write_config
-from tests.scheduler_adapters.commands.test_serve_vllm_live import Live, serving as serve_vllm
+from tests.scheduler_adapters.commands.vllm_server import Live, serving as serve_vllm
 
 OPTIONS = ["--max-model-len=2048", "--max-num-seqs=16"]
 OPTIONS += ["--max-num-batched-tokens=2048", "--distributed-executor-backend=uni"]

@@ -41,7 +41,7 @@ from scheduler_adapters.timeline.live_log import VARIABLE
 from scheduler_adapters.timeline.timeline import read_timeline
 from scheduler_adapters.views import RequestView
 from tests.conftest import write_tiny_bundle
-from tests.scheduler_adapters.commands.test_serve_vllm_live import (
+from tests.scheduler_adapters.commands.vllm_server import (
     Live,
     ScoringProcess,
     serving,

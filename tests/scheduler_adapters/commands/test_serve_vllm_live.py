@@ -1,181 +1,63 @@
-"""`serve-vllm` whole: the unmodified `openai` client, a scoring service that dies and returns."""
+"""`serve-vllm` whole: the unmodified `openai` client, a scoring service that dies and returns.
+
+One server with two seats for the whole file; the last tests destroy it. With -s -m vllm -k flood
+the rows of the table in docs/results/engines.md are printed.
+"""
 
 import asyncio
 import json
-import os
-import random
 import shutil
-import subprocess
-import sys
+import signal
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import mean
+from statistics import median
 from typing import Any
-from urllib.error import URLError
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 import numpy as np
 import psutil
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from lengthwise.child_processes import free_port
-from scheduler_adapters.commands.serve_vllm import server_module
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
-from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
-from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
+from scheduler_adapters.engines.random_model import VOCABULARY
+from scheduler_adapters.timeline.latency_metrics import summarize
+from scheduler_adapters.timeline.timeline import read_timeline
+from tests.scheduler_adapters.commands.vllm_server import (
+    FINISHED,
+    MAX_TOKENS,
+    NUM_CLIENTS,
+    ONE_PROCESS,
+    PROMPTS,
+    SEATS,
+    Live,
+    ScoringProcess,
+    Sender,
+    burst,
+    client,
+    flooded,
+    lead,
+    seats_held,
+    serving,
+    stream,
+)
 
 pytestmark = pytest.mark.vllm
 
-START_WITHIN_S = 900
-NUM_CLIENTS = 64
-MAX_TOKENS = 12
-SEATS = 4
+HELD = 32
+"""Requests that wait while all seats are held."""
+ENDED = {"stop_token_ids": [*range(VOCABULARY)]}
+"""A token ends each answer, not a limit: beside limits of the usual length all would rank alike."""
+KEYS = [f"sk-{number}" for number in range(64)]
 CLASSES = {
     "classes": {"chat": {"tbt_s": 0.05}, "batch": {}},
-    "api_keys": {"sk-chat": "chat"},
+    "api_keys": {
+        **dict.fromkeys(("sk-chat", "sk-trusted", "sk-honest", "sk-flood"), "chat"),
+        **dict.fromkeys(KEYS, "batch"),
+    },
+    "trusted_keys": ["sk-trusted"],
     "default": "batch",
 }
-DEAD_PROXIES = dict.fromkeys(("http_proxy", "HTTPS_PROXY", "all_proxy"), "http://127.0.0.1:9")
-DEAD_PROXIES |= {"no_proxy": "", "NO_PROXY": ""}
-"""Environment of every server here: no process of one machine reaches another by a proxy."""
-FINISHED = "lengthwise_e2e_seconds_count"
-PROMPTS = {"yes": "yes no short", "essay": "long essay poem"}
-"""The tiny ranker's shortest and longest: scores follow their words."""
-
-
-def write_tokenizer(folder: Path) -> None:
-    """A word-level tokenizer over the tiny model's vocabulary, with a chat template."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = ["[UNK]", "</s>", "yes", "no", "short", "long", "essay", "poem"]
-    words += [f"w{number}" for number in range(VOCABULARY - len(words))]
-    vocabulary = {word: number for number, word in enumerate(words)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="[UNK]", eos_token="</s>", pad_token="</s>"
-    )
-    fast.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
-    fast.save_pretrained(folder)
-
-
-class ScoringProcess:
-    """A scoring service that can be killed and started again at the same address."""
-
-    def __init__(self, bundle: Path) -> None:
-        self.bundle = bundle
-        self.address = f"127.0.0.1:{free_port()}"
-        self.start()
-
-    def start(self, *more: str) -> None:
-        command = [sys.executable, "-m", "scoring_service", "serve", *more]
-        command += ["--bundle", str(self.bundle), "--address", self.address]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        assert "serving" in self.process.stdout.readline()
-
-    def kill(self) -> None:
-        with self.process:
-            self.process.kill()
-
-
-@dataclass(frozen=True)
-class Live:
-    """The running server."""
-
-    url: str
-    pid: int
-    timeline: Path
-
-    def samples(self, name: str) -> list[Any]:
-        """The samples of one name on /metrics."""
-        with urlopen(f"{self.url}/metrics", timeout=300) as response:
-            families = list(text_string_to_metric_families(response.read().decode()))
-        return [s for family in families for s in family.samples if s.name == name]
-
-    def sample(self, name: str, **labels: str) -> float:
-        """Their sum over the samples with these labels."""
-        return sum(s.value for s in self.samples(name) if labels.items() <= s.labels.items())
-
-    def outcomes(self) -> Counter[str]:
-        """Requests so far by what became of their score: "scored", "unscored unavailable"."""
-        samples = self.samples("lengthwise_requests_total")
-        named = ((f"{s.labels['outcome']} {s.labels['reason']}", s.value) for s in samples)
-        return Counter({name.strip(): int(value) for name, value in named})
-
-    def outcomes_since(self, before: Counter[str]) -> Counter[str]:
-        return self.outcomes() - before
-
-    def memory_mib(self) -> float:
-        """Resident memory of vLLM's processes."""
-        server = psutil.Process(self.pid)
-        each = (p.memory_info().rss for p in [server, *server.children(recursive=True)])
-        return sum(each) / 2**20
-
-    def wait_until(self, name: str, value: float, **labels: str) -> None:
-        """Until /metrics shows that value."""
-        deadline_s = time.monotonic() + 900
-        while (found := self.sample(name, **labels)) != value:
-            assert time.monotonic() < deadline_s, f"{name} is {found}, not {value}"
-            time.sleep(0.1)
-
-    def wait_for_timeline(self) -> None:
-        """Until it holds each finished request; a thread writes it."""
-        deadline_s = time.monotonic() + 900
-        while len(self.timeline.read_text().splitlines()) != self.sample(FINISHED):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
-
-    def wait_until_idle(self) -> None:
-        for state in ("waiting", "running"):
-            self.wait_until(f"vllm:num_requests_{state}", 0)
-
-
-@contextmanager
-def serving(
-    folder: Path,
-    scorer: str,
-    own: list[str] | None,
-    vllms: list[str],
-    *,
-    model: Path | None = None,
-    start: Sequence[str] = ("-m", "scheduler_adapters"),
-) -> Iterator[Live]:
-    """`serve-vllm` with a model (none: a tiny one), its own options and vLLM's, for the block.
-
-    Without a list of its own options: plain vLLM. `start`: Python's arguments for our program.
-    """
-    folder.mkdir(exist_ok=True)
-    model = model or make_tiny_model(folder / "model")
-    write_tokenizer(model)
-    port = free_port()
-    timeline, log = folder / "timeline.jsonl", folder / "log"
-    command = [sys.executable, "-m", *server_module(str(model)), f"--port={port}"]
-    if own is not None:
-        command = [sys.executable, *start, "serve-vllm", str(model), f"--port={port}"]
-        command += ["--policy=pars", f"--timeline={timeline}", *own]
-        command += [*([f"--scorer={scorer}"] if scorer else []), "--"]
-    command += ["--served-model-name=tiny", "--dtype=bfloat16", "--block-size=32"]
-    command += ["--max-num-batched-tokens=256", "--enforce-eager"]
-    command += [f"--kv-cache-memory-bytes={32 << 20}", *vllms]
-    environment = {**os.environ, **ENVIRONMENT, **DEAD_PROXIES}
-    # The CPU build runs the model in the engine's process only without this switch.
-    separate = "--distributed-executor-backend=uni" not in vllms
-    environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(separate))
-    with log.open("w") as written:
-        server = subprocess.Popen(command, stdout=written, stderr=written, env=environment)
-    try:
-        wait_until_healthy(f"http://127.0.0.1:{port}", server, log)
-        yield Live(f"http://127.0.0.1:{port}", server.pid, timeline)
-    finally:
-        server.terminate()
-        server.wait(timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -186,83 +68,25 @@ def scoring(tiny_bundle):
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory, scoring):
-    folder = tmp_path_factory.mktemp("serve")
-    (folder / "classes.json").write_text(json.dumps(CLASSES))
-    own = ["--deadline-s=3", "--target-model=tiny-llm", f"--classes={folder / 'classes.json'}"]
-    own.append("--client-hints=true")
-    vllms = ["--max-model-len=1024", f"--max-num-seqs={SEATS}"]
-    with serving(folder, scoring.address, own, vllms) as live:
-        yield live
+def serve(tmp_path_factory, scoring):
+    """Makes the server of this file with further options."""
+
+    def start(*own: str) -> Any:
+        folder = tmp_path_factory.mktemp("serve")
+        (folder / "classes.json").write_text(json.dumps(CLASSES))
+        # Beside other work a score of the cache takes longer than the default deadline, too.
+        limits = ["--deadline-s=3", "--late-s=300", "--target-model=tiny-llm", "--guard=none"]
+        given = [*limits, f"--classes={folder / 'classes.json'}", *own]
+        vllms = ["--max-model-len=8192", f"--max-num-seqs={SEATS}"]
+        return serving(folder, scoring.address, given, [*vllms, *ONE_PROCESS])
+
+    return start
 
 
-def wait_until_healthy(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline_s = time.monotonic() + START_WITHIN_S
-    while time.monotonic() < deadline_s:
-        assert server.poll() is None, log.read_text()[-4000:]
-        with suppress(URLError, ConnectionError), urlopen(f"{url}/health", timeout=30):
-            return
-        time.sleep(0.5)
-    raise AssertionError(f"no answer within {START_WITHIN_S} s: {log.read_text()[-4000:]}")
-
-
-def client(live: Live) -> Any:
-    from openai import AsyncOpenAI
-
-    return AsyncOpenAI(base_url=f"{live.url}/v1", api_key="sk-chat", max_retries=0, timeout=300)
-
-
-async def stream(
-    openai: Any, number: int, kind: str, max_tokens: int = MAX_TOKENS, *, leaves: bool = False
-) -> tuple[str, float]:
-    """Stream a chat or a completion; the kind and the instant of the last chunk.
-
-    A client that leaves does so after `MAX_TOKENS` chunks: the server does not know the length.
-    """
-    prompt = f"{PROMPTS[kind]} w{number}"
-    common = {"model": "tiny", "max_tokens": 900 if leaves else max_tokens, "stream": True}
-    common |= {"extra_body": {} if leaves else {"ignore_eos": True}}
-    if number % 2:
-        chunks = await openai.completions.create(prompt=prompt, **common)
-    else:
-        messages = [{"role": "user", "content": prompt}]
-        chunks = await openai.chat.completions.create(messages=messages, **common)
-    reasons = []
-    async for chunk in chunks:
-        reasons += [choice.finish_reason for choice in chunk.choices]
-        if leaves and len(reasons) >= MAX_TOKENS:
-            break
-    await chunks.close()
-    assert leaves or reasons[-1] == "length"
-    return kind, time.monotonic()
-
-
-async def burst(
-    live: Live, dies: ScoringProcess | None = None, *, leaves: bool = True
-) -> list[str]:
-    """All clients at once, short and long prompts shuffled; the kinds in order of completion.
-
-    A scoring service that dies is killed once 8 are done.
-    """
-    kinds = [kind for kind in PROMPTS for _ in range(NUM_CLIENTS // 2)]
-    random.Random(0).shuffle(kinds)
-    openai = client(live)
-    tasks = [
-        asyncio.create_task(stream(openai, n, kind, leaves=leaves)) for n, kind in enumerate(kinds)
-    ]
-    if dies is not None:
-        while sum(task.done() for task in tasks) < 8:
-            await asyncio.sleep(0.005)
-        dies.kill()
-    finished = await asyncio.gather(*tasks)
-    await openai.close()
-    return [kind for kind, _ in sorted(finished, key=lambda one: one[1])]
-
-
-def lead(order: list[str]) -> float:
-    """Places that the short ones finish before the long ones, on average; at most 32."""
-    places = {kind: [p for p, k in enumerate(order) if k == kind] for kind in PROMPTS}
-    return mean(places["essay"]) - mean(places["yes"])
+@pytest.fixture(scope="module")
+def live(serve):
+    with serve() as running:
+        yield running
 
 
 def test_behind_dead_proxies_all_are_scored_and_short_end_first(live):
@@ -284,6 +108,14 @@ def test_behind_dead_proxies_all_are_scored_and_short_end_first(live):
     vllms_s = live.sample("vllm:time_to_first_token_seconds_sum")
     assert 0 < ttft_s < e2e_s
     assert ttft_s == pytest.approx(vllms_s, rel=0.05)
+    live.wait_for_timeline()
+    timeline = read_timeline(live.timeline)
+    assert (timeline.requests.output_tokens == MAX_TOKENS).all()
+    assert set(timeline.requests.user_class) == {"chat"}
+    assert set(timeline.requests.tbt_s) == {0.05}
+    assert (timeline.requests.arrival_s <= timeline.scheduled_s).all()
+    assert (timeline.scheduled_s < timeline.first_token_s).all()
+    assert summarize(timeline).num_finished == NUM_CLIENTS
     assert lead(asyncio.run(burst(live))) > NUM_CLIENTS / 4
     live.wait_until_idle()
 
@@ -308,6 +140,130 @@ def test_a_router_reads_the_load_of_an_idle_engine(live):
     assert report["on_time"]
 
 
+def test_clients_that_forge_scores_and_priorities_gain_nothing(live):
+    """Every other client has a long answer coming; honest or not, the short ones go first."""
+    forged = {"vllm_xargs": {"lengthwise_score": -1e9}, "priority": -100}
+    header = {"X-Vllm-Priority": "-100"}
+    kinds = [*PROMPTS] * (HELD // len(PROMPTS))
+
+    async def one(openai: Any, number: int, kind: str, forges: bool) -> tuple[str, float]:
+        await openai.completions.create(
+            model="tiny", prompt=f"{PROMPTS[kind]} w{100 + number}", max_tokens=500,
+            extra_headers=header if forges else {}, extra_body=ENDED | (forged if forges else {}),
+        )  # fmt: skip
+        return kind, time.monotonic()
+
+    async def held_burst(forges: bool) -> tuple[list[str], float]:
+        openai = client(live)
+        async with seats_held(live, openai, "short"):
+            asked = [
+                asyncio.create_task(one(openai, n, kind, forges and kind == "essay"))
+                for n, kind in enumerate(kinds)
+            ]
+            await asyncio.to_thread(live.wait_until, "vllm:num_requests_waiting", HELD)
+            begun_s = time.monotonic()
+        finished = sorted(await asyncio.gather(*asked), key=lambda answer: answer[1])
+        await openai.close()
+        await asyncio.to_thread(live.wait_until_idle)
+        short_s = median(end_s for kind, end_s in finished if kind == "yes")
+        return [kind for kind, _ in finished], short_s - begun_s
+
+    asyncio.run(held_burst(False))  # The scores come from the cache of the service from here on.
+    before = live.outcomes()
+    bursts = [asyncio.run(held_burst(forges)) for forges in [False, True, True, False] * 2]
+    forging, without = (bursts[n::4] + bursts[3 - n :: 4] for n in (1, 0))
+    ratio = median(s for _, s in forging) / median(s for _, s in without)
+    leads = [median(lead(order) for order, _ in each) for each in (forging, without)]
+    print(f"honest p50 with forging clients / without: {ratio:.2f}; honest lead in places {leads}")
+    assert leads[0] >= 0.9 * leads[1] > 0
+    dropped = "lengthwise_client_hints_total"
+    assert live.outcomes_since(before)["explicit"] == 0
+    assert live.sample(dropped, outcome="dropped") == 4 * HELD / 2
+    assert live.sample(dropped, outcome="kept") == 0
+
+
+def test_whoever_starts_after_its_score_came_starts_by_rank(live, scoring):
+    """The scoring service is stopped until all requests wait."""
+    before = live.outcomes()
+    live.wait_for_timeline()
+    served = len(read_timeline(live.timeline).requests)
+    late, sent = "lengthwise_engine_requests_total", "lengthwise_late_scores_total"
+    moved_before, sent_before = live.sample(late, hint="late"), live.sample(sent, outcome="sent")
+
+    async def main() -> None:
+        openai = client(live)
+        scoring.process.send_signal(signal.SIGSTOP)
+        async with seats_held(live, openai, "poem"):
+            kinds = [*PROMPTS] * (HELD // len(PROMPTS))
+            limits = {"max_tokens": 2000, "extra_body": ENDED}
+            ask = partial(openai.completions.create, model="tiny", **limits)
+            asked = [ask(prompt=f"{PROMPTS[kind]} w{n}") for n, kind in enumerate(kinds)]
+            waiting = [asyncio.create_task(one) for one in asked]
+            await asyncio.to_thread(live.wait_until, "vllm:num_requests_waiting", HELD)
+            assert live.sample(late, hint="late") == moved_before
+            scoring.process.send_signal(signal.SIGCONT)
+            await asyncio.to_thread(live.wait_until, late, moved_before + HELD, hint="late")
+        await asyncio.gather(*waiting)
+        await openai.close()
+
+    asyncio.run(main())
+    live.wait_until_idle()
+    outcomes = live.outcomes_since(before)
+    assert outcomes["scored"] == 0
+    assert outcomes.total() == HELD + SEATS
+    assert live.sample(sent, outcome="sent") == sent_before + HELD
+    live.wait_for_timeline()
+    timeline = read_timeline(live.timeline)
+    timeline = timeline.take(np.arange(len(timeline.requests)) >= served)
+    started = sorted(zip(timeline.scheduled_s, timeline.requests.score, strict=True))
+    scores = [score for _, score in started]
+    assert len(scores) == HELD
+    assert len(set(scores)) > HELD / 4
+    assert scores == sorted(scores)
+
+
+ANSWER, LONG_ANSWER = 100, 600
+"""Tokens. Requests limited to the first have nearly one rank, whatever their scores."""
+CASES: dict[str, tuple[Sender, list[Sender]]] = {
+    "key": (("sk-honest", "127.0.0.1"), [("sk-flood", "127.0.0.1")]),
+    "address": (("none", "127.0.0.2"), [("none", "127.0.0.1")]),
+    "keys of one class": (("sk-honest", "127.0.0.1"), [(key, "127.0.0.1") for key in KEYS]),
+}
+
+
+def passed_by_a_flood(live: Live, case: str, size: int, shares: str = "on") -> list[int]:
+    """The flood's answers that end during each honest request; prints the row of the case."""
+    honest, flooding = CASES[case]
+    live.wait_until_idle()
+    # Its share alone: the other seat has one other request.
+    alone_s, _ = asyncio.run(flooded(live, honest, flooding[:1], 1, 8, ANSWER))
+    count, tokens = (8, ANSWER) if shares == "on" else (1, LONG_ANSWER)
+    latency_s, passed = asyncio.run(flooded(live, honest, flooding, size, count, tokens))
+    cells = [f"{median(alone_s):.2f}", f"{median(latency_s):.2f}", f"{max(latency_s):.2f}"]
+    print(f"\n| {size}, {case} | {shares} | {' | '.join(cells)} |", passed)
+    return passed
+
+
+SIZES = [12, *(pytest.param(size, marks=pytest.mark.slow) for size in (64, 500))]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("case", CASES)
+def test_a_flood_leaves_a_client_its_share(live, case, size):
+    passed = passed_by_a_flood(live, case, size)
+    # A turn of the two seats until one is free, and the other seat meanwhile.
+    assert median(passed) <= 4
+    assert max(passed) <= 12  # the first request opens a connection, too
+
+
+@pytest.mark.slow
+def test_without_shares_a_flood_is_served_first(serve):
+    with serve("--shares=none") as live:
+        for case in CASES:
+            for size in (12, 64, 500):
+                assert median(passed_by_a_flood(live, case, size, "off")) >= 12
+
+
 def test_no_request_fails_if_the_scoring_service_dies_or_returns(live, scoring):
     asyncio.run(burst(live, dies=scoring))
     before = live.outcomes()
@@ -324,31 +280,6 @@ def test_no_request_fails_if_the_scoring_service_dies_or_returns(live, scoring):
     before = live.outcomes()
     assert lead(asyncio.run(burst(live))) > NUM_CLIENTS / 4
     assert live.outcomes_since(before) == {"scored": NUM_CLIENTS}
-
-
-def complete(live: Live, **body: Any) -> dict[str, Any]:
-    content = json.dumps({"model": "tiny", "prompt": "yes", "max_tokens": 3, **body}).encode()
-    request = Request(f"{live.url}/v1/completions", content, {"Content-Type": "application/json"})
-    with urlopen(request, timeout=300) as response:
-        answer: dict[str, Any] = json.load(response)
-    return answer
-
-
-def test_the_engines_timeline_agrees_with_what_vllm_reports(live):
-    from scheduler_adapters.timeline.latency_metrics import summarize
-    from scheduler_adapters.timeline.timeline import read_timeline
-
-    asyncio.run(burst(live, leaves=False))
-    live.wait_until_idle()
-    live.wait_for_timeline()
-    newest = read_timeline(live.timeline)
-    newest = newest.take(np.arange(len(newest.requests)) >= len(newest.requests) - NUM_CLIENTS)
-    assert (newest.requests.output_tokens == 12).all()
-    assert set(newest.requests.user_class) == {"chat"}
-    assert set(newest.requests.tbt_s) == {0.05}
-    assert (newest.requests.arrival_s <= newest.scheduled_s).all()
-    assert (newest.scheduled_s < newest.first_token_s).all()
-    assert summarize(newest).num_finished == NUM_CLIENTS
 
 
 async def mixed_requests(live: Live, numbers: range) -> None:
@@ -369,19 +300,19 @@ async def mixed_requests(live: Live, numbers: range) -> None:
             await (response.content.readany() if kind == 3 else response.read())
 
     timeout = aiohttp.ClientTimeout(total=120)
-    headers = {"Authorization": "Bearer sk-chat"}
+    headers = {"Authorization": "Bearer sk-trusted"}
     async with aiohttp.ClientSession(
         timeout=timeout, headers=headers, connector=aiohttp.TCPConnector(limit=NUM_CLIENTS)
     ) as session:
         await asyncio.gather(*(one(session, number) for number in numbers))
 
 
-def test_five_thousand_requests_leave_nothing_behind(live):
-    asyncio.run(mixed_requests(live, range(1000)))
+def test_four_thousand_requests_leave_nothing_behind(live):
+    asyncio.run(mixed_requests(live, range(400)))
     live.wait_until_idle()
     before_mib = live.memory_mib()
     invalid = live.sample("lengthwise_engine_requests_total", hint="invalid")
-    asyncio.run(mixed_requests(live, range(1000, 5000)))
+    asyncio.run(mixed_requests(live, range(4000)))
     live.wait_until_idle()
     # 5 MiB were seen; 3,000 requests that the engine holds on to would be 12 more.
     assert live.memory_mib() - before_mib < 12

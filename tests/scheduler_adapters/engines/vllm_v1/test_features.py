@@ -47,7 +47,7 @@ from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
 from scheduler_adapters.views import UNLIMITED, LoadView, StepRule
-from tests.scheduler_adapters.commands.test_serve_vllm_live import write_tokenizer
+from tests.scheduler_adapters.commands.vllm_server import write_tokenizer
 
 real = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 

@@ -21,7 +21,7 @@ from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
-from tests.scheduler_adapters.commands.test_serve_vllm_live import free_port, wait_until_healthy
+from tests.scheduler_adapters.commands.vllm_server import free_port, wait_until_healthy
 
 pytestmark = pytest.mark.vllm
 
