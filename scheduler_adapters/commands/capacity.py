@@ -4,17 +4,18 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 
 from lengthwise.command_line.options import common_options
-from lengthwise.errors import ConfigError, at_least, require
+from lengthwise.errors import ConfigError, require
 from lengthwise.progress import Progress
 from lengthwise.report_page import ReportSection, write_report
+from lengthwise.settings import Count, Range, settings
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands import experiment_settings as setup
 from scheduler_adapters.commands.experiment_settings import load_named, policy_of
@@ -38,7 +39,7 @@ _BOUND: Final = "bound (any policy)"
 """Name in the column of policies of tables and figures."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class SearchConfig(setup.Setup):
     """Policies, latency targets, and the search for the highest load within the targets."""
 
@@ -55,17 +56,15 @@ class SearchConfig(setup.Setup):
     by: Literal["rate", "concurrency"] = "rate"
     """rate: arrivals per second, all requests measured. concurrency: clients that send their next
     request after an answer (closed loop); only requests with all clients active are measured."""
-    seeds: int = 3
+    seeds: Count = 3
     """Number of searches, each with other arrivals or, by concurrency, another order."""
-    tolerance: float = 0.02
+    tolerance: Annotated[float, Range(above=0, below=1)] = 0.02
     """Relative width of a search's last interval."""
     out: Path | None = None
     """Folder for report.html and each figure beside its table."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("seeds", self.seeds, 1)
-        require("tolerance", self.tolerance, 0 < self.tolerance < 1, "a number in (0, 1)")
         check_targets(self.slo)
         setup.check_policies(self.policies, self.settings)
         setup.check_folder(self.out)
@@ -124,12 +123,12 @@ class SearchConfig(setup.Setup):
 
     def searched(self, num_requests: int) -> str:
         """Conditions of a search, for a caption."""
-        arrivals = self.process if self.by == "rate" else "closed loop without think time"
+        arrivals = "Poisson arrivals" if self.by == "rate" else "closed loop without think time"
         more = f" and {self.seeds - 1} more" if self.seeds > 1 else ""
         return f"{self.conditions(arrivals, num_requests)}{more}."
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class CapacityConfig(SearchConfig):
     """Policies, targets, and one instance or a cluster."""
 
@@ -139,7 +138,6 @@ class CapacityConfig(SearchConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.need_rate(self.by == "rate")
         if self.bound:
             require("by", repr(self.by), self.by == "rate", "rate: the bound is a rate of arrivals")
             tiles_of(self.instance().latency, self.profile)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +13,7 @@ from lengthwise.command_line.options import common_options
 from lengthwise.errors import SchedulingError, require
 from lengthwise.progress import Progress
 from lengthwise.report_page import ReportSection, save_table, write_report
+from lengthwise.settings import settings
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.capacity import SearchConfig, capacities, capacity_section
 from scheduler_adapters.commands.experiment_settings import check_names, check_one_of
@@ -27,7 +28,7 @@ from scheduler_adapters.timeline.timeline import write_timeline
 from scheduler_adapters.workload.requests import Requests
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class CompareConfig(SearchConfig):
     """Policies, placements and rates to compare."""
 
@@ -49,8 +50,6 @@ class CompareConfig(SearchConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        searches_rate = bool(self.slo) and self.by == "rate"
-        self.need_rate(bool(self.rates_per_s) or self.rate_per_s is not None or searches_rate)
         check_one_of(self, ("rate_per_s", "rates_per_s"), ("placement", "placements"))
         is_each_once = len(set(self.rates_per_s)) == len(self.rates_per_s)
         require("rates_per_s", self.rates_per_s, is_each_once, "each rate once")
@@ -88,7 +87,8 @@ class CompareConfig(SearchConfig):
         """Conditions of all runs."""
         arrivals = self.arrivals_text(self.rate_per_s, requests)
         if self.rates_per_s:
-            arrivals = f"{self.process} at {', '.join(f'{rate:g}' for rate in self.rates_per_s)}/s"
+            rates = ", ".join(f"{rate:g}" for rate in self.rates_per_s)
+            arrivals = f"Poisson arrivals at {rates}/s"
         return self.conditions(arrivals, len(requests)) + "."
 
 
@@ -218,7 +218,7 @@ def _sections(config: CompareConfig, outcomes: Sequence[Outcome]) -> Iterator[Re
             heading="Latency against the arrival rate",
             figure=rate_figure(by_rate),
             caption="Median (solid) and 99th percentile (dashed). "
-            f"{config.conditions(config.process, count)}.",
+            f"{config.conditions('Poisson arrivals', count)}.",
             drawn=("latency_by_rate", by_rate),
         )
     # Policies differ most at the highest rate.

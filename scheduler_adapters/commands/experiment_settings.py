@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from lengthwise.errors import ConfigError
 from lengthwise.mlflow_store import NOTE, find_store
+from lengthwise.settings import settings
 from scheduler_adapters.policies.fair_shares import load_shared
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster.cluster_config import ClusterConfig
@@ -25,7 +26,7 @@ _EXPERIMENT: Final = "lengthwise-simulations"
 _DESCRIPTION: Final = "Simulated and measured schedules of `python -m scheduler_adapters`."
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Setup(ClusterConfig, WorkloadConfig):
     """Requests, scores, the instances that serve them, and the place of results."""
 
@@ -39,17 +40,11 @@ class Setup(ClusterConfig, WorkloadConfig):
         super().__post_init__()
         WorkloadConfig.__post_init__(self)
 
-    @property
-    def process(self) -> str:
-        """The arrival process, for a caption."""
-        cv = f" (CV {self.cv:g})" if self.arrivals == "gamma" else ""
-        return f"{self.arrivals.capitalize()} arrivals{cv}"
-
     def arrivals_text(self, rate_per_s: float | None, requests: Requests) -> str:
-        """Arrival process and rate of `requests`, for a caption."""
+        """Arrivals of `requests`, for a caption."""
         if rate_per_s is None:
             return "at the trace's times" if requests.arrival_s.any() else "all at 0 s"
-        return f"{self.process} at {rate_per_s:g}/s"
+        return f"Poisson arrivals at {rate_per_s:g}/s"
 
     @property
     def lengths_text(self) -> str:

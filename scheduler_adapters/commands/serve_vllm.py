@@ -12,7 +12,7 @@ import sys
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -21,7 +21,8 @@ import yaml
 
 from lengthwise.command_line.options import common_options
 from lengthwise.command_line.program import run_command
-from lengthwise.errors import ConfigError, ScoringError, UnsupportedByEngine, require
+from lengthwise.errors import ConfigError, ScoringError, UnsupportedByEngine
+from lengthwise.settings import Port, settings
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.user_classes import read_user_classes
 from scheduler_adapters.engines.vllm_v1 import TESTED
@@ -63,7 +64,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 """Program that adds several API keys to vLLM's options; vLLM's variable can hold only one."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ServeConfig(ScoreConfig):
     """The model, the policy, and the source of its scores."""
 
@@ -96,7 +97,7 @@ class ServeConfig(ScoreConfig):
     """Write every finished request with its token times to this .jsonl file; for read_timeline."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 for all."""
-    port: int = 8000
+    port: Port = 8000
     """Port to listen on."""
     scorer_ca_file: str | None = None
     """PEM certificates of the authorities for the scoring service; set it to use TLS."""
@@ -116,7 +117,6 @@ class ServeConfig(ScoreConfig):
         super().__post_init__()
         if self.bundle is not None and self.scorer is not None:
             raise ConfigError("there are --bundle and --scorer; give one source of scores")
-        require("port", self.port, 0 < self.port < 65536, "1 to 65535")
 
     @property
     def middleware(self) -> MiddlewareConfig:

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -15,6 +15,7 @@ import pandas as pd
 from lengthwise.command_line.options import common_options
 from lengthwise.errors import ConfigError
 from lengthwise.progress import Progress
+from lengthwise.settings import Count, settings
 from lengthwise.strict_json import to_json
 from scheduler_adapters.commands.experiment_settings import Setup, check_one_of, check_place
 from scheduler_adapters.engines.score_order import ScoreOrder, past_lower_score_fraction
@@ -32,7 +33,7 @@ from scheduler_adapters.timeline.timeline import Timeline, write_timeline
 from scheduler_adapters.workload.score_sources import with_lengths
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class SimulateConfig(Setup):
     """A policy, its instances, and the output files."""
 
@@ -47,7 +48,7 @@ class SimulateConfig(Setup):
     --host-gb-per-s, fcfs, round-robin and pascal keep evicted KV in host memory."""
     out: Path | None = None
     """Write every request with its token times to this .parquet or .jsonl file."""
-    clients: int | None = None
+    clients: Count | None = None
     """Closed loop: this many requests in flight, each replaced when it finishes."""
     outage: list[str] = field(default_factory=list)
     """Outages of instances, each INSTANCE@START or INSTANCE@START-END in seconds. Requests of a
@@ -62,7 +63,6 @@ class SimulateConfig(Setup):
         super().__post_init__()
         if self.faults["outages"] and self.placement is None:
             raise ConfigError(f"outage is {self.outage} without a placement; name one")
-        self.need_rate(self.rate_per_s is not None and self.clients is None)
         check_one_of(self, ("rate_per_s", "clients"))
         check_place(self.out, ".parquet", ".jsonl")
 

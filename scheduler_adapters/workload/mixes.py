@@ -7,7 +7,7 @@ reasoning and answer are drawn independently. They keep the one figure of the pa
 of the chats have fewer than 1,000 reasoning tokens.
 """
 
-from typing import Final
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -35,13 +35,12 @@ MIXES: Final = {
 }
 """Median and sigma (of logarithms) of prompt, reasoning and answer; spreads are fitted to the 90%
 quantile, those of reasoning to the deviation of logarithms."""
-HALF_HEAVY: Final = "half-reasoning-heavy"
-"""Each request at random of `arena-hard` or of `reasoning-heavy`."""
-LENGTHS: Final = ("chat", *MIXES, HALF_HEAVY)
+Lengths = Literal["chat", "alpaca-eval", "arena-hard", "reasoning-heavy", "half-reasoning-heavy"]
+"""The last: each request at random of `arena-hard` or of `reasoning-heavy`."""
 
 
 def draw_lengths(name: str, count: int, *, seed: int) -> Requests:
-    """Return `count` requests at 0 s with lengths of this name in `LENGTHS`.
+    """Return `count` requests at 0 s with lengths of this name in `Lengths`.
 
     Raises ConfigError for another name.
     """
@@ -54,11 +53,11 @@ def draw_lengths(name: str, count: int, *, seed: int) -> Requests:
         reasoning = np.zeros_like(answer)
     elif name in MIXES:
         prompt, reasoning, answer = _drawn(name, count, random)
-    elif name == HALF_HEAVY:
+    elif name == "half-reasoning-heavy":
         chats, heavy = (_drawn(kind, count, random) for kind in ("arena-hard", "reasoning-heavy"))
         prompt, reasoning, answer = np.where(random.random(count) < 0.5, chats, heavy)
     else:
-        raise ConfigError(f"no lengths named {name!r}; use one of {', '.join(LENGTHS)}")
+        raise ConfigError(f"no lengths named {name!r}; use one of {', '.join(get_args(Lengths))}")
     return make_requests(
         prompt_tokens=prompt, output_tokens=reasoning + answer, reasoning_tokens=reasoning
     )

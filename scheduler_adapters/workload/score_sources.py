@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite, pi, sin, sqrt
 from os import PathLike
 from statistics import NormalDist
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from lengthwise import agreement
 from lengthwise.bundle import ModelBundle
-from lengthwise.errors import ConfigError, ScoringError, require
+from lengthwise.errors import ConfigError, ScoringError
+from lengthwise.settings import Range, checked
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.workload.arrivals import SCORE_STREAM
 from scheduler_adapters.workload.requests import Floats, Ints, Requests, no_quantiles
@@ -30,14 +31,16 @@ _CORRECTIONS = 6
 _PATIENT_S = 60.0
 """Deadline of a batch of prompts before a run."""
 
+TauB = Annotated[float, Range(least=-1, most=1)]
 
-def synthetic_scores(lengths: Ints, *, tau_b: float, seed: int = 0) -> Floats:
+
+@checked
+def synthetic_scores(lengths: Ints, *, tau_b: TauB, seed: int = 0) -> Floats:
     """Draw scores (N,) whose Kendall tau-b with `lengths` is `tau_b`, within .002 for N >= 2,000.
 
     A Gaussian copula over the ranks of the lengths: rho = sin(pi * tau / 2), corrected on the same
     noise until the achieved tau-b is right. Ties can make a very high tau-b impossible.
     """
-    require("tau_b", tau_b, -1 <= tau_b <= 1, "a number in [-1, 1]")
     noise = np.random.default_rng((seed, SCORE_STREAM)).standard_normal(len(lengths))
     normal = _normal_scores(lengths)
     has_order = len(np.unique(lengths)) > 1

@@ -4,27 +4,27 @@ workload = WorkloadConfig(trace=Path("chats.csv"), rate_per_s=4)
 requests = workload.scored(workload.load())
 """
 
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import field, replace
 from math import inf
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from lengthwise.bundle import read_manifest
-from lengthwise.errors import ConfigError, DataError, at_least, require
+from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.settings import Count, Natural, PositiveFinite, settings
 from lengthwise.tables.options import TraceOptions
-from scheduler_adapters.workload.arrivals import CLASS_STREAM, gamma_arrivals_s, poisson_arrivals_s
-from scheduler_adapters.workload.mixes import LENGTHS, draw_lengths
+from scheduler_adapters.workload.arrivals import CLASS_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.mixes import Lengths, draw_lengths
 from scheduler_adapters.workload.requests import Requests
-from scheduler_adapters.workload.score_sources import open_prompt_scorer, synthetic_scores
+from scheduler_adapters.workload.score_sources import TauB, open_prompt_scorer, synthetic_scores
 from scheduler_adapters.workload.traces import read_trace
 
 SCORES: Final = ("trace", "oracle", "synthetic", "constant")
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class WorkloadConfig(TraceOptions):
     """Requests with their arrivals and scores."""
 
@@ -32,37 +32,29 @@ class WorkloadConfig(TraceOptions):
     """Files, folders or patterns, read as one log: .csv, .parquet or .jsonl (also .gz, .zst) with
     token columns, or a log of a gateway or of vLLM (see `lengthwise inspect`); none: seeded
     lengths."""
-    lengths: str = "chat"
+    lengths: Lengths = "chat"
     """Lengths without a trace: chat (log-normal, no reasoning); with reasoning alpaca-eval,
     arena-hard, reasoning-heavy and half-reasoning-heavy."""
-    num_requests: int = 2000
+    num_requests: Count = 2000
     """Largest number of requests of the trace."""
-    rate_per_s: float | None = None
-    """Arrivals per second; none: the trace's own times, or all at once."""
-    arrivals: Literal["poisson", "gamma"] = "poisson"
-    """Arrival process at that rate; gamma: in bursts."""
-    cv: float = 3.0
-    """Coefficient of variation of the gaps between gamma arrivals; 1 is Poisson."""
+    rate_per_s: PositiveFinite | None = None
+    """Poisson arrivals per second; none: the trace's own times, or all at once."""
     scores: str | None = None
     """Source of scores: synthetic (of quality tau_b), trace (its column score), oracle, constant,
     or, for a trace with a column prompt, a ranker as bundle:PATH or service:HOST:PORT; none: the
     trace's column score if present, else synthetic. The policy oracle always takes the true
     lengths."""
-    tau_b: float = 0.75
+    tau_b: TauB = 0.75
     """Kendall tau-b of synthetic scores with the true lengths."""
     classes: dict[str, dict[str, float]] = field(default_factory=dict)
     """User classes drawn at random, as {"paying": {"share": 0.05, "tbt_s": 0.1}, "free": {"share":
     0.95, "tbt_s": 0.5}}: shares sum to 1; tbt_s, the target between tokens, may be left out. None:
     the trace's columns user_class and tbt_s."""
-    seed: int = 0
+    seed: Natural = 0
     """Seed of arrivals, synthetic lengths and synthetic scores."""
 
     def __post_init__(self) -> None:
-        at_least("num_requests", self.num_requests, 1)
-        at_least("seed", self.seed, 0)
         _check_classes(self.classes)
-        one_of = "one of " + ", ".join(LENGTHS)
-        require("lengths", repr(self.lengths), self.lengths in LENGTHS, one_of)
         if self.trace and self.lengths != "chat":
             raise ConfigError(f"lengths is {self.lengths!r} beside a trace; use one of them")
         is_known = self.scores in (None, *SCORES) or self.scores_prompts
@@ -70,14 +62,6 @@ class WorkloadConfig(TraceOptions):
         require("scores", repr(self.scores), is_known, known)
         if not self.trace and (self.scores_prompts or self.scores == "trace"):
             raise ConfigError(f"scores is {self.scores!r} but there is no trace; add --trace FILE")
-
-    def need_rate(self, has_rate: bool) -> None:
-        """Raise ConfigError for an arrival process without a rate."""
-        if self.arrivals != "poisson" and not has_rate:
-            raise ConfigError(
-                f"arrivals is {self.arrivals!r}, but no arrivals have a rate here; add "
-                "--rate-per-s, or leave arrivals out"
-            )
 
     @property
     def scores_prompts(self) -> bool:
@@ -109,10 +93,8 @@ class WorkloadConfig(TraceOptions):
         return requests if self.rate_per_s is None else self.at_rate(requests, self.rate_per_s)
 
     def at_rate(self, requests: Requests, rate_per_s: float) -> Requests:
-        """Return the requests with arrivals of this workload's process at another rate."""
-        is_poisson = self.arrivals == "poisson"
-        draw = poisson_arrivals_s if is_poisson else partial(gamma_arrivals_s, cv=self.cv)
-        arrival_s = draw(len(requests), rate_per_s=rate_per_s, seed=self.seed)
+        """Return the requests with Poisson arrivals at another rate."""
+        arrival_s = poisson_arrivals_s(len(requests), rate_per_s=rate_per_s, seed=self.seed)
         return replace(requests, arrival_s=arrival_s)
 
     @property

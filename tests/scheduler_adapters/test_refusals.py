@@ -30,7 +30,7 @@ from scheduler_adapters.simulator.latency.presets import preset
 from scheduler_adapters.simulator.links import Fabric, HostLink
 from scheduler_adapters.timeline.live_log import TimelineLog
 from scheduler_adapters.workload.arrivals import poisson_arrivals_s
-from scheduler_adapters.workload.mixes import LENGTHS, draw_lengths
+from scheduler_adapters.workload.mixes import draw_lengths
 from scheduler_adapters.workload.requests import make_requests
 from scheduler_adapters.workload.score_sources import synthetic_scores
 from scheduler_adapters.workload.workload import WorkloadConfig
@@ -104,7 +104,7 @@ CALLS = [
     (phasor, {"idle": "off"}, "idle is 'off'; use one of standby, mixed"),
     (phasor, {"tick_s": 0.0}, "tick_s is 0"),
     *((poisson, {"rate_per_s": rate}, "rate_per_s") for rate in (0, -1, nan, inf)),
-    (draw_lengths, {"name": "poems", "count": 5, "seed": 0}, ", ".join(LENGTHS)),
+    (draw_lengths, {"name": "poems", "count": 5, "seed": 0}, "one of chat, alpaca-eval"),
     (synthetic_scores, {"lengths": [1, 2], "tau_b": 1.5}, r"tau_b is 1\.5"),
     (WorkloadConfig, {"num_requests": 0}, "num_requests is 0"),
     (WorkloadConfig, {"seed": -1}, "seed is -1"),

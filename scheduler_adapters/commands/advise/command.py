@@ -40,6 +40,7 @@ from scheduler_adapters.simulator.latency.affine_fit import read_affine
 from scheduler_adapters.simulator.latency.facts import GPUS
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.targets import check_targets
+from scheduler_adapters.workload.score_sources import TauB
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class AdviseConfig(TraceOptions):
     """Token budget of an engine's step."""
     bundle: Path | None = None
     """A trained ranker; none: one is trained on a part of the log's prompts."""
-    tau_b: Annotated[float, Range(least=-1, most=1)] | None = None
+    tau_b: TauB | None = None
     """Quality of an assumed ranker, without training: the log then needs no prompts."""
     recipe: str = "demo"
     """Recipe of `python -m training fit` for the training."""

@@ -3,11 +3,13 @@
 import asyncio
 import logging
 import signal
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+from typing import Annotated
 
 from lengthwise.command_line.options import common_options
-from lengthwise.errors import ConfigError, at_least, require
+from lengthwise.errors import ConfigError, require
+from lengthwise.settings import Range, settings
 from scheduler_adapters.routers.endpoint_picker.endpoints import endpoint_lists
 from scheduler_adapters.routers.endpoint_picker.engine_scrape import EngineScrape
 from scheduler_adapters.routers.endpoint_picker.picker import EndpointPicker, PickerLimits
@@ -18,7 +20,7 @@ from scheduler_adapters.routers.routing import Routing, RoutingConfig
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class PickerConfig(RoutingConfig):
     """Endpoints, placement and telemetry of an endpoint picker."""
 
@@ -32,7 +34,7 @@ class PickerConfig(RoutingConfig):
     """service:HOST:PORT or bundle:PATH; none: placements decide without scores."""
     deadline_s: float = 0.02
     """Most seconds that a choice waits for a score; without one it is made all the same."""
-    scrape_every_s: float = 0.5
+    scrape_every_s: Annotated[float, Range(least=0.05)] = 0.5
     """Time between two scrapes of an engine's /metrics, seconds."""
     limits: PickerLimits = field(default_factory=PickerLimits)
     """Limits on what the picker holds."""
@@ -40,7 +42,6 @@ class PickerConfig(RoutingConfig):
     def __post_init__(self) -> None:
         if (self.endpoints is None) == (self.dns is None):
             raise ConfigError("it is not clear what to choose from; give --endpoints or --dns")
-        at_least("scrape_every_s", self.scrape_every_s, 0.05)
         is_right = self.address.rpartition(":")[2].isdigit()
         require("address", repr(self.address), is_right, "HOST:PORT")
 

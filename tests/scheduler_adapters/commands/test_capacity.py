@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from benchmarks.papers.rad import CHATS, NUM_REQUESTS, TileSetting
-from lengthwise.errors import ConfigError
 from lengthwise.progress import Progress
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands.capacity import (
@@ -96,12 +95,6 @@ def test_a_caption_counts_the_seeds():
     assert SearchConfig(seeds=3, by="concurrency").searched(7).endswith("seed 0 and 2 more.")
 
 
-def test_too_few_requests_for_clients_are_refused():
-    config = SearchConfig(by="concurrency", scores="constant")
-    with pytest.raises(ConfigError, match="num_requests is 7; use at least 8"):
-        capacity_of("fcfs", config, REQUESTS.take(slice(7)), Progress(1))
-
-
 def test_a_share_of_requests_may_be_a_target():
     config = SearchConfig(
         slo={"qoe_violations": 0.05}, lengths="alpaca-eval", num_requests=80, max_num_seqs=8
@@ -129,14 +122,6 @@ def test_a_target_of_one_class_is_about_its_requests_only():
     assert any(gap_s(name, beyond) > limit for name, limit in most_s.items())
     for_all = replace(config, slo={"tbt_s.p99": most_s["paying"]})
     assert capacity_of("slai", for_all, requests, Progress(1)) < found
-
-
-@pytest.mark.parametrize("command", ["capacity", "compare"])
-def test_an_unknown_class_is_refused_before_the_first_run(command, capsys):
-    classes, slo = f"--classes={json.dumps(CLASSES)}", '--slo={"tbt_s.p99.payng": 0.1}'
-    assert main([command, "--num_requests=40", classes, slo]) == 2
-    error = capsys.readouterr().err
-    assert "of the 40 requests of seed 0 is of class 'payng'; use free or paying" in error
 
 
 def cluster(**changes) -> CapacityConfig:

@@ -253,23 +253,6 @@ def test_a_server_gets_several_keys_and_its_listing_has_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "keys"),
-    [
-        ("api-key: sk-1", ["sk-1"]),
-        ("api_key: [sk-1, sk-2]", ["sk-1", "sk-2"]),
-        ("- a", []),
-        ("", []),
-    ],
-)
-def test_keys_in_vllms_own_configuration_are_known(content, keys, tmp_path, monkeypatch):
-    monkeypatch.setenv("VLLM_API_KEY", "")
-    (tmp_path / "vllm.yaml").write_text(content)
-    options = ["--config", str(tmp_path / "vllm.yaml")]
-    assert vllm_serve.ServeConfig(model="m", vllm=options).api_keys == keys
-    assert vllm_serve.ServeConfig(model="m", vllm=["--config"]).api_keys == []
-
-
-@pytest.mark.parametrize(
     ("arguments", "is_said"),
     [
         (["--", "--scheduling-policy", "priority"], True),
@@ -291,10 +274,20 @@ def test_it_says_whose_priorities_count(arguments, is_said, caplog):
         (["--api-key", "sk-1", "sk-2", "--port", "1"], "sk-0", ["sk-1", "sk-2"]),
         (["--api-key=sk-3", "--seed=1", "--api_key=sk-4"], "", ["sk-3", "sk-4"]),
         (["--api-key-file", "x"], "", []),
+        (["--config", "api-key: sk-1"], "", ["sk-1"]),
+        (["--config", "api_key: [sk-1, sk-2]"], "", ["sk-1", "sk-2"]),
+        (["--config", "- a"], "", []),
+        (["--config", ""], "", []),
+        (["--config"], "", []),
     ],
 )
-def test_the_middleware_knows_vllms_keys_by_their_hashes(monkeypatch, options, variable, expected):
+def test_the_middleware_knows_vllms_keys_by_their_hashes(
+    options, variable, expected, monkeypatch, tmp_path
+):
     monkeypatch.setenv("VLLM_API_KEY", variable)
+    if options[:-1] == ["--config"]:
+        (tmp_path / "vllm.yaml").write_text(options[1])
+        options = ["--config", str(tmp_path / "vllm.yaml")]
     config = vllm_serve.ServeConfig(model="m", vllm=options)
     assert config.middleware.key_hashes == [hash_of(key) for key in expected]
     assert not any(key in config.middleware.to_json() for key in expected)

@@ -1,9 +1,6 @@
 """Targets: their parts, and runs that meet or miss them."""
 
-import pytest
-
-from lengthwise.errors import ConfigError
-from scheduler_adapters.timeline.targets import check_targets, is_met, target_parts, targets_text
+from scheduler_adapters.timeline.targets import is_met, target_parts, targets_text
 from scheduler_adapters.timeline.timeline import timeline_from_token_times
 from scheduler_adapters.workload.requests import make_requests
 
@@ -27,16 +24,3 @@ def test_a_run_meets_targets_of_all_and_of_a_class():
     assert not is_met({"ttft_s.p99.free": 2.9}, timeline)
     assert not is_met({"ttft_s.p99.absent": 9.0}, timeline)
     assert not is_met({"ttft_s.p99": 9.0}, timeline_from_token_times(requests, [[1.0], []]))
-
-
-@pytest.mark.parametrize(
-    ("slo", "says"),
-    [
-        ({"speed.p99": 1.0}, "slo names 'speed.p99'; use one of"),
-        ({"qoe_violations": 1.0}, r"use a share in \[0, 1\)"),
-        ({"ttft_s.p50": 0.0}, "use seconds above 0"),
-    ],
-)
-def test_an_unknown_target_or_limit_is_refused(slo, says):
-    with pytest.raises(ConfigError, match=says):
-        check_targets(slo)

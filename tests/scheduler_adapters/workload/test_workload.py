@@ -51,13 +51,6 @@ def test_scores_of_a_trace_without_any_are_refused(trace):
         WorkloadConfig(trace=(str(trace),), scores="trace").load()
 
 
-def test_a_process_without_a_rate_is_refused():
-    WorkloadConfig().need_rate(has_rate=False)
-    WorkloadConfig(arrivals="gamma").need_rate(has_rate=True)
-    with pytest.raises(ConfigError, match="add --rate-per-s"):
-        WorkloadConfig(arrivals="gamma").need_rate(has_rate=False)
-
-
 def test_lengths_by_name_reason_and_stand_beside_no_trace(trace):
     requests = WorkloadConfig(lengths="arena-hard", num_requests=30, rate_per_s=2.0).load()
     assert (requests.reasoning_tokens > 0).all()
