@@ -8,15 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_type_hints
 
-from lengthwise.command_line.options import HELP, POSITIONAL, Command, make_parser
-from lengthwise.command_line.program import (
-    DISTRIBUTION,
-    Program,
-    exit_code_of,
-    programs,
-    table_of,
-    unknown,
-)
+from lengthwise.command_line.options import POSITIONAL, Command, make_parser
+from lengthwise.command_line.program import DISTRIBUTION, Program, programs, run_named, table_of
 
 _ABOUT: Final = """usage: lengthwise COMMAND ...        lengthwise COMMAND --help
 
@@ -58,14 +51,7 @@ class CompletionOptions:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 after an error of ours, 130 after Ctrl-C."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    if not words or words[0] in HELP:
-        return exit_code_of(lambda: print(help_page())) or (0 if words else 2)
-    named = by_name([OWN, *programs().values()])
-    if words[0] not in named:
-        return unknown(words[0], named)
-    program, command = named[words[0]]
-    return program.run_command(command, words[1:])
+    return run_named(by_name([OWN, *programs().values()]), help_page, arguments)
 
 
 def by_name(found: Iterable[Program]) -> dict[str, tuple[Program, str]]:

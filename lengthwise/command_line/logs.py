@@ -1,6 +1,5 @@
-"""Lines of the log: readable text or JSON, one printable line per record."""
+"""Lines of the log: one printable line per record."""
 
-import json
 import logging
 import sys
 from typing import Any
@@ -23,28 +22,12 @@ class TextFormatter(logging.Formatter):
         return "\n".join(f"  {printable(line)}" for line in super().formatException(ei).split("\n"))
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object per record, with the trace of an exception in its own field."""
+def configure_logs(*, of_service: bool = False) -> None:
+    """Send INFO and above to stderr, with level and message unless there are earlier settings.
 
-    def format(self, record: logging.LogRecord) -> str:
-        entry = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
-
-
-def configure_logs(kind: str | None = None) -> None:
-    """Send INFO and above to stderr, as "text" or "json" in place of earlier settings.
-
-    Without a kind a line has level and message, and earlier settings stay.
+    Lines of a service also have time and logger, and take the place of earlier settings.
     """
-    start = "%(asctime)s %(levelname)s %(name)s:" if kind else "%(levelname)s"
-    text = TextFormatter(f"{start} %(message)s")
+    start = "%(asctime)s %(levelname)s %(name)s:" if of_service else "%(levelname)s"
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if kind == "json" else text)
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=kind is not None)
+    handler.setFormatter(TextFormatter(f"{start} %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=of_service)

@@ -172,7 +172,7 @@ def _add_line(group: Any, action: Any, is_positional: bool) -> None:
     else:
         numbers = {int: "N", int | None: "N", float: "X", float | None: "X"}
         last_word = re.split(r"[._]", action.dest)[-1].upper()
-        name = "ITEM ..." if _is_list(hint) else action.metavar or numbers.get(hint, last_word)
+        name = "ITEM ..." if _item_type(hint) else action.metavar or numbers.get(hint, last_word)
         group.add_argument(action.option_strings[0], metavar=name, help=text)
 
 
@@ -220,7 +220,7 @@ def _as_options(
         else:
             loose.append(word)
     for name in positional:
-        if loose and _is_list(types[name]):
+        if loose and _item_type(types[name]):
             options.append(f"--{name}={_list_of(loose, types[name])}")
             loose = []
         elif loose:
@@ -243,19 +243,21 @@ def _option(word: str, words: deque[str], types: Mapping[str, Any]) -> str:
     elif not equals:
         while words and not words[0].startswith("--"):
             given.append(words.popleft())
-            if not _is_list(hint) or _whole_list(given[0], hint):
+            if not _item_type(hint) or _whole_list(given[0], hint):
                 break
     if not given:
         return f"--{name}"
-    if not _is_list(hint) or (given == ["null"] and type(None) in get_args(hint)):
+    if not _item_type(hint) or (given == ["null"] and type(None) in get_args(hint)):
         return f"--{name}={given[0]}"
     if len(given) == 1 and not given[0].startswith("["):
         given = re.split(r"\s*,\s*", given[0])
     return f"--{name}={_whole_list(given[0], hint) or _list_of(given, hint)}"
 
 
-def _is_list(hint: Any) -> bool:
-    return any(get_origin(part) in (list, tuple) for part in (hint, *get_args(hint)))
+def _item_type(hint: Any) -> Any:
+    """Return the type of the items of a list; None for another type."""
+    lists = [part for part in (hint, *get_args(hint)) if get_origin(part) in (list, tuple)]
+    return get_args(lists[0])[0] if lists else None
 
 
 def _whole_list(word: str, hint: Any) -> str | None:
@@ -266,18 +268,14 @@ def _whole_list(word: str, hint: Any) -> str | None:
         items = json.loads(word)
         if all(isinstance(item, str) for item in items):
             return _list_of(items, hint)
-    if get_args(_list_type(hint))[0] is not str:
+    if _item_type(hint) is not str:
         return word
     names = re.fullmatch(r"\[\s*([\w.:/-]+(?:\s*,\s*[\w.:/-]+)*)\s*\]", word)
     return names and _list_of(re.split(r"\s*,\s*", names[1]), hint)
 
 
-def _list_type(hint: Any) -> Any:
-    return hint if get_origin(hint) in (list, tuple) else get_args(hint)[0]
-
-
 def _list_of(items: Sequence[str], hint: Any) -> str:
-    if get_args(_list_type(hint))[0] in (int, float):
+    if _item_type(hint) in (int, float):
         return f"[{', '.join(items)}]"
     # YAML lacks JSON's pairs of surrogates, and breaks a line at more characters than JSON.
     quoted = (re.sub(r"[^ !#-[\]-~]", lambda m: f"\\U{ord(m[0]):08x}", item) for item in items)

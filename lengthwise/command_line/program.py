@@ -16,7 +16,7 @@ import re
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial
@@ -67,17 +67,8 @@ class Program:
     """Sets up the log and the process before a command."""
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
-        """Run the command that the first argument names; returns the exit code, 2 for bad input.
-
-        Args:
-            arguments: without the program's name; None: the arguments of this process.
-        """
-        words = sys.argv[1:] if arguments is None else list(arguments)
-        if not words or words[0] in HELP:
-            return exit_code_of(lambda: print(self.help_page())) or (0 if words else 2)
-        if words[0] not in self.commands:
-            return unknown(words[0], self.commands)
-        return self.run_command(words[0], words[1:])
+        """Run the command that the first argument names, as `run_named` does."""
+        return run_named({name: (self, name) for name in self.commands}, self.help_page, arguments)
 
     def help_page(self) -> str:
         """Return the usage, the purpose, the commands and examples."""
@@ -133,12 +124,27 @@ def table_of(commands: Commands, width: int = 0) -> str:
     return "\n".join(f"  {name:{width}}  {text}" for name, (_, text) in commands.items())
 
 
-def unknown(name: str, known: Iterable[str]) -> int:
-    """Print that a command does not exist, with similar names; returns 2."""
-    near = [other for other in known if name in other] or get_close_matches(name, known)
-    advice = f"use {' or '.join(near)}" if near else f"use one of {', '.join(known)}"
-    print(f"error: no command named {name!r}; {advice}", file=sys.stderr)
-    return 2
+def run_named(
+    named: Mapping[str, tuple[Program, str]],
+    help_page: Callable[[], str],
+    arguments: Sequence[str] | None,
+) -> int:
+    """Run the command that the first argument names; returns the exit code, 2 for bad input.
+
+    Args:
+        named: name -> its program and the command there.
+        arguments: without the program's name; None: the arguments of this process.
+    """
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if not words or words[0] in HELP:
+        return exit_code_of(lambda: print(help_page())) or (0 if words else 2)
+    if (name := words[0]) not in named:
+        near = [other for other in named if name in other] or get_close_matches(name, named)
+        advice = f"use {' or '.join(near)}" if near else f"use one of {', '.join(named)}"
+        print(f"error: no command named {name!r}; {advice}", file=sys.stderr)
+        return 2
+    program, command = named[name]
+    return program.run_command(command, words[1:])
 
 
 def as_typed(text: str) -> str:

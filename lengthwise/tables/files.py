@@ -260,9 +260,12 @@ def start_of(path: Path, size: int = 4) -> bytes:
         return stream.read(size)
 
 
-def parsed_line(line: str) -> Any:
+def parsed_line(line: str | bytes) -> Any:
     try:
-        return parsed(line.removeprefix("\ufeff"))
+        text = line if isinstance(line, str) else line.decode()
+        return parsed(text.removeprefix("\ufeff"))
+    except UnicodeDecodeError as error:
+        return BadRow(f"it is no UTF-8 ({error})")
     except ValueError as error:
         return BadRow(f"it is no JSON ({error})")
 

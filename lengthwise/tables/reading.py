@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lengthwise.errors import DataError
-from lengthwise.tables.checks import Copies, checks_of
+from lengthwise.tables.checks import Checks
 from lengthwise.tables.columns import NO_ROWS, Columns, Log
 from lengthwise.tables.files import BadRow, Paths, Row, files_of, kind_of, opened
 from lengthwise.tables.gateways.formats import TABLE, recognise
@@ -66,22 +66,17 @@ def read_log(
         extras=dict(extras or {}),
         is_lenient=is_lenient,
     )
-    columns, copies, files = Columns(reading), Copies(), files_of(names)
+    columns, checks, files = Columns(reading), Checks(reading), files_of(names)
     for reader, rows in _readers(reading, files):
         columns.readers.append(reader)
-        checks = checks_of(reading, reader.known, copies)
         for number, row in enumerate(rows):
-            request = reader.read(row)
-            if isinstance(request, LoggedRequest):
-                for check in checks:
-                    if (reason := check(request, reading)) is not None:
-                        break
-                else:
-                    columns.add(request, number)
+            found = reader.read(row)
+            if isinstance(found, LoggedRequest):
+                if (reason := checks.reason_against(found)) is None:
+                    columns.add(found, number)
                     continue
-            else:
-                reason = request
-            reading.leave_out(reason, reader.path, number)
+                found = reason
+            reading.leave_out(found, reader.path, number)
     log = columns.finish(files)
     for line in [] if is_lenient else log.short_form():
         _log.info("%s", line)

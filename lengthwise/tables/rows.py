@@ -177,7 +177,7 @@ def _json_rows(path: Path) -> Iterator[Row | BadRow]:
     has_lines = not sample[0].lstrip().startswith("[") and (good[0] or 2 * sum(good) >= len(good))
     with opened(path) as stream:
         if has_lines and encoding == "utf-8-sig":
-            values: Iterator[Any] = map(_of_line, filter(bytes.strip, _lines(stream)))
+            values: Iterator[Any] = map(parsed_line, filter(bytes.strip, _lines(stream)))
         else:
             text = io.TextIOWrapper(stream, encoding, "surrogateescape")
             lines = filter(str.strip, _lines(text))
@@ -213,13 +213,6 @@ def _spans(value: Any) -> Iterator[Any]:
             yield from _spans(item)
     else:
         yield value
-
-
-def _of_line(line: bytes) -> Any:
-    try:
-        return parsed_line(line.decode())
-    except UnicodeDecodeError as error:
-        return BadRow(f"it is no UTF-8 ({error})")
 
 
 def _values(stream: IO[str], path: Path) -> Iterator[Any]:

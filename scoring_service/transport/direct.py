@@ -34,6 +34,7 @@ _NEEDED: Final = (
 FOREVER_S: Final = 1e9
 """Time left beyond which a call has no deadline; gRPC then gives 292 billion years."""
 NO_FLAGS: Final = 0
+_MAX_UNREAD: Final = 1024
 _log = logging.getLogger(__name__)
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 Handled: TypeAlias = tuple[object | None, tuple[()]]
@@ -141,10 +142,10 @@ class ClientBlocked(NamedTuple):
     """Calls whose client has not read its answer."""
 
     @classmethod
-    def make(cls, *, timeout_s: float, max_unsent: int, max_unread: int = 1024) -> Self:
+    def make(cls, *, timeout_s: float, max_unsent: int) -> Self:
         return cls(
             BlockedCalls(_fail_unsent, timeout_s=timeout_s, max_calls=max_unsent),
-            BlockedCalls(DirectCall.cancel, timeout_s=timeout_s, max_calls=max_unread),
+            BlockedCalls(DirectCall.cancel, timeout_s=timeout_s, max_calls=_MAX_UNREAD),
         )
 
 

@@ -10,6 +10,7 @@ from lengthwise.errors import ConfigError
 from scoring_service.transport.limits import BlockedCalls
 
 _MAX_REQUEST_BYTES: Final = 8192
+_MAX_CONNECTIONS: Final = 64
 _CLOSE_S: Final = 10.0
 """Longest time to close the open connections."""
 Page = Callable[[str], tuple[bytes, str]]
@@ -19,7 +20,7 @@ Page = Callable[[str], tuple[bytes, str]]
 class ScrapeEndpoint:
     """Answers GET /metrics, and closes each connection after `timeout_s` at most.
 
-    Beyond `max_connections` the oldest one is closed. `may_read` checks the Authorization header.
+    Beyond `_MAX_CONNECTIONS` the oldest one is closed. `may_read` checks the Authorization header.
     """
 
     def __init__(
@@ -29,14 +30,13 @@ class ScrapeEndpoint:
         page: Page,
         *,
         timeout_s: float,
-        max_connections: int = 64,
         may_read: Callable[[str], bool] = lambda authorization: True,
     ) -> None:
         self._page = page
         self._may_read = may_read
         self._timeout_s = timeout_s
         self._open: BlockedCalls[asyncio.StreamWriter] = BlockedCalls(
-            lambda writer: writer.transport.abort(), timeout_s=timeout_s, max_calls=max_connections
+            lambda writer: writer.transport.abort(), timeout_s=timeout_s, max_calls=_MAX_CONNECTIONS
         )
         self._loop = asyncio.new_event_loop()
         listen = asyncio.start_server(self._serve, host.strip("[]"), port, limit=_MAX_REQUEST_BYTES)

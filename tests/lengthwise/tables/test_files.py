@@ -1,29 +1,19 @@
 """Content of a file under any name and any compression."""
 
-import gzip
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from lengthwise.errors import DataError
 from lengthwise.tables import files
 from lengthwise.tables.rows import lines_of
-
-
-def packed(path: Path, content: bytes) -> Path:
-    if path.suffix == ".zst":
-        with pa.CompressedOutputStream(str(path), "zstd") as stream:
-            stream.write(content)
-    else:
-        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    return path
+from tests.lengthwise.tables.log_matrix import packed
 
 
 def test_pieces_of_a_log_are_read_oldest_first(tmp_path):
     names = ["v.log", "v.log.1", "v.log.2.gz", "v.log.10", "v.log-20260301", "part-9", "part-10"]
     for name in names:
-        packed(tmp_path / name, name.encode())
+        (tmp_path / name).write_bytes(packed(name.encode(), Path(name).suffix))
     (tmp_path / ".hidden").touch()
     (tmp_path / "README.md").touch()
     in_order = ["part-9", "part-10", "v.log.10", "v.log.2.gz", "v.log.1", "v.log-20260301", "v.log"]
@@ -59,7 +49,7 @@ def test_pieces_of_a_log_are_read_oldest_first(tmp_path):
     ],
 )
 def test_a_suffix_says_what_a_file_holds_or_its_content(tmp_path, name, content, kind, suffix):
-    path = packed(tmp_path / f"{name}{suffix}", content)
+    (path := tmp_path / f"{name}{suffix}").write_bytes(packed(content, suffix))
     assert files.kind_of(path) == kind
     with files.opened(path) as stream:
         assert stream.read() == content

@@ -57,12 +57,6 @@ def connection():
     made.close()
 
 
-def test_a_call_has_its_own_deadline_or_the_clients(connection):
-    assert connection._options(None) == {"timeout": 2.0, "metadata": connection._metadata}
-    assert connection._options(0.0)["timeout"] == 0.0
-    assert connection._target_model == ""
-
-
 @pytest.mark.parametrize("error", [ValueError("closed"), grpc.FutureCancelledError()])
 def test_a_closed_channel_is_unavailable(connection, error):
     with pytest.raises(ServiceUnavailable, match="is closed"), connection._errors():

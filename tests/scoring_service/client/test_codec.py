@@ -2,10 +2,8 @@
 
 from hypothesis import given, strategies as st
 
-from lengthwise.errors import ServiceOverloaded
 from scoring_service.client import codec
 from scoring_service.proto import scoring_pb2 as pb
-from scoring_service.proto.status import to_status
 
 
 def limits(count, num_bytes):
@@ -40,18 +38,3 @@ def test_a_score_is_read_with_its_length_where_there_is_one():
     assert plain == codec.Score(0.5, "r", 3, True)
     whole = codec.read_score(pb.ScoreResponse(scored=scored(expected=9), revision="r"))
     assert whole == codec.Score(0.5, "r", 3, True, 9, {0.9: 20})
-
-
-def test_a_batch_holds_scores_and_errors():
-    error = pb.ItemResult(error=to_status(ServiceOverloaded("full", retry_after_s=2)))
-    good = pb.ItemResult(scored=scored())
-    first, second = codec.read_batch(pb.ScoreBatchResponse(items=[good, error], revision="r"))
-    assert first.value == 0.5
-    assert (type(second), second.retry_after_s) == (ServiceOverloaded, 2)
-
-
-def test_a_report_names_score_and_revision():
-    (seen,) = codec.write_report(
-        [codec.Observed(codec.Score(0.5, "r", 3, False), 42, "llm")]
-    ).observations
-    assert (seen.score, seen.revision, seen.output_tokens, seen.prompt) == (0.5, "r", 42, "")

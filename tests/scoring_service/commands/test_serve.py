@@ -51,7 +51,6 @@ def test_services_share_a_port_and_the_last_one_still_answers(tiny_bundle):
         ("--address=nowhere", "address"),
         ("--max-batch-prompts=0", "max_batch_prompts"),
         ("--num-runners=-1", "num_runners"),
-        ("--log-format=xml", "text, json"),
         ("--registry-model=b@champion", "give one of --bundle and --registry-model"),
     ],
 )

@@ -1,9 +1,7 @@
 """The loader of MLflow's flavour gives the scores that the service gives."""
 
 import pandas as pd
-import pytest
 
-from lengthwise.errors import BundleError
 from scoring_service.ranker.model import RankerModel
 from scoring_service.ranker.pyfunc import _load_pyfunc
 
@@ -17,8 +15,3 @@ def test_a_loaded_model_scores_like_the_service(tiny_bundle):
     expected = [served.scorer.score([t.ids])[0] for t in served.tokenizer.tokenize(PROMPTS)]
     assert scores.score.tolist() == expected
     assert list(scores.index) == [7, 3]
-
-
-def test_a_folder_that_is_no_bundle_is_refused(tmp_path):  # type: ignore[no-untyped-def]
-    with pytest.raises(BundleError, match="not a model bundle"):
-        _load_pyfunc(str(tmp_path))

@@ -11,13 +11,6 @@ def scorer(tiny_bundle):
     return OnnxScorer(tiny_bundle.model_path("fp32"))
 
 
-def test_padding_is_masked_on_the_cpu(scorer):
-    feed = scorer._feed([[4, 5], [6, 7, 8]])
-    assert feed["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
-    assert feed["input_ids"].tolist() == [[4, 5, 0], [6, 7, 8]]
-    assert scorer.device == "cpu"
-
-
 @pytest.mark.parametrize("content", [b"", b"not onnx"])
 def test_what_is_no_model_is_a_bundle_error(tmp_path, content):
     path = tmp_path / "model.onnx"

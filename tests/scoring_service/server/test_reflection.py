@@ -45,8 +45,10 @@ def symbol(name):
     return pb.ServerReflectionRequest(file_containing_symbol=name)
 
 
-def test_the_services_are_listed(ask):
+def test_the_services_are_listed_and_described(ask):
     names = {one.name for one in ask(LIST).list_services_response.service}
+    for name in names:
+        assert ask(symbol(name)).file_descriptor_response.file_descriptor_proto
     assert names == {
         *(SERVICE, oip.SERVICE, health.SERVICE),
         "grpc.reflection.v1alpha.ServerReflection",
@@ -76,11 +78,6 @@ def test_a_score_needs_no_proto_file(server, ask):
             f"/{SERVICE}/Score", request.SerializeToString, response.FromString
         )
         assert score(request(prompt="yes"), timeout=60).scored.prompt_tokens > 0
-
-
-def test_every_listed_service_is_described(ask):
-    for one in ask(LIST).list_services_response.service:
-        assert ask(symbol(one.name)).file_descriptor_response.file_descriptor_proto
 
 
 def test_an_unknown_name_is_not_found_and_the_stream_goes_on(ask):

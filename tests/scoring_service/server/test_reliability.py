@@ -2,7 +2,6 @@
 
 import os
 import random
-import re
 import signal
 import socket
 import sys
@@ -10,15 +9,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-import scoring_service
 from lengthwise.child_processes import free_port, started
-from scoring_service.client import Score, ScoringClient
+from scoring_service.client import Score
 from scoring_service.client.breaker import CircuitBreaker
 from scoring_service.client.fail_open import FailOpenScorer
 from scoring_service.proto import scoring_pb2 as pb
@@ -44,17 +41,6 @@ def test_bytes_that_are_no_http_do_no_harm(server, client):
         with socket.create_connection((host, int(port)), timeout=60) as connection:
             connection.sendall(preface + rng.randbytes(rng.randrange(400)))
     assert isinstance(client.score("yes"), Score)
-
-
-def test_clients_that_vanish_in_mid_call_take_no_one_s_place(serve):
-    server = serve(max_concurrent_calls=4, cache_entries=0)
-    for _ in range(20):
-        client = ScoringClient(server.target, timeout_s=60)
-        for n in range(4):
-            client._stub.Score.future(pb.ScoreRequest(prompt=f"poem {n}"))
-        client.close()
-    with ScoringClient(server.target, timeout_s=60) as client:
-        wait_until(lambda: isinstance(client.score_batch(["yes"])[0], Score))
 
 
 def test_more_calls_than_places_are_refused_and_health_answers(serve, tiny_model, monkeypatch):
@@ -104,7 +90,7 @@ def test_a_server_killed_under_load_costs_only_scores(process):
             caller.result(60)
 
 
-@pytest.mark.parametrize("jump_s", [-1e9, -3600.0, 3600.0, 1e9])
+@pytest.mark.parametrize("jump_s", [-1e9, 3600.0])
 def test_a_wall_clock_that_jumps_during_a_call_changes_nothing(server, client, monkeypatch, jump_s):
     real_time, real_score = time.time, server.service.model.scorer.score
     one_at_a_time = threading.Lock()  # Two runs at once would restore each other's clock.
@@ -118,10 +104,3 @@ def test_a_wall_clock_that_jumps_during_a_call_changes_nothing(server, client, m
     monkeypatch.setattr(server.service.model.scorer, "score", score_while_the_clock_jumps)
     assert isinstance(client.score(f"poem {jump_s}"), Score)
     assert len(client.score_batch([f"essay {n} {jump_s}" for n in range(8)])) == 8
-
-
-def test_durations_and_deadlines_never_come_from_the_wall_clock():
-    wall = re.compile(r"\b(time\.time|datetime\.(utc)?now)\b")
-    # gRPC's core tells a deadline on the wall clock; it is turned into time left at once.
-    for path in Path(scoring_service.__file__).parent.rglob("*.py"):
-        assert path.name == "direct.py" or not wall.search(path.read_text()), path

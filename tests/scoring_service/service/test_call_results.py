@@ -81,7 +81,6 @@ def test_results_come_when_all_are_there_with_times_of_stages(calls):
     calls.batcher.score(1.0, 2.0)
     assert results(pending) == [Scored(1.0, 3, False), Scored(2.0, 5, True)]
     assert [(job.queue_s, job.infer_s) for job in pending.jobs] == [(1.0, 0.5), (0.5, 0.5)]
-    assert results(calls.begin("yes")) == [Scored(1.0, 3, False)]  # Known by now.
 
 
 def test_what_is_known_is_not_computed_again(calls):

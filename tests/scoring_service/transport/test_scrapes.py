@@ -17,7 +17,7 @@ def serve():
     made = []
 
     def start(page=lambda accept: (b"up 1\n", "text/plain"), **settings):
-        settings = {"timeout_s": 60, "max_connections": 64} | settings
+        settings = {"timeout_s": 60} | settings
         made.append(ScrapeEndpoint("127.0.0.1", 0, page, **settings))
         return made[-1]
 
