@@ -247,6 +247,12 @@ class Rank(NamedTuple):
     """Decodes of one group that ran the same step share one call of `Policy.rank`."""
     sticky: bool = False
     """Keep this rank for good (`then` still takes effect)."""
+    yields_to: float = inf
+    """Receive number of the last request that may precede this one while both wait.
+
+    A later request that would be next waits until this one has started. It holds inside a lane,
+    between keys that differ in their last number at most.
+    """
 
 
 new_rank = tuple.__new__

@@ -234,7 +234,7 @@ class Planner(Generic[Item]):
         return True
 
     def _admit(self, step: Step[Item], lane: float) -> None:
-        for _, _, _, item in () if step.admission_closed else self._waiting.in_lane(lane):
+        for _, _, _, item in () if step.admission_closed else self._waiting.turns(lane):
             if self._view.is_blocked(item, step.admitted):
                 continue
             # Seats and budget first: they cost less than `need`.

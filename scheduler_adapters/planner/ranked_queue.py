@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
@@ -54,6 +54,10 @@ class EngineRequest(Protocol):
 Item = TypeVar("Item", bound=EngineRequest)
 RankEntry: TypeAlias = tuple[float, Any, int, Item]
 """`Rank.lane`, `Rank.key` and receive number of an item, and the item."""
+_Kind: TypeAlias = tuple[float, tuple[float, ...]]
+"""`Rank.lane`, and `Rank.key` without its last number."""
+_Limit: TypeAlias = tuple[float, tuple[float, ...], float, int]
+"""Kind, `Rank.yields_to` and receive number of an item."""
 
 
 class RankOrder(Generic[Item]):
@@ -93,7 +97,7 @@ class RankOrder(Generic[Item]):
         return self.entries[at][0] if at < len(self.entries) else inf
 
     def in_lane(self, lane: float) -> list[RankEntry[Item]]:
-        """Return the entries with this `Rank.lane`, in order."""
+        """Return the entries with this `Rank.lane`, in order of their keys."""
         entries = self.entries
         if entries and entries[0][0] == entries[-1][0] == lane:
             return entries
@@ -108,6 +112,54 @@ class RankOrder(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         return (entry[3] for entry in self.entries)
+
+
+class WaitingOrder(RankOrder[Item]):
+    """Waiting items in order, and their limits of `Rank.yields_to`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits: list[_Limit] = []
+        """Of the items that do not yield to every later one, ascending."""
+        self._limit_of: dict[int, _Limit] = {}
+
+    def add(self, item: Item) -> None:
+        super().add(item)
+        if (yields_to := item.lengthwise.rank.yields_to) < inf:
+            number = item.lengthwise.view.number
+            limit = self._limit_of[number] = *_kind(item), yields_to, number
+            insort(self.limits, limit)
+
+    def remove(self, number: int) -> Item | None:
+        if (limit := self._limit_of.pop(number, None)) is not None:
+            del self.limits[bisect_left(self.limits, limit)]
+        return super().remove(number)
+
+
+class _Cursor(Generic[Item]):
+    """The first entry and the least limits of an order in a lane, without the numbers `taken`."""
+
+    def __init__(self, order: WaitingOrder[Item], lane: float, taken: Container[int]) -> None:
+        self._entries, self._place = order.in_lane(lane), 0
+        self._limits, self._place_of = order.limits, dict[_Kind, int]()
+        self._taken = taken
+
+    def first(self) -> RankEntry[Item] | None:
+        """Return the first entry; None if all are taken."""
+        entries = self._entries
+        while self._place < len(entries) and entries[self._place][2] in self._taken:
+            self._place += 1
+        return entries[self._place] if self._place < len(entries) else None
+
+    def limit(self, kind: _Kind) -> tuple[float, int]:
+        """Return the least `Rank.yields_to` of a kind, infinity without any, and its number."""
+        limits, place = self._limits, self._place_of.get(kind)
+        place = bisect_left(limits, kind) if place is None else place
+        while place < len(limits) and limits[place][3] in self._taken:
+            place += 1
+        self._place_of[kind] = place
+        is_of_kind = place < len(limits) and limits[place][:2] == kind
+        return limits[place][2:] if is_of_kind else (inf, -1)
 
 
 class RankTimers(Generic[Item]):
@@ -151,7 +203,7 @@ class RankTimers(Generic[Item]):
         return item if ends_then else None
 
 
-class RankedQueue(RankOrder[Item]):
+class RankedQueue(WaitingOrder[Item]):
     """Waiting items in order, with a timer for each ending rank.
 
     With `shares` that order holds inside a client, and clients take turns in each lane. `plan`
@@ -163,7 +215,7 @@ class RankedQueue(RankOrder[Item]):
         super().__init__()
         self._timers: RankTimers[Item] = RankTimers(self.find, self.entries)
         self._shares = shares
-        self._of: dict[Share, RankOrder[Item]] = {}
+        self._of: dict[Share, WaitingOrder[Item]] = {}
         """The items of each client, once there are several."""
         self._plans: dict[int, Callable[[], None]] = {}
         self.held: dict[int, Item] = {}
@@ -178,7 +230,7 @@ class RankedQueue(RankOrder[Item]):
         if self._shares is not None and not self._shares.is_alone:
             for each in self if not self._of else (item,):
                 share = self._shares.share_of(each.lengthwise.view)
-                self._of.setdefault(share, RankOrder()).add(each)
+                self._of.setdefault(share, WaitingOrder()).add(each)
 
     def remove(self, number: int) -> Item | None:
         if (held := self.held.pop(number, None)) is not None:
@@ -203,38 +255,38 @@ class RankedQueue(RankOrder[Item]):
         while self._plans:
             self._plans.popitem()[1]()
 
-    def in_lane(self, lane: float) -> Iterable[RankEntry[Item]]:  # type: ignore[override]
-        """Return the entries with this `Rank.lane`, in order; one passed over is planned."""
-        shares = self._shares if self._of else None
-        return super().in_lane(lane) if shares is None else self._in_turns(lane, shares)
+    def turns(self, lane: float) -> Iterable[RankEntry[Item]]:
+        """Return the entries with this `Rank.lane` in the order in which they start.
 
-    def _in_turns(self, lane: float, shares: ServiceShares) -> Iterator[RankEntry[Item]]:
-        left = {
-            share: (entry for entry in order.in_lane(lane) if entry[2] not in self._plans)
-            for share, order in self._of.items()
-        }
-        firsts = {share: entry for share in left for entry in itertools.islice(left[share], 1)}
-        while firsts:
-            share = shares.next_of(firsts)
-            entry = firsts.pop(share)
+        An entry that was passed over is planned.
+        """
+        return self._turns(lane) if self._of or self.limits else self.in_lane(lane)
+
+    def _turns(self, lane: float) -> Iterator[RankEntry[Item]]:
+        orders: Mapping[Share | None, WaitingOrder[Item]] = self._of or {None: self}
+        shares, taken = self._shares if self._of else None, set(self._plans)
+        cursors = {share: _Cursor(order, lane, taken) for share, order in orders.items()}
+        while firsts := {of: entry for of in cursors if (entry := cursors[of].first())}:
+            near = firsts if shares is None else shares.near(firsts)
+            best = min([firsts[share] for share in near])
+            kind = _kind(best[3])
+            yields_to, passed = min([cursors[share].limit(kind) for share in near])
+            entry = self._by_number[passed] if yields_to < best[2] else best
+            taken.add(entry[2])
             yield entry
             self.plan(entry[3])
-            firsts.update((share, entry) for entry in itertools.islice(left[share], 1))
 
     def in_order(self) -> Iterator[Item]:
         """Yield the items in the order of their admission; one passed over is planned."""
         lane = -inf
         while (lane := self.lane_after(lane)) < inf:
-            for entry in self.in_lane(lane):
+            for entry in self.turns(lane):
                 yield entry[3]
 
     def first(self) -> Item:
         """Return the most urgent item; IndexError if the queue is empty."""
-        if self._shares is None or len(self._of) < 2:
-            return self.entries[0][3]
-        lane, each = self.entries[0][0], self._of.items()
-        firsts = {of: order.entries[0] for of, order in each if order.entries[0][0] == lane}
-        return firsts[self._shares.next_of(firsts)][3]
+        first = self.entries[0]
+        return next(iter(self.turns(first[0])))[3] if self._of or self.limits else first[3]
 
     def pop_first(self) -> Item:
         """Remove and return the most urgent item; IndexError if the queue is empty."""
@@ -244,7 +296,7 @@ class RankedQueue(RankOrder[Item]):
 
     def first_few(self, count: int) -> list[Item]:
         """Return the most urgent `count` items, or all of a shorter queue."""
-        if len(self._of) < 2:
+        if not (self._of or self.limits):
             return [entry[3] for entry in self.entries[:count]]
         few = list(itertools.islice(self.in_order(), count))
         self.unplan()
@@ -263,6 +315,12 @@ class RankedQueue(RankOrder[Item]):
 def _entry(item: Item) -> RankEntry[Item]:
     tracked = item.lengthwise
     return tracked.rank.lane, tracked.rank.key, tracked.view.number, item
+
+
+def _kind(item: EngineRequest) -> _Kind:
+    tracked = item.lengthwise
+    own = tracked.rank if tracked.priority is None else tracked.view.previous
+    return tracked.rank.lane, own.key[:-1] if own is not None else ()
 
 
 _lane = itemgetter(0)

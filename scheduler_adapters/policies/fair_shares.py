@@ -186,15 +186,17 @@ class ServiceShares:
         """Return the client's share of an unfinished request."""
         return self._charges[view.number].share
 
-    def next_of(self, firsts: Mapping[Share, Any]) -> Share:
-        """Return the client that is next; `firsts` are the clients' first requests, which sort."""
-        if len(firsts) == 1:
-            return next(iter(firsts))
+    def near(self, shares: Collection[Share]) -> Collection[Share]:
+        """Return the clients near the least served one, of the classes near the least served one.
+
+        Of their requests the policy chooses the next; `shares` are clients with waiting requests.
+        """
+        if len(shares) == 1:
+            return shares
         of: dict[Share, list[Share]] = {}
-        for share in firsts:
+        for share in shares:
             of.setdefault(_group(share), []).append(share)
-        ready = [share for group in self._near(of) for share in self._near(of[group])]
-        return min(ready, key=firsts.__getitem__)
+        return [share for group in self._near(of) for share in self._near(of[group])]
 
     def _near(self, shares: Iterable[Share]) -> list[Share]:
         least = min([share.served for share in shares])

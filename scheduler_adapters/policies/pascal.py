@@ -60,7 +60,7 @@ class Pascal(Policy):
         left = min(self.quantum_tokens - used, until - generated)
         lane = int(phase != _REASONING)
         key = (quanta, request.enqueued_s((phase, quanta), load.now_s))
-        return new_rank(Rank, (key, lane, inf, left, None, (lane, *key), None, False))
+        return new_rank(Rank, (key, lane, inf, left, None, (lane, *key), None, False, inf))
 
     def _phase(self, request: RequestView, generated: int) -> tuple[int, int, float]:
         """Return the phase and the numbers of generated tokens at which it begins and ends."""

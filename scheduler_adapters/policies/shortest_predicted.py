@@ -52,13 +52,13 @@ class StarvationGuard(PolicyWrapper):
             # A sticky rank would still hold after a preemption, when the guard applies again.
             return rank._replace(sticky=False) if rank.sticky else rank
         starves_s = request.arrival_s + self.after_s
-        key, lane, until_s, tokens, _, evict_key, group, _ = rank
-        starving = new_rank(Rank, ((), lane, inf, inf, None, evict_key, None, False))
+        key, lane, until_s, tokens, _, evict_key, group, _, number = rank
+        starving = new_rank(Rank, ((), lane, inf, inf, None, evict_key, None, False, inf))
         if load.now_s >= starves_s:
             return starving
         then = starving if until_s > starves_s else None
         until_s = min(until_s, starves_s)
-        return new_rank(Rank, (key, lane, until_s, tokens, then, evict_key, group, False))
+        return new_rank(Rank, (key, lane, until_s, tokens, then, evict_key, group, False, number))
 
 
 GuardKind = Literal["waiting", "overtaking", "none"]
@@ -67,14 +67,14 @@ GuardKind = Literal["waiting", "overtaking", "none"]
 def pars(guard: GuardKind | None = None, **limits: Any) -> Policy:
     """Return PARS: shortest predicted first, with a guard of long requests.
 
-    The guard "overtaking" limits the later arrivals that are served before a request, by `limits`.
+    The guard "overtaking" limits the later arrivals that start before a request, by `limits`.
     The guard "waiting" is the paper's: its limit is `starve_after_s`, 120 s; None: no guard. It is
     the default where that limit is given, else the default is "overtaking".
     """
     if guard is None:
         guard = "waiting" if "starve_after_s" in limits else "overtaking"
     if guard == "overtaking":
-        return OvertakingGuard(**limits)
+        return OvertakingGuard(ShortestPredicted(), **limits)
     require("guard", guard, guard in ("waiting", "none"), "waiting, overtaking or none")
     after_s = limits.pop("starve_after_s", 120.0)
     require("limits", limits, not limits, "these only with guard overtaking")

@@ -78,7 +78,7 @@ class SLAI(Policy):
         offset = self.offset_above if is_full else self.offset_below
         last_s = (request.last_token_s or 0.0) + tbt_s - offset * load.mean_step_s
         key = (last_s,)
-        critical = new_rank(Rank, (key, _CRITICAL, inf, 1, None, None, tbt_s, False))
+        critical = new_rank(Rank, (key, _CRITICAL, inf, 1, None, None, tbt_s, False, inf))
         if load.now_s >= last_s:
             return critical
-        return new_rank(Rank, (key, _DEFERRED, last_s, 1, critical, None, tbt_s, False))
+        return new_rank(Rank, (key, _DEFERRED, last_s, 1, critical, None, tbt_s, False, inf))

@@ -4,16 +4,16 @@ A step in which every decode has a token is a common step. It changes no record 
 that would change in each of them are stored less the number of common steps.
 """
 
-from heapq import heapify, heappop
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from scheduler_adapters.simulator.compiled.quanta import displace, enter_level
 from scheduler_adapters.simulator.compiled.residents import (
+    GUARDED,
     LANE,
     LAST,
     NO_LIMIT,
-    OVERTAKING,
     QUANTA,
     SLAI,
     ceil_div,
@@ -23,6 +23,7 @@ from scheduler_adapters.simulator.compiled.residents import (
     insert,
     jit,
     last_resident,
+    leave_queue,
 )  # fmt: skip
 from scheduler_adapters.simulator.compiled.slai import CRITICAL, DEFERRED, needs_ranks, rank_decodes
 from scheduler_adapters.simulator.compiled.step_times import step_s
@@ -159,6 +160,7 @@ def run(requests, state, limits, latency):
     model, numbers, dense, decode, prefill = latency
     kind, blocks, size = limits.kind, limits.blocks, limits.block_tokens
     waiting = [(0.0, 0.0, np.int64(0))][:0]  # heap of (key, turn, row)
+    yielding = [(0.0, np.int64(0))][:0]  # heap of (last row that may precede it, row)
     prefilling = waiting[:0]  # ranks, ascending
     decoding = [np.int64(0)][:0]  # rows in any order
     lanes = np.zeros(3, LANE)
@@ -168,7 +170,7 @@ def run(requests, state, limits, latency):
     ticks = [0.0][:0]
     margins = [0.0][:0]  # SLAI's offset by tick, in seconds
     state.common_tick, state.soonest = -2, NO_LIMIT
-    coming, starving, num_waiting, mean_s = 0, 0, 0, 0.0
+    coming, starving, mean_s = 0, 0, 0.0
     while True:
         if len(waiting) + len(prefilling) + len(decoding) == 0:
             while coming < len(requests) and requests[coming].rejected:
@@ -176,16 +178,11 @@ def run(requests, state, limits, latency):
             if coming == len(requests):
                 return True, np.array(ticks), _sorted_runs(runs, len(requests))
             state.now_s = max(state.now_s, requests[coming].arrival_s)
-        if kind == OVERTAKING:
-            num_waiting, last = len(waiting), coming
-            while last < len(requests) and requests[last].arrival_s <= state.now_s:
-                num_waiting += not requests[last].rejected
-                last += 1
         while coming < len(requests) and requests[coming].arrival_s <= state.now_s:
             if not requests[coming].rejected:
-                if kind == OVERTAKING:
-                    limit = limits.at_least + limits.times * num_waiting
-                    requests[coming].key = coming + limit * requests[coming].key
+                if kind == GUARDED:
+                    last = coming + limits.at_least + limits.times * (len(waiting) + 1)
+                    heappush(yielding, (last, coming))
                 if kind == QUANTA:
                     enter_level(requests[coming], limits.quantum_tokens, 0, state.now_s)
                 enter_queue(waiting, requests[coming], coming, state.now_s)
@@ -236,6 +233,11 @@ def run(requests, state, limits, latency):
                     if key != requests[row].key:
                         heappop(waiting)  # it has starved since
                         continue
+                    if kind == GUARDED:
+                        while len(yielding) and not requests[yielding[0][1]].waits:
+                            heappop(yielding)
+                        if len(yielding) and yielding[0][0] < row:
+                            row = yielding[0][1]
                 else:
                     break
                 request = requests[row]
@@ -251,14 +253,14 @@ def run(requests, state, limits, latency):
                         or state.used + needed + limits.watermark > blocks
                     ):
                         break
-                    heappop(waiting)
+                    leave_queue(waiting, row)
                     request.waits = False
                     state.used += needed
                     if kind == SLAI:
                         request.turn = state.admissions
                         state.admissions += 1
-                    elif kind == OVERTAKING:
-                        request.key = row  # after an eviction it yields to none
+                    elif kind == GUARDED:
+                        request.key = -np.inf  # first again after an eviction
                 else:
                     state.continued += 1
                 if np.isnan(request.scheduled_s):

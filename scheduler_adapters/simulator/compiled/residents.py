@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from heapq import heappush
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ REQUEST = np.dtype(
         ("own_tick", "i8"),  # of the last token outside a common step
         ("first_tick", "i8"),  # of the current run
         # Ranks: (key, turn, row) in the queue, (level, turn, row) of residents.
-        ("key", "f8"),  # under OVERTAKING before its arrival: the part of its limit
+        ("key", "f8"),
         ("level", "f8"),
         ("turn", "f8"),
         ("phase", "i8"),
@@ -101,7 +101,7 @@ LIMITS = np.dtype(
 )
 """Of the instance, its rule and its policy."""
 
-STATIC, SLAI, QUANTA, OVERTAKING = range(4)
+STATIC, SLAI, QUANTA, GUARDED = range(4)
 """Kinds of policies."""
 NO_LIMIT = 2**60
 NO_LANE = -1
@@ -136,6 +136,19 @@ def enter_queue(waiting, request, row, now_s):
     request.waits = True
     request.left = request.context
     heappush(waiting, (request.key, request.turn, row))
+
+
+@jit
+def leave_queue(waiting, row):
+    place = 0
+    while waiting[place][2] != row:
+        place += 1
+    if place == 0:
+        heappop(waiting)
+    else:
+        waiting[place] = waiting[-1]
+        waiting.pop()
+        heapify(waiting)
 
 
 @jit

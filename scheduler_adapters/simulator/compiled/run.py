@@ -19,7 +19,7 @@ from scheduler_adapters.simulator.compiled.residents import (
     CompiledPolicy,
 )
 from scheduler_adapters.simulator.compiled.slai import slai_policy
-from scheduler_adapters.simulator.compiled.static_ranks import overtaking_policy, static_policy
+from scheduler_adapters.simulator.compiled.static_ranks import guarded_policy, static_policy
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.timeline.columns import timeline_of_columns
 from scheduler_adapters.timeline.timeline import Timeline
@@ -33,7 +33,7 @@ def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Time
     if latency is None or not len(requests) or not is_plain:
         return None
     part = slai_policy(requests, policy) or quanta_policy(requests, policy)
-    part = part or overtaking_policy(requests, policy, instance)
+    part = part or guarded_policy(requests, policy, instance)
     part = part or static_policy(requests, policy, instance)
     if part is None:
         return None

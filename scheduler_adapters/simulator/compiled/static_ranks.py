@@ -1,14 +1,15 @@
 """Ranks that never change while a request waits, as columns."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 
 from scheduler_adapters.planner.recent_median import RecentMedian
-from scheduler_adapters.policies.overtaking_guard import OvertakingGuard, yielding
+from scheduler_adapters.policies.overtaking_guard import OvertakingGuard
 from scheduler_adapters.policy import Policy, ask_rank, ask_rule
-from scheduler_adapters.simulator.compiled.residents import OVERTAKING, STATIC, CompiledPolicy
+from scheduler_adapters.simulator.compiled.residents import GUARDED, STATIC, CompiledPolicy
 from scheduler_adapters.simulator.engine.arrivals import request_views
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.views import LoadView, Phase, Rank
@@ -53,26 +54,15 @@ def static_policy(requests: Requests, policy: Policy, instance: Instance) -> Com
     )
 
 
-def overtaking_policy(
-    requests: Requests, policy: Policy, instance: Instance
-) -> CompiledPolicy | None:
-    """Return the compiled part of the overtaking guard; None for another policy or late scores."""
-    if type(policy) is not OvertakingGuard or requests.score_delay_s.any():
+def guarded_policy(requests: Requests, policy: Policy, instance: Instance) -> CompiledPolicy | None:
+    """Return the compiled part of static ranks within an overtaking guard; None for others."""
+    if type(policy) is not OvertakingGuard:
         return None
-    median, parts = RecentMedian(), []
-    rejected = instance.cannot_hold(requests.prompt_tokens, requests.output_tokens)
-    for view, is_rejected in zip(request_views(requests), rejected.tolist(), strict=True):
-        if not is_rejected:
-            median.arrived(view)
-        parts.append(yielding(view.score_share))
-    return CompiledPolicy(
-        kind=OVERTAKING,
-        rule=policy.rule,
-        columns={"key": np.array(parts)},
-        prefill_lane=0,
-        decode_lane=0,
-        numbers={"times": policy.times, "at_least": policy.at_least},
-    )
+    part = static_policy(requests, policy.policy, instance)
+    if part is None or np.isfinite(part.columns["starves_s"]).any():
+        return None
+    limits = {"times": policy.times, "at_least": policy.at_least}
+    return replace(part, kind=GUARDED, numbers=limits)
 
 
 def _is_plain(waiting: Rank) -> bool:

@@ -276,18 +276,17 @@ class Engine:
         return start_s + steps * instance.latency.shortest_step_s * (1 - 1e-9)
 
     def _deliver(self) -> None:
-        """Put the requests that have arrived into the queue, all before the first is ranked."""
+        """Put the requests that have arrived into the queue, one after the other."""
         load, memory, ranked = self.load, self.memory, self.ranked
         now_s, is_idle = load.now_s, not memory.residents and not ranked.num_waiting
         planned_s = self.arrivals.planned_s(now_s, self.record.tick_s, is_idle=is_idle)
         if not (arrived := self.arrivals.take(planned_s)):
             return
         self.step.repeats = False
-        for request in arrived:
-            ranked.count_waiting(request)
-        memory.update_load()
         load.now_s = planned_s
         for request in arrived:
+            ranked.count_waiting(request)
+            memory.update_load()
             ranked.arrive(request)
             if request.reserved_blocks:
                 memory.unreserve(request)

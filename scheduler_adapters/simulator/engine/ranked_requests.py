@@ -14,6 +14,7 @@ from scheduler_adapters.simulator.engine.request_state import (
     PriorityLevel,
     RequestState,
     WaitingEntry,
+    WaitingQueue,
 )
 from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.views import LoadView, Rank
@@ -67,29 +68,31 @@ class RankedRequests:
     def best_waiting(self) -> RequestState | None:
         """Return the first waiting request of the first level that has any."""
         for level in self.levels:
-            waiting = level.waiting
-            while waiting:
-                if self._waits(waiting[0]):
-                    request = self.requests[waiting[0][1]]
-                    return request if self.shares is None else self.next_of(level, self.shares)
-                heappop(waiting)
+            if (request := self.next_of(level)) is not None:
+                return request
         return None
 
-    def _waits(self, entry: WaitingEntry) -> bool:
-        request = self.requests[entry[1]]
-        return request.version == entry[2] and request.is_waiting
-
-    def next_of(self, level: PriorityLevel, shares: ServiceShares) -> RequestState:
-        """Return the first waiting request of the client that is next in a level."""
-        firsts: dict[Share, WaitingEntry] = {}
-        for share, waiting in list(level.waiting_of.items()):
-            while waiting and not self._waits(waiting[0]):
-                heappop(waiting)
-            if waiting:
-                firsts[share] = waiting[0]
-            else:
-                del level.waiting_of[share]
-        return self.requests[firsts[shares.next_of(firsts)][1]]
+    def next_of(self, level: PriorityLevel) -> RequestState | None:
+        """Return the waiting request of a level that starts next."""
+        best, queues = level.waiting.first(self.requests), [level.waiting]
+        if best is None:
+            return None
+        if self.shares is not None:
+            firsts: dict[Share, WaitingEntry] = {}
+            for share, waiting in list(level.waiting_of.items()):
+                if (first := waiting.first(self.requests)) is None:
+                    del level.waiting_of[share]
+                else:
+                    firsts[share] = first
+            near = self.shares.near(firsts)
+            best = min([firsts[share] for share in near])
+            queues = [level.waiting_of[share] for share in near]
+        key, row, _ = best
+        if level.waiting.limits:
+            limits = [queue.limit(key[:-1], self.requests) for queue in queues]
+            passed = [limit for limit in limits if limit is not None and limit[0] < row]
+            row = min(passed)[1] if passed else row
+        return self.requests[row]
 
     def delay_score(self, request: RequestState) -> None:
         """Withhold a score until `score_delay_s` after the arrival of its request."""
@@ -235,10 +238,11 @@ class RankedRequests:
         rank = request.rank
         assert rank is not None
         if request.is_waiting:
-            level, entry = self._level(rank.lane), (rank.key, request.row, request.version)
-            heappush(level.waiting, entry)
+            level = self._level(rank.lane)
+            level.waiting.push(request)
             if self.shares is not None:
-                heappush(level.waiting_of.setdefault(self.shares.share_of(request.view), []), entry)
+                share = self.shares.share_of(request.view)
+                level.waiting_of.setdefault(share, WaitingQueue()).push(request)
         elif request.is_moving:
             return
         elif request.prefill_left:
@@ -289,7 +293,7 @@ class RankedRequests:
 
     def _rank_batch(self, batch: DecodeBatch, rank: Rank) -> None:
         """Give all members a new rank, and move the batch to the level of that rank."""
-        _, lane, valid_until_s, valid_tokens, _, _, group, _ = rank
+        _, lane, valid_until_s, valid_tokens, _, _, group, *_ = rank
         if group is None:
             for request in list(batch.members.values()):
                 self.leave(request)

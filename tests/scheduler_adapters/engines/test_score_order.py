@@ -8,8 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from scheduler_adapters.engines.score_order import ScoreOrder, past_lower_score_fraction
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policies.overtaking_guard import OvertakingGuard
-from scheduler_adapters.policies.shortest_predicted import pars_paper
+from scheduler_adapters.policies.shortest_predicted import pars, pars_paper
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import RequestView
 from tests.scheduler_adapters.policies.test_shortest_predicted import INSTANCE, random_requests
@@ -24,7 +23,7 @@ from tests.scheduler_adapters.policies.test_shortest_predicted import INSTANCE, 
             FCFS(),
             pars_paper(starve_after_s=None),
             pars_paper(starve_after_s=0.5),
-            OvertakingGuard(times=0.5, at_least=2),
+            pars(times=0.5, at_least=2),
         ]
     ),
 )

@@ -16,6 +16,7 @@ ranks = st.builds(
     key=st.lists(st.integers(0, 3), max_size=2).map(tuple),
     lane=st.integers(0, 1),
     valid_until_s=st.sampled_from([1.0, 2.0, 3.0, inf]),
+    yields_to=st.sampled_from([3.0, 9.5, 12.0, inf]),
 )
 operations = st.lists(
     st.one_of(
@@ -28,6 +29,19 @@ operations = st.lists(
 )
 
 
+def turns_of(model: dict[int, Rank]) -> list[int]:
+    """Return the receive numbers in the order in which the requests start."""
+    left, turns = dict(model), []
+    while left:
+        first = min(left, key=lambda n: (left[n].lane, left[n].key, n))
+        kind = left[first].lane, left[first].key[:-1]
+        alike = [n for n in left if (left[n].lane, left[n].key[:-1]) == kind]
+        limits = [(left[n].yields_to, n) for n in alike if left[n].yields_to < first]
+        turns.append(min(limits)[1] if limits else first)
+        del left[turns[-1]]
+    return turns
+
+
 @given(operations=operations)
 def test_the_queue_is_always_what_sorting_would_give(operations):
     queue: RankedQueue[Waiting] = RankedQueue()
@@ -37,7 +51,7 @@ def test_the_queue_is_always_what_sorting_would_give(operations):
             queue.add(waiting(number, value))
             model[number] = value
         elif kind == "pop" and model:
-            first = min(model, key=lambda n: (model[n].lane, model[n].key, n))
+            first = turns_of(model)[0]
             assert number_of(queue.first()) == number_of(queue.pop_first()) == first
             del model[first]
         elif kind == "remove":
@@ -51,6 +65,8 @@ def test_the_queue_is_always_what_sorting_would_give(operations):
                 del model[n]
         by_rank = sorted(model, key=lambda n: (model[n].lane, model[n].key, n))
         assert [number_of(item) for item in queue] == by_rank
+        assert [number_of(item) for item in queue.in_order()] == turns_of(model)
+        assert [number_of(item) for item in queue.first_few(3)] == turns_of(model)[:3]
         assert len(queue) == len(model)
         assert all(n in queue for n in model)
 

@@ -1,9 +1,8 @@
-"""The overtaking guard: its limit on overtaking, and its independence of the scale of scores."""
+"""The overtaking guard: its limit on later arrivals, and the order of scores before it."""
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings, strategies as st
 
 from scheduler_adapters.policies.fcfs import FCFS
@@ -25,16 +24,28 @@ class Noting(OvertakingGuard):
         return super().rank(request, load)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(st.integers(2, 120), st.integers(0, 10**6), st.floats(0, 3), st.integers(0, 20))
 def test_a_request_is_passed_by_no_more_arrivals_than_its_limit(count, seed, times, least):
     scores = np.random.default_rng(seed).integers(0, 9, count).astype(float)
     scores[::5] = np.nan
-    policy, requests = Noting(times=times, at_least=least), random_requests(count, seed)
-    began_s = simulate(requests.with_scores(scores), policy, INSTANCE).scheduled_s
+    requests = random_requests(count, seed).with_scores(scores)
+    policy = Noting(ShortestPredicted(), times=times, at_least=least)
+    began_s = simulate(requests, policy, INSTANCE).scheduled_s
     for number, limit in policy.limit.items():
         passed_by = np.flatnonzero(began_s[number + 1 :] < began_s[number]) + 1
         assert passed_by.max(initial=0) <= limit
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 120), st.integers(0, 10**6))
+def test_scores_decide_until_a_limit_is_reached(count, seed):
+    requests = random_requests(count, seed)
+    requests = requests.with_scores(requests.output_tokens)
+    free = simulate(requests, ShortestPredicted(), INSTANCE)
+    patient = simulate(requests, OvertakingGuard(ShortestPredicted(), at_least=count), INSTANCE)
+    if not free.preemptions.any():
+        np.testing.assert_array_equal(patient.scheduled_s, free.scheduled_s)
 
 
 @settings(max_examples=20, deadline=None)
@@ -42,21 +53,23 @@ def test_a_request_is_passed_by_no_more_arrivals_than_its_limit(count, seed, tim
 def test_constant_scores_none_and_no_yielding_are_fcfs(count, seed, score):
     requests = random_requests(count, seed)
     fcfs = simulate(requests, FCFS(), INSTANCE).finished_s
-    patient = OvertakingGuard(times=0, at_least=0)
+    patient, usual = (OvertakingGuard(ShortestPredicted(), at_least=n, times=n) for n in (0, 256))
     scored = requests.with_scores(requests.output_tokens)
-    for some, policy in ((requests.with_scores(score), OvertakingGuard()), (scored, patient)):
+    for some, policy in ((requests.with_scores(score), usual), (scored, patient)):
         served = simulate(some, policy, INSTANCE)
         if not served.preemptions.any():
             np.testing.assert_array_equal(served.finished_s, fcfs)
 
 
-def test_a_long_request_yields_to_its_limit_and_an_evicted_never():
-    guard, load = OvertakingGuard(times=2, at_least=10), LoadView(num_waiting=5)
-    long = RequestView("a", 7, 0.0, 3, score=9.0, recent_scores=(1.0, 5.0))
-    assert guard.rank(long, load) == Rank((27.0,))
-    assert guard.rank(replace(long, score=3.0), load).key[0] == pytest.approx(8)
-    assert guard.rank(replace(long, preemptions=1), load) == Rank((7.0,))
-    assert guard.rank(replace(long, phase=Phase.ANSWERING), load) == Rank()
+def test_a_late_score_leaves_the_limit_and_a_preempted_one_is_first():
+    guard = OvertakingGuard(ShortestPredicted(), times=2, at_least=10)
+    long = RequestView("a", 7, 0.0, 3)
+    first = guard.rank(long, LoadView(num_waiting=5))
+    assert first == Rank(yields_to=27)
+    late = replace(long, score=9.0, previous=first)
+    assert guard.rank(late, LoadView(num_waiting=80)) == Rank((9.0,), yields_to=27)
+    assert guard.rank(replace(late, preemptions=1), LoadView()) == Rank()
+    assert guard.rank(replace(late, phase=Phase.ANSWERING), LoadView()) == Rank()
 
 
 def test_pars_limits_overtaking_and_its_paper_the_wait():

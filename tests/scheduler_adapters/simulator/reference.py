@@ -230,7 +230,18 @@ class _Shares:
                 least[name] = min(same)
             near = {name for name in served if served[name] - least[name] < max(1, self.near(name))}
             waiting = [live for live in waiting if name_of[live.row] in near]
-        return waiting[0]
+        return next_of(waiting)
+
+
+def next_of(waiting: list["_Live"]) -> "_Live":
+    """Return the first of these in order, or one that does not yield to a request as late as it."""
+    first = waiting[0]
+    passed = [
+        (live.rank.yields_to, live.row, live)
+        for live in waiting
+        if live.rank.yields_to < first.row and live.rank.key[:-1] == first.rank.key[:-1]
+    ]
+    return min(passed)[2] if passed else first
 
 
 class ReferenceEngine:
@@ -277,7 +288,9 @@ class ReferenceEngine:
                 coming = next(arrivals, None)
             self.live += fresh
             self._count()
+            self.load.num_waiting -= len(fresh)
             for live in fresh:
+                self.load.num_waiting += 1
                 live.view.cached_tokens = self._hits(live)
                 live.view.score = known.get(live.row, live.view.score)
                 if live.view.score is None:
@@ -434,7 +447,7 @@ class ReferenceEngine:
         if step.admission_closed:
             return
         while waiting := self._in_lane(lane, lambda live: live.is_waiting):
-            live = waiting[0] if self.shares is None else self.shares.next(waiting)
+            live = next_of(waiting) if self.shares is None else self.shares.next(waiting)
             if not self._fits(step, live):
                 step.admission_closed = True
                 break
@@ -536,9 +549,8 @@ class ReferenceEngine:
         """Admit the best waiting requests, evicting worse residents if that makes enough room."""
         while waiting := [live for live in self.live if live.is_waiting]:
             best = min(waiting, key=lambda live: (live.rank.lane, live.order))
-            if self.shares is not None:
-                lane = self._in_lane(best.rank.lane, lambda live: live.is_waiting)
-                best = self.shares.next(lane)
+            lane = self._in_lane(best.rank.lane, lambda live: live.is_waiting)
+            best = next_of(lane) if self.shares is None else self.shares.next(lane)
             if best.is_moving or best.evicted_s == self.load.now_s:
                 return
             if not self._make_room(step, best):

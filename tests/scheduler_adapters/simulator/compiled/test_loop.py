@@ -8,7 +8,6 @@ from hypothesis import given, settings, strategies as st
 
 from lengthwise.errors import SchedulingError
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policies.overtaking_guard import OvertakingGuard
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst
 from scheduler_adapters.policies.round_robin import RoundRobin
@@ -70,7 +69,7 @@ static_policies = st.one_of(
     st.builds(FCFS),
     st.builds(OneDecode),
     st.builds(pars, starve_after_s=st.sampled_from([None, 0.2, 1.0])),
-    st.builds(OvertakingGuard, times=st.floats(0, 3), at_least=st.integers(0, 9)),
+    st.builds(pars, times=st.floats(0, 3), at_least=st.integers(0, 9)),
     st.builds(Sarathi, order=st.sampled_from(["fcfs", "spf"]), max_tokens=st.integers(8, 200)),
     st.builds(PrefillFirst, max_tokens=st.integers(8, 300), padded=st.booleans()),
     st.builds(Orca, max_batch=st.integers(1, 9), reserved_blocks=st.sampled_from([None, 3, 50])),
@@ -113,7 +112,7 @@ def test_the_compiled_loop_gives_the_timeline_of_the_reference(requests, policy,
 @pytest.mark.parametrize(
     "policy",
     [
-        *(FCFS(), pars(), Sarathi(order="spf"), PrefillFirst(), Orca(), OvertakingGuard()),
+        *(FCFS(), pars(), Sarathi(order="spf"), PrefillFirst(), Orca(), pars(guard="none")),
         *(SLAI(order="fcfs", offset=10), SLAI(offset=10), SLAI(offset=5), SLAI()),
         SLAI(paying_first=True),
         RoundRobin(quantum_tokens=9),
