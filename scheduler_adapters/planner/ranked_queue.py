@@ -263,7 +263,7 @@ class RankedQueue(WaitingOrder[Item]):
         return self._turns(lane) if self._of or self.limits else self.in_lane(lane)
 
     def _turns(self, lane: float) -> Iterator[RankEntry[Item]]:
-        orders: Mapping[Share | None, WaitingOrder[Item]] = self._of or {None: self}
+        orders: Mapping[Share, WaitingOrder[Item]] = self._of or {Share(None): self}
         shares, taken = self._shares if self._of else None, set(self._plans)
         cursors = {share: _Cursor(order, lane, taken) for share, order in orders.items()}
         while firsts := {of: entry for of in cursors if (entry := cursors[of].first())}:

@@ -61,7 +61,7 @@ def test_constant_scores_none_and_no_yielding_are_fcfs(count, seed, score):
             np.testing.assert_array_equal(served.finished_s, fcfs)
 
 
-def test_a_late_score_leaves_the_limit_and_a_preempted_one_is_first():
+def test_a_late_score_keeps_the_limit_and_a_preempted_is_first():
     guard = OvertakingGuard(ShortestPredicted(), times=2, at_least=10)
     long = RequestView("a", 7, 0.0, 3)
     first = guard.rank(long, LoadView(num_waiting=5))
