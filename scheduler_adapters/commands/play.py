@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _VLLM: Final = (
     *("--dtype=bfloat16", "--block-size=32", "--max-model-len=2048", "--max-num-seqs=4"),
     *("--enforce-eager", f"--kv-cache-memory-bytes={64 << 20}", "--served-model-name=tiny"),
+    "--distributed-executor-backend=uni",  # a worker would be one more process to start
 )
 _WELCOME: Final = """\
 vLLM under PARS     {vllm}/v1   metrics: {vllm}/metrics
@@ -79,7 +80,7 @@ def play(config: PlayConfig) -> None:
         model = write_model(Path(folder, "model"), prompts)
         own = ["scheduler_adapters", "serve-vllm", str(model), f"--bundle={bundle.path}"]
         own += ["--score-all=true", f"--port={vllm.rpartition(':')[2]}", "--", *_VLLM]
-        servers.start("vllm", own, **ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
+        servers.start("vllm", own, **ENVIRONMENT)
         urls = {"vllm": f"http://{vllm}", "mlflow": f"http://{mlflow}"}
         servers.watch(lambda: all(_answers(f"{url}/health") for url in urls.values()))
         request = {"model": "tiny", "prompt": "Write an essay about rain.", "max_tokens": 16}
