@@ -193,23 +193,17 @@ def _show(
         result = {"runs": runs, "scores": config.scores, **cluster, **capacity, "report": page}
         print(to_json(result))
     else:
-        print(text_of(_table(outcomes).dropna(axis="columns", how="all")))
+        print(text_of(tables.run_table(outcomes).dropna(axis="columns", how="all")))
         print(tables.effect_text(outcomes))
         if found:
             print(f"\ncapacity, {config.found_unit}\n{text_of(tables.capacity_table(found))}")
         print(lead)
 
 
-def _table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
-    rows = pd.DataFrame([outcome.row() for outcome in outcomes])
-    columns = tables.columns_of(rows)
-    return rows[list(columns)].rename(columns=columns)
-
-
 def _sections(config: CompareConfig, outcomes: Sequence[Outcome]) -> Iterator[ReportSection]:
     """Yield all runs, latency against several rates, then latencies and load at the highest one."""
     effect = tables.effect_text(outcomes).replace("\n", "\n\n")  # paragraphs
-    yield ReportSection(heading="All runs", text=effect, table=_table(outcomes))
+    yield ReportSection(heading="All runs", text=effect, table=tables.run_table(outcomes))
     count = len(outcomes[0].timeline.requests)
     rates = {outcome.rate_per_s for outcome in outcomes}
     if len(rates) > 1:

@@ -83,6 +83,7 @@ def system_name(policy: str, placement: str | None) -> str:
 
 COLUMNS: Final = {
     "policy": "policy",
+    "placement": "placement",
     "rate_per_s": "req/s",
     "ttft_p50_s": "TTFT p50 s",
     "ttft_p99_s": "TTFT p99 s",
@@ -105,10 +106,11 @@ _READING_COLUMNS: Final = {
 }
 
 
-def columns_of(row: Mapping[str, Any] | pd.DataFrame) -> dict[str, str]:
-    """Return the fields of a row or table for a printed table, and their headings."""
-    first = {name: name for name in ("policy", "placement") if name in row}
-    return first | COLUMNS | (_READING_COLUMNS if "qoe_violations" in row else {})
+def run_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """Return the runs as rows of a printed table, with its headings."""
+    rows = pd.DataFrame([outcome.row() for outcome in outcomes])
+    columns = COLUMNS | (_READING_COLUMNS if "qoe_violations" in rows else {})
+    return rows[[name for name in columns if name in rows]].rename(columns=columns)
 
 
 def effect_text(outcomes: Sequence[Outcome]) -> str:

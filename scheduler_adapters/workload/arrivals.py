@@ -1,4 +1,4 @@
-"""Arrival processes, and the random streams of an experiment's draws."""
+"""Poisson arrivals, and the random streams of an experiment's draws."""
 
 import numpy as np
 
@@ -14,13 +14,3 @@ def poisson_arrivals_s(count: int, *, rate_per_s: PositiveFinite, seed: int) -> 
     """Draw arrival times (count,) of a Poisson process with `rate_per_s`, in seconds."""
     gaps_s = np.random.default_rng((seed, ARRIVAL_STREAM)).exponential(1 / rate_per_s, count)
     return np.cumsum(gaps_s)
-
-
-@checked
-def gamma_arrivals_s(
-    count: int, *, rate_per_s: PositiveFinite, cv: PositiveFinite, seed: int
-) -> Floats:
-    """Draw arrival times (count,) with gamma gaps; `cv` above 1 makes bursts, 1 is Poisson."""
-    shape = 1 / cv**2
-    random = np.random.default_rng((seed, ARRIVAL_STREAM))
-    return np.cumsum(random.gamma(shape, 1 / (rate_per_s * shape), count))
