@@ -95,13 +95,6 @@ def test_a_caption_counts_the_seeds():
     assert SearchConfig(seeds=3, by="concurrency").searched(7).endswith("seed 0 and 2 more.")
 
 
-def test_a_share_of_requests_may_be_a_target():
-    config = SearchConfig(
-        slo={"qoe_violations": 0.05}, lengths="alpaca-eval", num_requests=80, max_num_seqs=8
-    )
-    assert capacity_of("fcfs", config, config.load(), Progress(1)) > 0
-
-
 CLASSES = {"paying": {"share": 0.25, "tbt_s": 0.1}, "free": {"share": 0.75, "tbt_s": 0.5}}
 
 

@@ -259,9 +259,8 @@ def test_a_flood_leaves_a_client_its_share(live, case, size):
 @pytest.mark.slow
 def test_without_shares_a_flood_is_served_first(serve):
     with serve("--shares=none") as live:
-        for case in CASES:
-            for size in (12, 64, 500):
-                assert median(passed_by_a_flood(live, case, size, "off")) >= 12
+        for size in (12, 64):
+            assert median(passed_by_a_flood(live, "key", size, "off")) >= 12
 
 
 def test_no_request_fails_if_the_scoring_service_dies_or_returns(live, scoring):

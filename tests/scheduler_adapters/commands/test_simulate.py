@@ -20,15 +20,6 @@ def simulate(capsys, *arguments: str) -> tuple[int, str, str]:
     return code, captured.out, captured.err
 
 
-def test_json_is_one_object_on_the_last_line(capsys):
-    code, out, _ = simulate(capsys, "--policy=pars", "--json")
-    summary = json.loads(out.splitlines()[-1])
-    assert code == 0
-    assert summary["policy"] == "pars"
-    assert summary["num_finished"] == 60
-    assert summary["normalized_latency_s"]["mean"] > 0
-
-
 def test_one_seed_prints_the_same_bytes_twice(capsys):
     first = simulate(capsys, "--rate_per_s=5", "--seed=7")
     assert simulate(capsys, "--rate_per_s=5", "--seed=7") == first
@@ -44,17 +35,6 @@ def test_a_log_is_simulated_at_its_own_times(capsys, tmp_path):
     code, out, _ = simulate(capsys, f"--trace={path}", *named, "--json")
     assert json.loads(out)["num_finished"] == 2
     assert code == 0
-
-
-def test_a_bundle_orders_the_queue_by_the_prompts(capsys, tmp_path, tiny_bundle):
-    trace = tmp_path / "trace.csv"
-    rows = ["a long long essay,5,400", "short,5,9"] * 30
-    trace.write_text("\n".join(["prompt,prompt_tokens,output_tokens", *rows]))
-    latency_s = {}
-    for scores in ("constant", f"bundle:{tiny_bundle.path}"):
-        _, out, _ = simulate(capsys, f"--trace={trace}", f"--scores={scores}", "--json")
-        latency_s[scores.partition(":")[0]] = json.loads(out)["normalized_latency_s"]["mean"]
-    assert latency_s["bundle"] < 0.7 * latency_s["constant"]
 
 
 def write_scored(path, sign):

@@ -27,16 +27,6 @@ def by_definition(token_s: list[float], expected_s: float, pace_s: float) -> flo
     return sum(end_s - one for one in read_s) / sum(ideal)
 
 
-@given(st.integers(1, 20), st.integers(1, 20), st.floats(0.0, 50.0))
-def test_one_stall_has_its_closed_form(before, after, stall_s):
-    count = before + after
-    token_s = [j * PACE_S + (stall_s if j >= before else 0.0) for j in range(count)]
-    ideal = count * (count * PACE_S + stall_s) - PACE_S * count * (count - 1) / 2
-    expected = 1 - after * stall_s / ideal
-    requests = make_requests(prompt_tokens=[1], output_tokens=[count])
-    assert qoe(timeline_from_token_times(requests, [token_s]))[0] == pytest.approx(expected)
-
-
 @settings(max_examples=60)
 @given(st.lists(st.sets(st.integers(0, 25), min_size=1), min_size=1, max_size=6), st.data())
 def test_runs_give_what_the_definition_gives_token_by_token(ticks, data):

@@ -22,5 +22,6 @@ def test_a_run_meets_targets_of_all_and_of_a_class():
     timeline = timeline_from_token_times(requests, [[1.0], [3.0]])
     assert is_met({"ttft_s.mean": 2.0, "ttft_s.p99.paying": 1.0}, timeline)
     assert not is_met({"ttft_s.p99.free": 2.9}, timeline)
+    assert is_met({"qoe_violations": 0.0}, timeline)
     assert not is_met({"ttft_s.p99.absent": 9.0}, timeline)
     assert not is_met({"ttft_s.p99": 9.0}, timeline_from_token_times(requests, [[1.0], []]))

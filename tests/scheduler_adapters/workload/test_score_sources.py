@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from lengthwise.bundle import TOKENIZER, sha256_of
-from lengthwise.errors import BundleError, ConfigError, DataError, ScoringError
+from lengthwise.errors import BundleError, ConfigError, ScoringError
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.workload.mixes import draw_lengths
 from scheduler_adapters.workload.requests import make_requests
@@ -112,15 +112,6 @@ def test_prompts_without_a_score_are_counted_and_served(tiny_bundle, tmp_path, c
 def test_a_ranker_that_scores_nothing_ends_the_experiment(trace_with_prompts):
     with pytest.raises(ScoringError, match="not one of the 3 prompts"):
         read_trace(trace_with_prompts, scorer=ServiceScores("127.0.0.1:1", timeout_s=0.2))
-
-
-def test_a_trace_without_prompts_says_which_columns_it_has(tiny_bundle, tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text("text,prompt_tokens,output_tokens\nyes,3,4\n")
-    with pytest.raises(
-        DataError, match=r"no column 'prompt'; .*text, prompt_t.*give --prompt-column COLUMN"
-    ):
-        read_trace(path, scorer=open_prompt_scorer(f"bundle:{tiny_bundle.path}"))
 
 
 def test_what_is_no_ranker_is_refused(tmp_path):

@@ -24,20 +24,11 @@ def test_columns_of_a_public_trace_are_read_by_their_names(tmp_path):
     assert requests.arrival_s.tolist() == [0.0, 1.5]
 
 
-@pytest.mark.parametrize("name", ["TIMESTAMP", "timestamp", "arrival_s", "arrived_at"])
-def test_wall_clock_times_are_read_under_any_name_of_arrivals(tmp_path, name):
-    rows = "2023-11-16 18:15:46.5,3,4\n2023-11-16 18:15:48.0,3,4\n"
-    path = written(tmp_path, f"{name},ContextTokens,GeneratedTokens\n{rows}")
-    assert read_trace(path).arrival_s.tolist() == [0.0, 1.5]
-
-
-def test_a_trace_without_times_says_so_and_unknown_units_fail_it(tmp_path, caplog):
+def test_a_trace_without_times_says_so(tmp_path, caplog):
     rows = "prompt_tokens,output_tokens\n0,3,4\n1500,3,4\n"
     with caplog.at_level(logging.INFO):
         assert not read_trace(written(tmp_path, f"sent,{rows}")).arrival_s.any()
     assert "has no arrival times: all requests arrive at 0 s" in caplog.text
-    with pytest.raises(DataError, match="give --time-unit s, ms"):
-        read_trace(written(tmp_path, f"timestamp,{rows}"))
 
 
 def test_a_trace_that_is_cut_says_so(tmp_path, caplog):
@@ -55,19 +46,12 @@ COUNTS = "prompt_tokens,output_tokens\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "trace.csv"),
-        ("\n", "trace.csv"),
-        (COUNTS, "trace.csv"),
         (f"{COUNTS}3,4\n3,\n", "trace.csv, row 1: it has no output_tokens"),
         (f"request_id,{COUNTS}a,3,4\nb,3,4\nb,3,9\n", "row 2: request_id is repeated"),
         ("prompt,output_tokens\nhello,3\n", "no column 'prompt_tokens'.*--scores bundle:PATH"),
         (
             "prompt,length\nhello,3\n",
             "no column 'prompt_tokens', 'output_tokens'; .* prompt, length; give --prompt",
-        ),
-        *(
-            (f"{name},{COUNTS}once upon a time,3,4\n", "row 0: its time is no number or wall clock")
-            for name in ("TIMESTAMP", "arrival_s", "timestamp_ms")
         ),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_adapters.__main__ import main
 
-COUNT = 240
+COUNT = 160
 
 
 def write_log(path: Path, rate_per_s: float = 8.0, **columns: Any) -> Path:
