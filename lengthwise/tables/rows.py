@@ -183,11 +183,8 @@ def _json_rows(path: Path) -> Iterator[Row | BadRow]:
             lines = filter(str.strip, _lines(text))
             values = map(parsed_line, lines) if has_lines else _values(text, path)
         for value in _without_wrapper(_good_and_bad(values)):
-            yield (
-                value
-                if isinstance(value, dict | BadRow)
-                else BadRow(f"it is {str(value)[:40]}, no JSON object")
-            )
+            is_row = isinstance(value, dict | BadRow)
+            yield value if is_row else BadRow(f"it is {str(value)[:40]}, no JSON object")
 
 
 def _without_wrapper(values: Iterator[Any]) -> Iterator[Any]:

@@ -104,10 +104,8 @@ class Times:
             raise DataError(f"{name} mixes instants with other numbers; give a column of one kind")
         if told is None:
             least, most = np.nanmin(values), np.nanmax(values)
-            raise DataError(
-                f"{name} is {least:g} to {most:g}, in no known unit; give --time-unit s, ms, "
-                "us or ns"
-            )
+            text = f"{name} is {least:g} to {most:g}, in no known unit"
+            raise DataError(f"{text}; give --time-unit s, ms, us or ns")
         return _of_one_clock(values / PER_SECOND[told]), f"{name} in {told}"
 
 

@@ -33,8 +33,7 @@ class WorkloadConfig(TraceOptions):
     token columns, or a log of a gateway or of vLLM (see `lengthwise inspect`); none: seeded
     lengths."""
     lengths: Lengths = "chat"
-    """Lengths without a trace: chat (log-normal, no reasoning); with reasoning alpaca-eval,
-    arena-hard, reasoning-heavy and half-reasoning-heavy."""
+    """Lengths without a trace; chat is log-normal without reasoning, the others have some."""
     num_requests: Count = 2000
     """Largest number of requests of the trace."""
     rate_per_s: PositiveFinite | None = None

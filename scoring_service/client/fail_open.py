@@ -120,9 +120,8 @@ class FailOpenScorer(Connection):
         waiter = self._submit(prompt, client)
         future = asyncio.wrap_future(waiter.future)
         try:
-            return await asyncio.wait_for(
-                asyncio.shield(future), max(0.0, waiter.deadline_s - time.monotonic())
-            )
+            left_s = max(0.0, waiter.deadline_s - time.monotonic())
+            return await asyncio.wait_for(asyncio.shield(future), left_s)
         except TimeoutError:
             return self._answer(waiter, None, "timeout")
         except asyncio.CancelledError:  # then the prompt is not sent if it is still waiting

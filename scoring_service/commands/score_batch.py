@@ -108,7 +108,5 @@ class _Ranker:
     def __call__(self, part: dict[str, Any]) -> dict[str, Any]:
         prompts = [str(text) for text in part["prompts"]]
         scores = iter(self.model.score_texts([text for text in prompts if text]))
-        return {
-            "part": part["part"],
-            "scores": [next(scores) if text else None for text in prompts],
-        }
+        found = [next(scores) if text else None for text in prompts]
+        return {"part": part["part"], "scores": found}

@@ -4,14 +4,7 @@ import os
 from typing import Literal
 
 from lengthwise.errors import ConfigError, require
-from lengthwise.settings import (
-    Count,
-    Natural,
-    NonNegative,
-    Positive,
-    PositiveFinite,
-    settings,
-)
+from lengthwise.settings import Count, Natural, NonNegative, Positive, PositiveFinite, settings
 
 
 @settings

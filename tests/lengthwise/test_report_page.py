@@ -18,9 +18,8 @@ def a_figure() -> Figure:
 
 
 def a_page(**section: object) -> str:
-    return page_text(
-        title="A title", lead="A lead", sections=[ReportSection(heading="H", **section)]
-    )
+    sections = [ReportSection(heading="H", **section)]
+    return page_text(title="A title", lead="A lead", sections=sections)
 
 
 def test_a_report_needs_no_other_file():

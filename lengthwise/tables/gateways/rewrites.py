@@ -154,11 +154,9 @@ def with_turns(row: Mapping[str, Any]) -> Mapping[str, Any]:
     turns = unpacked(first_at(row, ("conversations", "conversation")))
     if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
         return row
-    said = [
-        (turn.get("from", turn.get("role")), turn.get("value", turn.get("content")))
-        for turn in turns
-    ]
-    for (speaker, text), (answerer, answer) in pairwise(said):
+    speakers = [turn.get("from", turn.get("role")) for turn in turns]
+    texts = [turn.get("value", turn.get("content")) for turn in turns]
+    for (speaker, text), (answerer, answer) in pairwise(zip(speakers, texts, strict=True)):
         if speaker in ("human", "user") and answerer in ("gpt", "assistant", "chatgpt", "bing"):
             return {**row, "turns": [text, answer]}
     return {**row, "turns": []}

@@ -73,14 +73,11 @@ def test_what_is_cut_is_cut_from_the_middle_and_the_text_says_so():
 def test_endless_words_are_split_and_styled_letters_are_plain():
     text = f"{'x' * 64} {'漢' * 200} {'Tell' * 99}"
     assert max(map(len, (prompt_text.scored_text(text) or "").split())) == 200
-    assert (
-        prompt_text.scored_text("\uff37\uff52ite \U0001d41a \U0001d4f5\u24deng \uff11")
-        == "Write a long 1"
-    )
+    styled = "\uff37\uff52ite \U0001d41a \U0001d4f5\u24deng \uff11"
+    assert prompt_text.scored_text(styled) == "Write a long 1"
     for sign in " -.\n":
-        assert isinstance(
-            prompt_text.scored_text(sign.join("Write a very long story")), prompt_text.CutText
-        )
+        spelled = prompt_text.scored_text(sign.join("Write a very long story"))
+        assert isinstance(spelled, prompt_text.CutText)
     plain = "Übersetze\uff0c…:\n\n    if x:  return 👩🏽\u200d🚀\ufe0f\n"
     assert prompt_text.scored_text(plain) == plain
 

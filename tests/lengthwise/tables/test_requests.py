@@ -26,12 +26,8 @@ def test_paths_lead_into_tables_and_logs(tmp_path):
     write_lines(tmp_path / "t", rows)
     pd.DataFrame(rows).to_parquet(tmp_path / "t.parquet")
     for name in ("t", "t.parquet"):
-        frame = read_log(tmp_path / name, named).frame
-        assert frame[["prompt", "output_tokens"]].values.tolist() == [
-            ["p1", 1],
-            ["p2", 2],
-            ["p3", 3],
-        ]
+        found = read_log(tmp_path / name, named).frame[["prompt", "output_tokens"]]
+        assert found.values.tolist() == [["p1", 1], ["p2", 2], ["p3", 3]]
     path = write_lines(tmp_path / "log.jsonl", logs.OPENAI[:2])
     named = TraceOptions(length_column=("response.usage.total_tokens",))
     assert read_log(path, named).frame.output_tokens.tolist() == [19, 29]

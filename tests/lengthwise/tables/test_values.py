@@ -4,12 +4,8 @@ import pytest
 
 from lengthwise.tables.values import clock_of, count_of, number_of, value_at
 
-ROW = {
-    "usage": {"out": 3, "out_more": 4, "in": 9},
-    "list": [{"a": 1}],
-    "text": '{"a": {"b": 5}}',
-    "dotted.key": 6,
-}
+ROW = {"usage": {"out": 3, "out_more": 4, "in": 9}, "list": [{"a": 1}], "dotted.key": 6}
+ROW["text"] = '{"a": {"b": 5}}'
 
 
 @pytest.mark.parametrize(

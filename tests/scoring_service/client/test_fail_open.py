@@ -19,10 +19,8 @@ from tests.scoring_service.waiting import wait_until
 @pytest.fixture
 def held(server, monkeypatch):
     """Calls to the service wait for `proceed`; `asked` holds the prompts of each."""
-    held, real = (
-        SimpleNamespace(asked=[], calls=[], proceed=threading.Event()),
-        server.service.begin,
-    )
+    held = SimpleNamespace(asked=[], calls=[], proceed=threading.Event())
+    real = server.service.begin
 
     def slow(prompts, *rest):
         held.asked.append(list(prompts))

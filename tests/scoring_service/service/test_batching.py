@@ -229,9 +229,6 @@ def test_asking_early_refuses_what_no_prompt_could_do():
     held.end()
 
 
-# Order.
-
-
 def test_the_earliest_deadline_runs_first_and_equal_by_arrival():
     held = Held()
     for name, timeout_s in [(3, 9), (1, 7), (2, 8)]:
@@ -240,9 +237,6 @@ def test_the_earliest_deadline_runs_first_and_equal_by_arrival():
     for name in range(4, 7):
         held.ask(name, call=same)
     assert held.end() == [[1], [2], [3], [4], [5], [6]]
-
-
-# What nobody wants any more.
 
 
 @pytest.mark.parametrize(
@@ -302,15 +296,9 @@ def test_what_expires_between_queue_and_model_is_not_computed(others_s, runs):
     assert held.end() == runs
     assert isinstance(late.result, ScoringTimeout)
     assert [one.result for one in in_time] == [2.0] * len(others_s)
-    batcher, num_runs = held.batcher, 1 + len(runs)
-    assert (
-        batcher.counts["run_prompts"],
-        batcher.counts["model_runs"],
-        batcher.counts["expired_prompts"],
-    ) == (num_runs,) * 2 + (1,)
-
-
-# Company.
+    counts = [held.batcher.counts[name] for name in ("run_prompts", "model_runs")]
+    assert counts == [1 + len(runs)] * 2
+    assert held.batcher.counts["expired_prompts"] == 1
 
 
 @pytest.mark.parametrize(
@@ -372,9 +360,6 @@ def test_one_bad_prompt_of_a_run_fails_alone():
     assert list(map(len, held.end())) == [3, 1, 1, 1]
     assert (good.result, also_good.result) == (1.0, 3.0)
     assert isinstance(bad.result, ScoringError)
-
-
-# Runners.
 
 
 @pytest.mark.parametrize("num_runners", [1, 3])

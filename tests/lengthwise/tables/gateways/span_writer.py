@@ -78,10 +78,8 @@ def write_langfuse(folder: Path, calls: list[Call]) -> None:
         size, output, reasoning = call["input"], call["output"], call["reasoning"]
         told = {"input": [{"role": "user", "content": call["prompt"]}], "model": "m"}
         told |= {"level": "ERROR" if call.get("fails") else "DEFAULT"}
-        usage, kind = (
-            {"total": size + output},
-            "generation" if call["style"] == "newest" else "tool",
-        )
+        usage = {"total": size + output}
+        kind = "generation" if call["style"] == "newest" else "tool"
         with client.start_as_current_observation(as_type=kind, name="call", **told) as generation:
             generation.update(usage_details=usage | {"input": size, "output": output})
         usage |= {"input": size, "output": output - reasoning, "output_reasoning_tokens": reasoning}
