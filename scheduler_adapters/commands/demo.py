@@ -207,8 +207,7 @@ def _for_scheduler(requests: Requests, name: str) -> Requests:
 def write_demo_report(folder: Path, manifest: Manifest, engines: Mapping[str, Bursts]) -> Path:
     """Write report.html, and beside it latency.svg with its table; returns the page."""
     simulated = engines["simulator"]
-    sections = [_waiting_section(simulated), _latency_section(engines)]
-    sections += [_predictor_section(manifest), _GO_ON]
+    sections = [_waiting_section(simulated), _latency_section(engines), _GO_ON]
     means = {name: s.normalized_latency_s.mean for name, s in simulated.summaries.items()}
     banner = f"{manifest.banner}. " if manifest.banner else ""
     lead = (
@@ -262,24 +261,6 @@ def _latency_section(engines: Mapping[str, Bursts]) -> ReportSection:
         figure=charts.ecdf_figure(table, "E2E latency (s)"),
         caption=" ".join(f"{engine}: {own.conditions}." for engine, own in engines.items()),
         drawn=("latency", table),
-    )
-
-
-def _predictor_section(manifest: Manifest) -> ReportSection:
-    metrics = manifest.metrics
-    rows = [
-        ("this ranker", metrics.get("tau_b")),
-        ("TF-IDF + ridge, same training prompts", metrics.get("tau_b_tfidf_ridge")),
-    ]
-    if "second_answer" in metrics:
-        rows.append(("copying the model's own second response", metrics["second_answer"]))
-    if (attainable := manifest.dataset.get("attainable_tau_b")) is not None:
-        rows.append(("best possible, by construction of the synthetic set", attainable))
-    rows = [(name, "undefined" if value is None else value) for name, value in rows]
-    return ReportSection(
-        heading="Predicted against real",
-        text="Only the order of the scores matters to the scheduler.",
-        table=pd.DataFrame(rows, columns=["ranker", "tau_b, held out"]),
     )
 
 
