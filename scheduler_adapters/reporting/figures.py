@@ -51,59 +51,44 @@ def colours_of(names: Iterable[str]) -> dict[str, str]:
     return {**COLOURS, **{n: _CYCLE[i % len(_CYCLE)] for i, n in enumerate(others)}}
 
 
-def _each(
-    table: pd.DataFrame, names: pd.Series[str], *, marked: bool = False
-) -> Iterator[tuple[pd.DataFrame, dict[str, Any]]]:
-    """Yield the rows of each policy, and its label and look among all `names`.
-
-    The look is a colour with dashes of its own or, if `marked`, with markers.
-    """
-    colours, order = colours_of(names), list(map(str, names.unique()))
-    for name, rows in table.groupby("policy", sort=False):
-        number = order.index(str(name))
-        dashes = {"dashes": _DASHES[number % len(_DASHES)]}
-        markers = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 4}
-        look = markers if marked else dashes
-        yield rows, {"color": colours[str(name)], "label": str(name), **look}
-
-
 def _panels(
     table: pd.DataFrame,
     draw: Callable[[Axes, pd.DataFrame, dict[str, Any]], object],
     *,
     by: str = "panel",
     legend: Literal["lower right", "upper right", "upper left"] = "upper left",
-    log: Literal["x", "y"] | None = None,
     marked: bool = False,
     **axes: Any,
 ) -> list[Figure]:
     """Return a figure for each value of column `by`; a wide page has them side by side.
 
     Args:
-        draw: adds the rows of one policy to the axes.
+        draw: adds the rows of one policy to the axes, by their colour, label, and dashes or marker.
         legend: place of the legend.
-        log: logarithmic axis.
         marked: markers in place of dashes.
-        axes: labels and limits.
+        axes: labels, limits and scales.
     """
+    colours, looks = colours_of(table["policy"]), {}
+    for number, name in enumerate(table["policy"].unique()):
+        dashes = {"dashes": _DASHES[number % len(_DASHES)]}
+        markers = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 4}
+        looks[name] = {"color": colours[name], "label": name, **(markers if marked else dashes)}
     found = []
     for title in table[by].unique():
         with _canvas(4.6, 3.4) as (figure, axis):
-            for rows, look in _each(table[table[by] == title], table["policy"], marked=marked):
-                draw(axis, rows, look)
+            for name, rows in table[table[by] == title].groupby("policy", sort=False):
+                draw(axis, rows, looks[name])
             axis.set(title=title, **axes)
-            if log is not None:
-                axis.set(**{f"{log}scale": "log"})
             axis.legend(loc=legend)
             found.append(figure)
     return found
 
 
 @contextmanager
-def _canvas(width: float, height: float, **more: Any) -> Iterator[tuple[Figure, Axes]]:
+def _canvas(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
     """Yield a figure of this size in inches, in our style, and its axes."""
     with matplotlib.rc_context(FIGURE_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained", **more)
+        figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.subplots()
 
 
@@ -114,7 +99,7 @@ def ecdf_figure(table: pd.DataFrame, xlabel: str, *, log_x: bool = False) -> lis
         axis.step(rows["value"], rows["share"], where="post", linewidth=1.8, **look)
 
     axes: dict[str, Any] = {"xlabel": xlabel, "ylabel": "share", "ylim": (0, 1.01)}
-    scale: dict[str, Any] = {"log": "x"} if log_x else {"xlim": (0, None)}
+    scale: dict[str, Any] = {"xscale": "log"} if log_x else {"xlim": (0, None)}
     return _panels(table, draw, legend="lower right", **axes, **scale)
 
 
@@ -148,7 +133,7 @@ def rate_figure(table: pd.DataFrame) -> list[Figure]:
         axis.plot(rows["rate_per_s"], rows["p99"], **look, ls="--")
 
     axes: dict[str, Any] = {"xlabel": "requests per second", "ylabel": "seconds"}
-    return _panels(table, draw, by="metric", log="y", marked=True, **axes)
+    return _panels(table, draw, by="metric", yscale="log", marked=True, **axes)
 
 
 def band_figure(table: pd.DataFrame, xlabel: str) -> list[Figure]:
@@ -158,7 +143,7 @@ def band_figure(table: pd.DataFrame, xlabel: str) -> list[Figure]:
         axis.plot(rows["x"], rows["value"], **look)
         axis.fill_between(rows["x"], rows["low"], rows["high"], color=look["color"], alpha=0.15)
 
-    return _panels(table, draw, log="y", marked=True, xlabel=xlabel, ylabel="seconds")
+    return _panels(table, draw, yscale="log", marked=True, xlabel=xlabel, ylabel="seconds")
 
 
 def load_figure(table: pd.DataFrame) -> list[Figure]:
