@@ -83,7 +83,7 @@ def test_placements_are_named_in_tables_sentences_and_figures(tmp_path, capsys):
     assert "2 instances under random, stay; " in (tmp_path / "report.html").read_text()
 
 
-def test_an_interrupted_comparison_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
+def test_an_interrupted_comparison_keeps_what_is_finished(capsys, monkeypatch):
     run_cluster, served = cluster_config.simulate_cluster, []
 
     def interrupted(requests, placement, *rest, **more):
@@ -93,12 +93,11 @@ def test_an_interrupted_comparison_keeps_what_is_finished(tmp_path, capsys, monk
         return run_cluster(requests, placement, *rest, **more)
 
     monkeypatch.setattr(cluster_config, "simulate_cluster", interrupted)
-    more = ["--placements=[random, least-kv]", f"--out={tmp_path}", "--json"]
+    more = ["--placements=[random, least-kv]", "--json"]
     assert main(["compare", *SMALL, *CLUSTER, *more]) == 130
     captured = capsys.readouterr()
     assert [run["placement"] for run in json.loads(captured.out)["runs"]] == ["random"]
     assert "left out fcfs with least-kv at 20 requests/s" in captured.err
-    assert (tmp_path / "report.html").exists()
 
 
 def test_requests_that_reason_add_what_their_readers_saw(tmp_path, capsys):

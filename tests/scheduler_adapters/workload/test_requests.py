@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lengthwise.errors import DataError
 from scheduler_adapters.planner.request_annotations import annotations_of, read_annotations
@@ -48,6 +48,7 @@ def any_requests(draw):
     return make_requests(prompt_tokens=prompt, output_tokens=output, **chosen)
 
 
+@settings(max_examples=40)
 @given(requests=any_requests(), suffix=st.sampled_from([".parquet", ".jsonl"]))
 def test_every_field_survives_a_file(tmp_path_factory, requests, suffix):
     path = tmp_path_factory.mktemp("timelines") / f"timeline{suffix}"

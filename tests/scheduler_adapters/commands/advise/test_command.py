@@ -57,19 +57,14 @@ def test_an_assumed_ranker_trains_nothing_and_fills_the_page(tmp_path, capsys):
     }  # fmt: skip
 
 
-def test_without_a_queue_it_says_that_nothing_would_change(tmp_path, capsys):
+def test_a_given_ranker_changes_nothing_without_a_queue(tmp_path, tiny_bundle, capsys):
     log = write_log(tmp_path / "log.parquet", rate_per_s=0.01)
-    assert advise(log, tmp_path / "out", "--tau-b", "0.9") == 0
+    assert advise(log, tmp_path / "out", "--bundle", str(tiny_bundle.path)) == 0
     said = capsys.readouterr().out
+    assert f"on {COUNT} prompts" in said
     assert "No: nothing would change" in said
     assert "there is no queue to reorder" in said
     assert "next:" not in said
-
-
-def test_a_given_ranker_scores_the_prompts(tmp_path, tiny_bundle, capsys):
-    log = write_log(tmp_path / "log.parquet")
-    assert advise(log, tmp_path / "all", "--bundle", str(tiny_bundle.path)) == 0
-    assert f"on {COUNT} prompts" in capsys.readouterr().out
 
 
 def test_arrivals_can_be_drawn_for_a_log_without_times(tmp_path, capsys):
@@ -94,6 +89,7 @@ def test_arrivals_can_be_drawn_for_a_log_without_times(tmp_path, capsys):
         (["--model", "eliza"], "eliza"),
         (["--tau-b", "2"], "tau_b is 2"),
         (["--tau-b", "0.5", "--bundle", "b"], "use one of them"),
+        (["--endpoint", "http://127.0.0.1:9", "--fit", "steps.csv"], "use one of them"),
         (["--draws", "3"], "draws is 3"),
         (["--slo", '{"speed.p50": 1}'], "speed.p50"),
         (["--bundle", "nowhere"], "nowhere"),

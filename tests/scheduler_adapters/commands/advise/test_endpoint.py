@@ -166,6 +166,3 @@ def test_advice_rests_on_the_engine_that_answers(
     assert re.search(r"Step times of tiny were measured at http://127\S+/v1", notes)
     assert "KV memory is the engine's, 16,000 tokens" in notes
     assert (tmp_path / "out" / "steps.csv").exists()
-    given = ["--endpoint", url, "--fit", str(tmp_path / "out" / "steps.csv")]
-    assert advise(log, tmp_path / "out", "--tau-b", "0.7", *given) == 2
-    assert "use one of them" in capsys.readouterr().err
