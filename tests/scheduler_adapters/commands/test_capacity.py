@@ -144,20 +144,10 @@ def test_the_bound_is_that_of_the_reproduced_paper(tmp_path):
     assert found == pytest.approx([1 / setting.mean_work_s] * config.seeds)
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"num_requests": 1500},
-        pytest.param(
-            {"placement": "random", "instances": 2, "tolerance": 0.1, "num_requests": 1200},
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_rad_comes_near_the_bound_and_not_above_it(own):
+def test_rad_comes_near_the_bound_and_not_above_it():
     limits = {"max_num_seqs": 4096, "kv_blocks": 10**6, "seeds": 1, "slo": {"ttft_s.p99": 2.0}}
     policies = {"policies": ["rad"], "settings": {"rad": {"max_started": 10**6}}}
-    config = CapacityConfig(**TILES, **policies, **limits, **own)
+    config = CapacityConfig(**TILES, **policies, **limits, num_requests=1500)
     requests = config.load()
     (bound,) = stability_bounds(config, requests)
     found = capacity_of("rad", config, requests, Progress(1))
