@@ -109,11 +109,7 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
             encoder=EncoderConfig(backbone="bert", pooling="pooler"),
             loss=LossConfig(objective="pairs", delta=0.2, pairs_per_prompt=10, log_length_weight=0),
             optim=OptimConfig(
-                encoder_lr=2e-5,
-                head_lr=2e-5,
-                weight_decay=0,
-                warmup_fraction=0,
-                decay=False,
+                encoder_lr=2e-5, head_lr=2e-5, weight_decay=0, warmup_fraction=0, decay=False
             ),
             trainer=trainer_settings(max_epochs=5, gradient_clip_val=None),
             batch_size=256,  # 128 pairs

@@ -8,8 +8,7 @@ from typing import Any
 
 from lengthwise.strict_json import to_json
 from training.commands.options import OutputOptions, StoreOptions, print_result
-from training.prefill.cost import fit_cost
-from training.prefill.samples import read_samples
+from training.prefill.cost import fit_cost, read_samples
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,10 +163,7 @@ def _difference(other: ModelBundle, kept: Dataset, scores: NDArray[np.float64]) 
 
 
 def measure(
-    manifest: Manifest,
-    kept: Dataset,
-    scores: NDArray[np.float64],
-    target_model: str | None,
+    manifest: Manifest, kept: Dataset, scores: NDArray[np.float64], target_model: str | None
 ) -> dict[str, Any]:
     """Return the figures of the scores; None for an undefined or unknown figure."""
     lengths, samples = observed(kept), lengths_of(kept)

@@ -32,9 +32,9 @@ from training.commands.options import (
 )
 from training.config import TrainConfig, config_from
 from training.data.labelled_splits import LabelledSplits, load_splits, unlabelled_prompts
-from training.data.labels import texts
+from training.data.labels import observed, texts
 from training.recipes import RECIPES, recipe, student_of
-from training.release.registry import find_bundle, open_store
+from training.release.registry import find_bundle, open_store, tags_of
 
 # In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
 MYPY: Final = False
@@ -274,24 +274,34 @@ def _num_processes() -> int:
 def _publish(
     labelled: LabelledSplits, trained: Trained, out: Path, tracker: Tracker, *, is_further: bool
 ) -> dict[str, Any]:
-    from training.release.publish import BUNDLE, log_results, register, write_bundle, write_report
+    """Write and log the bundle of a length, and register it: it may become champion."""
+    from lengthwise.report_page import write_page
+    from training.commands.promote import judge
+    from training.evaluation.report import ranker_page
+    from training.release import publish
 
     label, is_set = labelled.config.data.label, labelled.config.data.head_per_dataset
     suffix = f"-{labelled.data.card.id if is_set else label}" if is_further else ""
     name = labelled.data.card.id + ("-small" if trained.teacher else "")
-    name, folder = name if is_set else name + suffix, out / (BUNDLE + suffix)
-    bundle, scores = write_bundle(labelled, trained, folder, tracker.run_id, name)
-    report = out / f"ranker{suffix}.html"
-    write_report(report, bundle.manifest, scores, labelled.splits)
-    log_results(tracker, bundle, trained, report, labelled.splits, scores)
-    version, verdict = register(tracker, bundle, labelled.splits)
+    name, folder = name if is_set else name + suffix, out / (publish.BUNDLE + suffix)
+    bundle, scores = publish.write_bundle(labelled, trained, folder, tracker.run_id, name)
+    manifest, splits, report = bundle.manifest, labelled.splits, out / f"ranker{suffix}.html"
+    tested = texts(splits.test), scores, observed(splits.test)
+    write_page(report, ranker_page(manifest, *tested))
+    publish.log_results(tracker, bundle, trained, report, splits, scores)
+    verdict = judge(bundle, tracker.champion(name), splits.test)
+    about = f"{manifest.banner or 'Length ranker'}: {publish.summary_of(bundle, splits)}"
+    tags = tags_of(manifest) | {"verdict": verdict.reason, "label": label}
+    version = tracker.register(name, folder.name, tags, about)
+    if verdict.promoted:
+        tracker.promote(name, version)
     return {
-        "dataset": bundle.manifest.dataset["id"],
-        "banner": bundle.manifest.banner,
+        "dataset": manifest.dataset["id"],
+        "banner": manifest.banner,
         "label": label,
-        "train_prompts": bundle.manifest.dataset["train_prompts"],
-        "test_prompts": bundle.manifest.dataset["test_prompts"],
-        **bundle.manifest.metrics,
+        "train_prompts": manifest.dataset["train_prompts"],
+        "test_prompts": manifest.dataset["test_prompts"],
+        **manifest.metrics,
         "mlflow_run_id": tracker.run_id,
         "bundle": str(bundle.path),
         "registry_version": version,

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lengthwise.agreement import figure_text
 from lengthwise.bundle import Manifest, read_manifest
 from lengthwise.command_line.options import NESTED
@@ -15,7 +13,7 @@ from lengthwise.command_line.program import run_command
 from lengthwise.errors import ConfigError
 from lengthwise.tables.options import RecordOptions
 from lengthwise.tables.reading import read_log
-from training.commands.options import OutputOptions, print_result, read_config
+from training.commands.options import OutputOptions, StoreOptions, print_result, read_config
 from training.config import TrainConfig, config_from
 from training.data.labels import TableOptions, observed, read_prompts, texts
 from training.release.registry import open_store
@@ -44,7 +42,7 @@ examples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointOptions(RecordOptions):
+class CheckpointOptions(RecordOptions, StoreOptions):
     """A checkpoint, and the prompts for it."""
 
     config: Path | None = None
@@ -55,8 +53,6 @@ class CheckpointOptions(RecordOptions):
     """Checkpoint of Lightning."""
     data: tuple[str, ...] = ()
     """Tables or logs; default: OUT/test.parquet of --config."""
-    mlruns_dir: str = "mlruns"
-    """MLflow store of --run: a folder, or the address of a server."""
     trainer: Mapping[str, Any] = field(default_factory=dict, metadata=NESTED)
     """Settings of Lightning's Trainer."""
 
@@ -108,8 +104,7 @@ def run(options: CheckpointOptions, scores: ScoreOptions, output: OutputOptions)
     from training.ranker import inference
 
     ranker = inference.load_ranker(place, config)
-    batches = inference.FinalPrompts(ranker, prompts, np.full(len(prompts), np.nan))
-    found = inference.predict(_trainer(options), batches)
+    found = inference.predict(_trainer(options), ranker, prompts)
     scores.out.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame({"prompt": prompts, "score": found}).to_parquet(scores.out)
     result = {"prompts": len(prompts), "checkpoint": str(place), "out": str(scores.out)}
@@ -123,8 +118,7 @@ def run_test(options: CheckpointOptions, output: OutputOptions) -> None:
     ranker = inference.load_ranker(place, config)
     table = {name: getattr(options, name) for name in RecordOptions.__dataclass_fields__}
     prompts = read_prompts(TableOptions(data=_data(options), **table), ranker.config.data.label)
-    batches = inference.FinalPrompts(ranker, texts(prompts), observed(prompts))
-    metrics = inference.test(_trainer(options), batches)
+    metrics = inference.test(_trainer(options), ranker, texts(prompts), observed(prompts))
     result = {**metrics, "prompts": len(prompts), "checkpoint": str(place)}
     text = f"test/tau_b {figure_text(metrics['test/tau_b'])} on {len(prompts)} prompts"
     print_result(result, output, lambda: print(text))

@@ -132,11 +132,7 @@ def responses_of(records: Dataset) -> Dataset:
         ]
         return dict(zip(kept, map(list, zip(*rows, strict=True)), strict=True))
 
-    parts = [name for name in ("reasoning_tokens", "answer_tokens") if _has(records, name)]
+    parts = [name for name in ("reasoning_tokens", "answer_tokens") if records[0][name] is not None]
     names = ["prompt", "model", "group", *parts, "sample", "output_tokens"]
     kept = list(names)
     return records.map(spread, batched=True, remove_columns=records.column_names)
-
-
-def _has(records: Dataset, name: str) -> bool:
-    return next(iter(records))[name] is not None

@@ -197,9 +197,7 @@ def union_of(labels: Sequence[Dataset]) -> Dataset:
 
 
 def side_by_side(
-    items: Dataset,
-    labels: Sequence[Dataset],
-    lengths: Callable[[Dataset], ArrayLike] = observed,
+    items: Dataset, labels: Sequence[Dataset], lengths: Callable[[Dataset], ArrayLike] = observed
 ) -> NDArray[np.float64]:
     """Return the lengths of prompts by every label, (N, K); NaN where a prompt has no such one."""
     parts = {id(part): part for part in (items, *labels)}

@@ -1,7 +1,7 @@
 """The report of a ranker: its order of lengths, its baselines and its worst errors."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import matplotlib
 import numpy as np
@@ -14,6 +14,14 @@ from lengthwise.report_page import FIGURE_STYLE, ReportSection, page_text
 
 EVALUATION: Final = "eval_results_table.json"
 """Name of the table of an evaluation in MLflow."""
+_OTHERS: Final = {
+    "TF-IDF + ridge, same training prompts": "tau_b_tfidf_ridge",
+    "number of prompt tokens": "tau_b_prompt_tokens",
+    "mean length of the prompt's group, ties by chance": "tau_b_group_means",
+    "the model's own second answer": "second_answer",
+    "the mean of the model's further answers": "ceiling",
+}
+"""Other orders of the prompts, and their tau_b in a manifest."""
 _MOST_ROWS: Final = 1000
 _NUM_WORST: Final = 12
 _CHARACTERS: Final = 90
@@ -22,22 +30,19 @@ _CHARACTERS: Final = 90
 
 def ranker_page(
     manifest: Manifest,
-    *,
-    rankers: Mapping[str, tuple[float | None, Sequence[float] | None]],
-    coverage: Mapping[str, float] | None,
     prompts: Sequence[str],
     scores: NDArray[np.float64],
     lengths: NDArray[np.float64],
 ) -> str:
-    """Return the page of a ranker on prompts that it was not trained on, as HTML.
+    """Return the page of a ranker, as HTML, with the figures of its manifest.
 
-    Args:
-        rankers: name of an order of the prompts -> its tau_b and 95% interval; the first is the
-            ranker of the manifest.
-        coverage: quantile -> share of lengths at or below its curve.
-        prompts: prompts with their `scores` and observed `lengths`, in tokens.
+    `prompts` are those it was tested on, with their `scores` and observed `lengths`, in tokens.
     """
-    order = [(n, "undefined" if t is None else t, *(ci or "--")) for n, (t, ci) in rankers.items()]
+    metrics = manifest.metrics
+    tau_b, interval = metrics["tau_b"], metrics["tau_b_ci"]
+    taus = {"this ranker": (tau_b, interval)}
+    taus |= {name: (metrics[key], None) for name, key in _OTHERS.items() if key in metrics}
+    order = [(n, "undefined" if t is None else t, *(ci or "--")) for n, (t, ci) in taus.items()]
     sections = [
         ReportSection(
             heading="Order of the lengths",
@@ -54,7 +59,7 @@ def ranker_page(
             caption=f"Each point is one of {len(scores):,} prompts.",
         )
         sections.append(points)
-        if coverage:
+        if coverage := metrics.get("coverage"):
             columns = ["quantile", "share of lengths at or below it"]
             text = (
                 "A calibrated ranker also predicts quantiles of the length. The share of lengths "
@@ -64,11 +69,9 @@ def ranker_page(
             sections.append(ReportSection(heading="Predicted lengths", text=text, table=table))
         sections.append(_worst(prompts, scores, lengths))
         if manifest.history:
-            baseline: Any = manifest.metrics.get("tau_b_tfidf_ridge")
-            curve = training_curve(manifest.history, baseline)
+            curve = training_curve(manifest.history, metrics.get("tau_b_tfidf_ridge"))
             caption = f"MLflow run {manifest.mlflow_run_id}."
             sections.append(ReportSection(heading="Training", figure=curve, caption=caption))
-    (tau_b, interval), *_ = rankers.values()
     low, high = interval or (None, None)
     between = "" if low is None else f" (95% interval {low:.3f} to {high:.3f})"
     said = "undefined" if tau_b is None else f"{tau_b:.3f}"

@@ -70,17 +70,13 @@ class TokenColumn(Sequence[Any]):
     """Token ids of prompts in a column of lists on disk; a row is a view of it."""
 
     def __init__(self, column: Any) -> None:
-        self.offsets = [np.asarray(chunk.offsets) for chunk in column.chunks]
-        self.values = [np.asarray(chunk.values) for chunk in column.chunks]
-        self.ends = np.cumsum([len(each) - 1 for each in self.offsets])
+        self.column = column
 
     def __len__(self) -> int:
-        return int(self.ends[-1])
+        return len(self.column)
 
     def __getitem__(self, at: Any) -> Any:
-        chunk = int(np.searchsorted(self.ends, at, side="right"))
-        start, end = self.offsets[chunk][at - self.ends[chunk] - 1 :][:2]
-        return self.values[chunk][start:end]
+        return np.asarray(self.column[at].values)
 
 
 def tokenize_on_disk(

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lengthwise.errors import DataError
@@ -47,47 +46,31 @@ def load_ranker(place: Path, config: TrainConfig) -> LengthRanker:
     return ranker
 
 
-class FinalPrompts(L.LightningDataModule):  # type: ignore[misc]
-    """Prompts for a finished ranker, with their lengths in tokens to test it by."""
-
-    def __init__(
-        self, ranker: LengthRanker, prompts: Sequence[str], lengths_N: NDArray[np.float64]
-    ) -> None:
-        super().__init__()
-        self.ranker, self.lengths_N = ranker, lengths_N
-        self.ids = tokenize(ranker.tokenizer, prompts).ids
-        self.pad_id = int((ranker.tokenizer.padding or {"pad_id": 0})["pad_id"])
-
-    def test_dataloader(self) -> PromptBatches:
-        lengths_NK = self.lengths_N[:, None]
-        return PromptBatches(self.ids, lengths_NK, self.pad_id, self.ranker.config, shuffle=False)
-
-    def predict_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
-        """Return (input_ids, attention_mask) of prompts of similar length; see `in_order`."""
-        padded = (pad([self.ids[n] for n in members], self.pad_id) for members in self._buckets)
-        batches: Any = [(torch.from_numpy(ids), torch.from_numpy(mask)) for ids, mask in padded]
-        return DataLoader(batches, batch_size=None)
-
-    def in_order(self, scores: Sequence[Tensor]) -> NDArray[np.float64]:
-        """Return predicted scores in the order of the prompts, (N,)."""
-        places = np.argsort(np.concatenate(self._buckets))
-        return np.asarray(torch.cat(list(scores)).numpy()[places], np.float64)
-
-    @property
-    def _buckets(self) -> list[NDArray[np.int64]]:
-        return bucket(self.ids, 16)
-
-
-def predict(trainer: L.Trainer, prompts: FinalPrompts) -> NDArray[np.float64]:
+def predict(
+    trainer: L.Trainer, ranker: LengthRanker, prompts: Sequence[str]
+) -> NDArray[np.float64]:
     """Return the score of each prompt, higher = longer, (N,)."""
-    found: Any = trainer.predict(prompts.ranker, datamodule=prompts)
-    return prompts.in_order(found)
+    ids, pad_id = tokenize(ranker.tokenizer, prompts).ids, _pad_id(ranker)
+    buckets = bucket(ids, 16)
+    padded = (pad([ids[n] for n in members], pad_id) for members in buckets)
+    batches: Any = [(torch.from_numpy(rows), torch.from_numpy(mask)) for rows, mask in padded]
+    scores: Any = trainer.predict(ranker, DataLoader(batches, batch_size=None))
+    places = np.argsort(np.concatenate(buckets))
+    return np.asarray(torch.cat(scores).numpy()[places], np.float64)
 
 
-def test(trainer: L.Trainer, prompts: FinalPrompts) -> dict[str, float]:
-    """Return `test/tau_b` of the ranker, and Lightning's other metrics."""
-    (found,) = trainer.test(prompts.ranker, datamodule=prompts, verbose=False)
+def test(
+    trainer: L.Trainer, ranker: LengthRanker, prompts: Sequence[str], lengths_N: NDArray[np.float64]
+) -> dict[str, float]:
+    """Return `test/tau_b` by lengths in tokens, and Lightning's other metrics."""
+    ids, lengths_NK = tokenize(ranker.tokenizer, prompts).ids, lengths_N[:, None]
+    batches = PromptBatches(ids, lengths_NK, _pad_id(ranker), ranker.config, shuffle=False)
+    (found,) = trainer.test(ranker, batches, verbose=False)
     return {str(name): float(value) for name, value in found.items()}
+
+
+def _pad_id(ranker: LengthRanker) -> int:
+    return int((ranker.tokenizer.padding or {"pad_id": 0})["pad_id"])
 
 
 class CheckpointModel:

@@ -1,25 +1,35 @@
-"""Lightning's Trainer of a run, from its settings in plain values."""
+"""Lightning's Trainer of a run, from its settings in plain values, and our callbacks."""
 
+import logging
 import os
+import signal
+import time
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 import lightning as L
 import torch
 from jsonargparse import ArgumentParser
-from lightning.pytorch.callbacks import EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    Checkpoint,
+    EMAWeightAveraging,
+    LearningRateMonitor,
+    ModelCheckpoint,
+)
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lengthwise.errors import ConfigError
+from lengthwise.progress import Progress
 from training.config import TrainConfig
-from training.ranker.callbacks import ResumableInterrupt, StepProgress
 
 LAST: Final = "last.ckpt"
 BEST: Final = "best.ckpt"
+logger = logging.getLogger(__name__)
 
 
 def add_trainer(parser: ArgumentParser) -> None:
@@ -122,3 +132,65 @@ def _has_fast_bf16() -> bool:
     # Without AMX, Intel's cores take 1.9 times as long for a product in bf16 as for one in fp32.
     is_faster = cpu.get("avx512_bf16") and "Intel" not in str(cpu.get("cpu_name"))
     return bool(cpu.get("amx_bf16") or is_faster)
+
+
+class StepProgress(L.Callback):  # type: ignore[misc]
+    """One line on stderr that rewrites itself on a terminal; else a log line every tenth."""
+
+    def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
+        self._start_s = time.monotonic()
+        self._first_step = trainer.global_step
+        self._progress = Progress(log=logger.info)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Rewrite the line, or log one."""
+        step, total = trainer.global_step, module.total_steps
+        elapsed_s = time.monotonic() - self._start_s
+        left_s = elapsed_s / max(1, step - self._first_step) * (total - step)
+        tau = f"  val tau_b {module.history[-1]['val/tau_b']:.3f}" if module.history else ""
+        line = f"step {step}/{total}{tau}  {left_s:.0f} s left"
+        if trainer.is_global_zero:
+            self._progress.reach(step / total, line)
+            if step == total:
+                self._progress.close()
+
+
+class ResumableInterrupt(Checkpoint):  # type: ignore[misc]
+    """On Ctrl-C: finish the step, save the whole state, stop. A second Ctrl-C stops at once.
+
+    A `Checkpoint`, because Lightning runs those last: the best checkpoint must have been noted.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._requested = False
+        self._previous: Any = None
+
+    def on_fit_start(self, trainer: L.Trainer, module: Any) -> None:
+        self._previous = signal.signal(signal.SIGINT, self._request)
+
+    def on_fit_end(self, trainer: L.Trainer, module: Any) -> None:
+        signal.signal(signal.SIGINT, self._previous)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Stop, unless a validation is due: a checkpoint before it would skip it."""
+        if self._requested and (batch_idx + 1) % trainer.val_check_batch:
+            # The module's own end-of-step hook comes after this one.
+            module.on_train_batch_end(outputs, batch, batch_idx)
+            self._stop(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
+        if self._requested:
+            self._stop(trainer)
+
+    def _stop(self, trainer: L.Trainer) -> None:
+        trainer.save_checkpoint(self.path)
+        raise KeyboardInterrupt
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self._requested = True
+        signal.signal(signal.SIGINT, self._previous)

@@ -1,4 +1,4 @@
-"""Trained rankers -> bundles, MLflow runs, registered versions and the champion.
+"""Trained rankers -> bundles, MLflow runs and registered versions.
 
 Start with `publish.py`, then `tracking.py`.
 """

@@ -1,4 +1,4 @@
-"""A trained ranker -> test figures, bundle, test prompts, MLflow run, registered version."""
+"""A trained ranker -> test figures, bundle, test prompts, MLflow run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tokenizers import Tokenizer
 
 from lengthwise.agreement import figure_text, tau_b
 from lengthwise.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
-from lengthwise.report_page import write_page
 from lengthwise.strict_json import finite_or_null
 from scoring_service.ranker.scorer import OnnxScorer
 from training.config import TrainConfig
@@ -27,13 +26,12 @@ from training.data.splits import Splits
 from training.evaluation.baselines import group_means, tfidf_ridge
 from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
 from training.evaluation.ranking_metrics import ceiling, grouped_tau_b, tau_b_ci
-from training.evaluation.report import EVALUATION, evaluation_table, ranker_page
+from training.evaluation.report import EVALUATION, evaluation_table
 from training.export.bundle_scores import onnx_scores
 from training.export.onnx_models import write_models
 from training.ranker.data_module import tokenize
 from training.ranker.encoder import in_buckets, save_scorer
 from training.ranker.training_loop import Trained
-from training.release.champion import Promotion, judge
 from training.release.registry import figures_of, show_tau_b, tags_of
 from training.release.tracking import CHECKPOINT_MODEL, Tracker
 
@@ -168,30 +166,6 @@ def write_test_prompts(path: Path, labelled: LabelledSplits) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def write_report(
-    path: Path, manifest: Manifest, scores: NDArray[np.float64], splits: Splits
-) -> None:
-    """Write the page of a trained ranker on its test prompts."""
-    metrics = manifest.metrics
-    others = {
-        "TF-IDF + ridge, same training prompts": "tau_b_tfidf_ridge",
-        "number of prompt tokens": "tau_b_prompt_tokens",
-        "mean length of the prompt's group, ties by chance": "tau_b_group_means",
-        "the model's own second answer": "second_answer",
-        "the mean of the model's further answers": "ceiling",
-    }
-    page = ranker_page(
-        manifest,
-        rankers={"this ranker": (metrics["tau_b"], metrics["tau_b_ci"])}
-        | {name: (metrics[key], None) for name, key in others.items() if key in metrics},
-        coverage=metrics.get("coverage"),
-        prompts=texts(splits.test),
-        scores=scores,
-        lengths=observed(splits.test),
-    )
-    write_page(path, page)
-
-
 def log_results(
     tracker: Tracker,
     bundle: ModelBundle,
@@ -208,7 +182,7 @@ def log_results(
     prefix = "" if is_first else f"{bundle.path.name.removeprefix(f'{BUNDLE}-')}/"
     if is_first:
         tracker.set_tags(tags_of(bundle.manifest))
-        tracker.describe(_summary(bundle, splits), banner=bundle.manifest.banner)
+        tracker.describe(summary_of(bundle, splits), banner=bundle.manifest.banner)
     tracker.log_folder(bundle.path, bundle.path.name)
     examples = splits.test["prompt"][:2]
     tracker.log_model_files(bundle.path.name, examples)
@@ -225,24 +199,10 @@ def log_results(
     tracker.log_file(report)
 
 
-def _summary(bundle: ModelBundle, splits: Splits) -> str:
+def summary_of(bundle: ModelBundle, splits: Splits) -> str:
+    """Return the figures of a bundle in a sentence."""
     figures = figures_of(bundle.manifest)
     return (
         f"tau_b {show_tau_b(figures)} on {len(splits.test)} test prompts of {figures['dataset']}, "
         f"by {bundle.manifest.label}, after {len(splits.train)} training prompts"
     )
-
-
-def register(tracker: Tracker, bundle: ModelBundle, splits: Splits) -> tuple[str, Promotion]:
-    """Register a bundle of the run; it becomes champion only if it beats the present one.
-
-    Returns the new version and the verdict.
-    """
-    name = bundle.manifest.name
-    verdict = judge(bundle, tracker.champion(name), splits.test)
-    description = f"{bundle.manifest.banner or 'Length ranker'}: {_summary(bundle, splits)}"
-    tags = tags_of(bundle.manifest) | {"verdict": verdict.reason, "label": bundle.manifest.label}
-    version = tracker.register(name, bundle.path.name, tags, description)
-    if verdict.promoted:
-        tracker.promote(name, version)
-    return version, verdict

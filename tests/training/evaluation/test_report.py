@@ -13,17 +13,13 @@ from training.evaluation.report import (
 PROMPTS = [f"prompt number {number}" for number in range(20)]
 
 
-def a_page(scores: np.ndarray, **manifest: object) -> str:
-    return ranker_page(
-        Manifest(
-            name="n", label="output_tokens", label_tokenizer="t", max_prompt_tokens=8, **manifest
-        ),
-        rankers={"this ranker": (0.5, [0.4, 0.6]), "TF-IDF + ridge": (0.45, None)},
-        coverage={"0.5": 0.48, "0.9": 0.91},
-        prompts=PROMPTS,
-        scores=scores,
-        lengths=np.arange(1.0, 21.0),
+def a_page(scores: np.ndarray, **about: object) -> str:
+    metrics = {"tau_b": 0.5, "tau_b_ci": [0.4, 0.6], "tau_b_tfidf_ridge": 0.45}
+    metrics |= {"coverage": {"0.5": 0.48, "0.9": 0.91}}
+    manifest = Manifest(
+        name="n", label="l", label_tokenizer="t", max_prompt_tokens=8, metrics=metrics, **about
     )
+    return ranker_page(manifest, PROMPTS, scores, np.arange(1.0, 21.0))
 
 
 def test_the_prompt_in_the_most_wrong_place_comes_first():
@@ -48,13 +44,12 @@ def test_invented_prompts_are_told_above_all():
 
 def test_a_curve_is_drawn_where_the_history_is_known():
     history = ({"epoch": 0.5, "val/tau_b": 0.1}, {"epoch": 1.0, "val/tau_b": 0.2})
-    metrics = {"tau_b_tfidf_ridge": 0.4}
     curve, baseline = training_curve(history, 0.4).axes[0].lines
     assert np.asarray(curve.get_xydata()).tolist() == [[0.5, 0.1], [1.0, 0.2]]
     assert set(np.asarray(baseline.get_ydata())) == {0.4}
     labels = training_curve(history, None).axes[0].get_legend_handles_labels()[1]
     assert labels == ["TF-IDF + ridge (test): undefined"]
-    page = a_page(np.arange(20.0), history=history, metrics=metrics)
+    page = a_page(np.arange(20.0), history=history)
     assert page.count("<svg") == a_page(np.arange(20.0)).count("<svg") + 1
 
 

@@ -30,9 +30,9 @@ def test_predictions_and_tau_b_are_those_of_the_scorer(ranker: LengthRanker) -> 
     settings = TrainConfig().with_trainer(accelerator="cpu", precision="32-true", logger=False)
     trainer = make_trainer(trainer_arguments(settings), [], None)
     expected = ranker.score(PROMPTS)
-    prompts = inference.FinalPrompts(ranker, PROMPTS, np.exp(expected))
-    assert inference.predict(trainer, prompts) == pytest.approx(expected, abs=1e-6)
-    assert inference.test(trainer, prompts) == {"test/tau_b": pytest.approx(1.0)}
+    assert inference.predict(trainer, ranker, PROMPTS) == pytest.approx(expected, abs=1e-6)
+    found = inference.test(trainer, ranker, PROMPTS, np.exp(expected))
+    assert found == {"test/tau_b": pytest.approx(1.0)}
 
 
 def test_what_is_no_checkpoint_is_refused_by_its_path(tmp_path: Path) -> None:

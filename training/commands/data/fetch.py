@@ -10,8 +10,7 @@ from lengthwise.errors import ConfigError
 from training.commands.options import OutputOptions, print_result
 from training.data.cards import load_data
 from training.data.hub import push_to_hub
-from training.sources.fetching import check_id, fetch
-from training.sources.repositories import GITHUB
+from training.sources.fetching import GITHUB, check_id, fetch
 
 
 @dataclass(frozen=True, kw_only=True)
