@@ -4,9 +4,11 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import asdict, replace
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,8 +16,12 @@ import pytest
 
 from lengthwise.bundle import FP32, TOKENIZER, ModelBundle
 from training.__main__ import main
+from training.config import DataConfig, TrainConfig
+from training.data.labelled_splits import load_splits
 from training.data.records import PromptResponse, prompt_hash
 from training.data.splits import Splits
+from training.data.synthetic import generate
+from training.recipes import RECIPES, recipe
 
 MakeBundle = Callable[..., ModelBundle]
 Register = Callable[..., list[str]]
@@ -48,23 +54,40 @@ TEST = draw_prompts(120, noise=0.5)
 DIGEST = hashlib.sha256("".join(prompt_hash(r.prompt) for r in TEST).encode()).hexdigest()
 
 
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Path, ModelBundle]:
-    """The folder of a small run of `fit` with its checkpoints, and its bundle."""
-    from training.data.synthetic import generate
+class Finished(NamedTuple):
+    """A small run of `fit` with its checkpoints, a student and a store of its own."""
 
+    out: Path
+    bundle: ModelBundle
+    result: dict[str, Any]
+    """What --json printed."""
+
+
+RECORDS, ATTAINABLE = generate(400, seed=5)
+
+
+def small_recipe(**optim: Any) -> TrainConfig:
+    """The recipe of students, for one that learns within a second."""
+    small = recipe("small")
+    encoder = replace(small.encoder, width=16)
+    optim = {"encoder_lr": 1e-2, **optim}
+    return replace(small, encoder=encoder, optim=replace(small.optim, **optim), batch_size=16)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Finished:
     root = tmp_path_factory.mktemp("finished")
-    pd.DataFrame(generate(1200, seed=5)[0]).to_json(
-        root / "logs.jsonl", orient="records", lines=True
-    )
-    out = root / "run"
+    pd.DataFrame(RECORDS).to_json(root / "logs.jsonl", orient="records", lines=True)
+    out, printed = root / "run", StringIO()
     settings = ["--out", str(out), "--mlruns-dir", str(root / "mlruns"), "--keep-checkpoints"]
     settings += ["--data.dataset", str(root / "logs.jsonl"), "--encoder.backbone", str(tiny_bert)]
-    settings += ["--optim.encoder_lr", "3e-3", "--batch-size", "16", "--threads", "1"]
-    settings += ["--optim.ema-decay", ".8", "--trainer.gradient_clip_val", "null"]
-    settings += ["--no-student", "--int8_max_tau_b_drop", "1"]
-    assert main(["fit", "demo", *settings]) == 0
-    return out, ModelBundle.load(out / "bundle")
+    settings += ["--optim.encoder_lr", "3e-3", "--batch-size", "16", "--threads", "1", "--json"]
+    settings += ["--optim.ema-decay", ".8", "--trainer.gradient_clip_val", "null", "--epochs", "4"]
+    settings += ["--split.val-fraction", ".15", "--int8_max_tau_b_drop", "1"]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.setitem(RECIPES, "small", ("", small_recipe()))
+        assert main(["fit", "demo", *settings]) == 0
+    return Finished(out, ModelBundle.load(out / "bundle"), json.loads(printed.getvalue()))
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +153,6 @@ def learnt(make_card: Callable[..., Path]) -> Learnt:
     """Writes a card of so many prompts; what a bundle notes that learnt them, and its splits."""
 
     def learn(count: int) -> tuple[dict[str, Any], Splits]:
-        from training.config import DataConfig, TrainConfig
-        from training.data.labelled_splits import load_splits
-
         card = make_card(draw_prompts(count, noise=0.5))
         config = TrainConfig(data=DataConfig(dataset=str(card)))
         labelled = load_splits(config, None)

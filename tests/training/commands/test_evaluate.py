@@ -5,7 +5,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -21,14 +20,9 @@ CUT_ALIKE = [f"{'poem ' * 99}{n}{' poem' * 99},{n}" for n in (7, 8, 9)]
 
 
 def write_table(path: Path, count: int) -> Path:
-    words = ("yes", "no", "short", "poem", "long", "essay")
-    rng = np.random.default_rng(0)
-    with path.open("w") as file:
-        for number in range(count):
-            chosen = rng.integers(0, 6, size=3)
-            prompt = " ".join([*(words[n] for n in chosen), str(number)])
-            length = int(50 * np.exp(chosen.sum() / 5 + rng.normal(0, 0.2)))
-            file.write(json.dumps({"text": prompt, "tokens": length, "llm": "other"}) + "\n")
+    rows = ((record.prompt, record.output_tokens, "other") for record in draw_prompts(count))
+    frame = pd.DataFrame(rows, columns=["text", "tokens", "llm"])
+    frame.to_json(path, orient="records", lines=True)
     return path
 
 
@@ -126,8 +120,7 @@ def test_prompts_that_a_ranker_has_learnt_from_are_dropped(
     trained, splits = learnt(900)
     bundle, log = make_bundle(0, **trained).path, tmp_path / "log.parquet"
     strangers = [replace(record, prompt=f"again {record.prompt}") for record in TEST]
-    parts = (splits.train.select([]), 0), (splits.train.take(30), 30), (splits.test, 0)
-    for part, num_seen in parts:
+    for part, num_seen in (splits.train.take(30), 30), (splits.test, 0):
         rows = [PromptResponse(prompt=p["prompt"], output_tokens=p["lengths"][0]) for p in part]
         pd.DataFrame([*strangers, *rows]).to_parquet(log)
         _, result = training("evaluate", "--bundle", bundle, "--data", log)

@@ -22,7 +22,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Any:
 
 @pytest.mark.slow
 def test_a_checkpoint_predicts_what_its_bundle_scores(finished, said, tmp_path):
-    out, bundle = finished
+    out, bundle, _ = finished
     table = out / "test.parquet"
     prompts = pd.read_parquet(table)["prompt"].tolist()
     expected = score_prompts(bundle, prompts, "fp32")
@@ -37,7 +37,7 @@ def test_a_checkpoint_predicts_what_its_bundle_scores(finished, said, tmp_path):
 
 @pytest.mark.slow
 def test_a_checkpoint_is_tested_on_its_runs_own_prompts(finished, said):
-    out, bundle = finished
+    out, bundle, _ = finished
     metrics = bundle.manifest.metrics
     run = ["--run", bundle.manifest.mlflow_run_id, "--mlruns-dir", out.parent / "mlruns"]
     for place in (["--config", out / "config.yaml"], [*run, "--data", out / "test.parquet"]):

@@ -34,48 +34,25 @@ def test_every_card_of_the_repository_is_complete(folder):
         assert card.prompts is None or len(card.prompts.sha256) == 64
 
 
-def test_prompts_are_joined_and_rows_filtered(make_card, tmp_path):
-    table = tmp_path / "lengths.parquet"
-    prompts = tmp_path / "prompts.parquet"
-    pd.DataFrame(
-        {
-            "set": ["x", "x", "y"],
-            "id": [1, 2, 1],
-            "output_tokens": [3, 4, 5],
-            "ok": [True, False, True],
-        }
-    ).to_parquet(table)
-    pd.DataFrame(
-        {"set": ["x", "x", "y"], "id": [1, 2, 1], "prompt": ["a", "b", "c"], "ok": [0, 0, 0]}
-    ).to_parquet(prompts)
-    joined = sha256_of(prompts)
-    card = make_card(
-        table=table,
-        rows=3,
-        where={"ok": True},
-        prompts={"path": prompts.name, "sha256": joined, "keys": ["set", "id"]},
-    )
-    assert lengths(load_data(str(card))) == [("a", 3), ("c", 5)]
-    pd.DataFrame({"set": ["x"] * 3, "id": [1, 2, 1], "prompt": ["a", "b", "c"]}).to_parquet(prompts)
-    card.write_text(card.read_text().replace(joined, sha256_of(prompts)))
-    with pytest.raises(
-        DataError, match=r"prompts\.parquet, row 2: its keys are those of an earlier"
-    ):
-        load_data(str(card))
-
-
 def lengths(data: LoadedData) -> list[tuple[str, int]]:
     return [(r["prompt"], *r["output_tokens"]) for r in data.records]
 
 
-def test_a_changed_file_of_prompts_is_refused(make_card, tmp_path):
-    lengths = tmp_path / "lengths.parquet"
-    pd.DataFrame({"id": [1], "output_tokens": [3]}).to_parquet(lengths)
-    pd.DataFrame({"id": [1], "prompt": ["a"]}).to_parquet(tmp_path / "prompts.parquet")
-    card = make_card(
-        table=lengths, rows=1, prompts={"path": "prompts.parquet", "sha256": "0" * 64, "keys": "id"}
-    )
+def test_prompts_are_joined_and_rows_filtered(make_card, tmp_path):
+    table, prompts = tmp_path / "lengths.parquet", tmp_path / "prompts.parquet"
+    keys = {"set": ["x", "x", "y"], "id": [1, 2, 1]}
+    rows = {"output_tokens": [3, 4, 5], "ok": [True, False, True]}
+    pd.DataFrame(keys | rows).to_parquet(table)
+    pd.DataFrame(keys | {"prompt": ["a", "b", "c"], "ok": 0}).to_parquet(prompts)
+    joined = {"path": prompts.name, "sha256": sha256_of(prompts), "keys": ["set", "id"]}
+    card = make_card(table=table, rows=3, where={"ok": True}, prompts=joined)
+    assert lengths(load_data(str(card))) == [("a", 3), ("c", 5)]
+    pd.DataFrame(keys | {"set": "x", "prompt": ["a", "b", "c"]}).to_parquet(prompts)
     with pytest.raises(DataError, match=r"prompts\.parquet: SHA-256 is"):
+        load_data(str(card))
+    card.write_text(card.read_text().replace(joined["sha256"], sha256_of(prompts)))
+    earlier = r"prompts\.parquet, row 2: its keys are those of an earlier"
+    with pytest.raises(DataError, match=earlier):
         load_data(str(card))
 
 

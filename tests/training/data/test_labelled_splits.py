@@ -86,17 +86,20 @@ def test_a_further_set_is_taken_once_or_more(make_card: Callable[..., Path], tim
         load_splits(TrainConfig(data=data), None)
 
 
-def test_each_data_set_with_a_head_has_its_own_splits(make_card: Callable[..., Path]) -> None:
-    card = str(make_card(generate(300, seed=3)[0]))
-    data = DataConfig(dataset="synthetic", also=(f"{card}*3",), head_per_dataset=True)
+def test_each_data_set_with_a_head_has_its_own_splits(
+    make_card: Callable[..., Path], tmp_path: Path
+) -> None:
+    card, log = str(make_card(generate(300, seed=3)[0])), str(tmp_path / "other.jsonl")
+    pd.DataFrame(generate(200, seed=4)[0]).to_json(log, orient="records", lines=True)
+    data = DataConfig(dataset=log, also=(f"{card}*3",), head_per_dataset=True)
     labelled = load_splits(TrainConfig(data=data), None)
-    for part, name in zip((labelled, *labelled.heads), ("synthetic", card), strict=True):
+    for part, name in zip((labelled, *labelled.heads), (log, card), strict=True):
         alone = load_splits(TrainConfig(data=DataConfig(dataset=name)), None)
         assert part.splits.test_digest == alone.splits.test_digest
         again = load_splits(part.config, None)
         assert (again.describe(), again.config.data.orders[0]) == (part.describe(), name)
     with pytest.raises(ConfigError, match="name each data set once"):
-        load_splits(TrainConfig(data=replace(data, also=("synthetic",))), None)
+        load_splits(TrainConfig(data=replace(data, also=(log,))), None)
 
 
 def test_each_head_has_the_prompts_with_its_own_label(tmp_path: Path) -> None:

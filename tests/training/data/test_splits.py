@@ -1,4 +1,4 @@
-"""Splits: disjoint, by the text alone, the same after every append."""
+"""Splits: by the text and the seed alone, so disjoint and the same after every append."""
 
 from typing import Any
 
@@ -30,25 +30,16 @@ def test_calibration_takes_what_is_neither_trained_nor_tested_on() -> None:
     assert texts(few.calibration) == texts(whole.val) + texts(whole.train)[100:]
     assert texts(few.train) == texts(whole.train)[:100]
     assert texts(few.test) == texts(whole.test)[:20]
+    config = SplitConfig(test_fraction=0.01, val_fraction=0.1, train_prompts=2)
+    splits = split_prompts(numbered(4000), config)
+    assert len(splits.calibration) == MAX_CALIBRATION == 3000
+    assert texts(splits.calibration)[: len(splits.val)] == texts(splits.val)
 
 
-@settings(max_examples=10)
-@given(st.integers(200, 400), st.integers(0, 1000))
-def test_splits_are_disjoint_and_cover_every_prompt(count: int, seed: int) -> None:
-    splits = split_prompts(numbered(count), SplitConfig(seed=seed))
-    parts = [*texts(splits.train), *texts(splits.val), *texts(splits.test)]
-    assert sorted(parts) == sorted(texts(numbered(count)))
-
-
+@settings(max_examples=30)
 @given(st.text(min_size=1).filter(str.strip), st.integers(0, 9))
 def test_a_prompt_falls_on_one_side_however_it_is_typed(prompt: str, seed: int) -> None:
     assert position(prompt, seed) == position(f"  {normalised(prompt)}\n", seed)
-
-
-def test_appending_prompts_moves_none_to_another_side() -> None:
-    before = split_prompts(numbered(300), SplitConfig())
-    after = split_prompts(numbered(400), SplitConfig())
-    assert set(texts(before.test)) <= set(texts(after.test))
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -74,7 +65,8 @@ def test_a_part_begins_where_the_one_before_it_ends() -> None:
     splits, border = split_prompts(prompts, config), low + (high - low)
     assert set(texts(splits.test)) == {name for name, at in places.items() if at < low}
     assert set(texts(splits.val)) == {n for n, at in places.items() if low <= at < border}
-    assert texts(splits.train) == texts(parts_of(prompts, config)["train"])
+    assert set(texts(splits.train)) == {name for name, at in places.items() if at >= border}
+    assert sum(map(len, (splits.train, splits.val, splits.test))) == len(prompts)
 
 
 def test_two_prompts_in_each_part_are_enough_and_one_is_not() -> None:
@@ -98,10 +90,3 @@ def test_the_digest_says_which_prompts_are_tested_in_which_order() -> None:
     prompts = numbered(3)
     some = ([0, 1], [2, 1], [0, 2], [1, 0], [0], [])
     assert len({digest_of_prompts(prompts.select(rows)) for rows in some}) == 6
-
-
-def test_calibration_is_limited_and_begins_with_validation() -> None:
-    config = SplitConfig(test_fraction=0.01, val_fraction=0.1, train_prompts=2)
-    splits = split_prompts(numbered(4000), config)
-    assert len(splits.calibration) == MAX_CALIBRATION == 3000
-    assert texts(splits.calibration)[: len(splits.val)] == texts(splits.val)

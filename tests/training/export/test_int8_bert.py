@@ -10,7 +10,7 @@ from torch import nn
 from lengthwise.agreement import tau_b
 from scoring_service.ranker.scorer import OnnxScorer
 from training.data.synthetic import generate
-from training.export.onnx_models import export_fp32, export_int8, int8_bert
+from training.export import int8_bert
 from training.ranker.data_module import tokenize
 from training.ranker.encoder import PromptScorer, build_scorer, in_buckets
 
@@ -76,14 +76,3 @@ def test_a_score_does_not_depend_on_company_by_one_bit(
         assert served.score([ids[n] for n in members]) == [alone[n] for n in members]
     cut = [one[: rng.integers(2, len(one) + 1)] for one in ids[:16]]
     assert served.score(cut) == [served.score([one])[0] for one in cut]
-
-
-@pytest.mark.parametrize("scorer", ["last"], indirect=True)
-def test_what_the_graph_cannot_say_is_quantized_dynamically(
-    scorer: PromptScorer, ids: list[list[int]], tmp_path: Path
-) -> None:
-    assert not int8_bert.is_supported(scorer)
-    export_fp32(scorer, tmp_path / "fp32.onnx")
-    export_int8(scorer, tmp_path / "fp32.onnx", tmp_path / "int8.onnx", ids)
-    kinds = {node.op_type for node in onnx.load(tmp_path / "int8.onnx").graph.node}
-    assert "DynamicQuantizeLinear" in kinds

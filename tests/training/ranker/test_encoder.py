@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from transformers import (
@@ -18,11 +19,12 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from lengthwise.bundle import FP32
+from lengthwise.bundle import FP32, INT8
 from lengthwise.errors import ConfigError
 from training.data.buckets import pad
 from training.data.synthetic import generate
-from training.export.onnx_models import export_fp32, measure_parity
+from training.export.int8_bert import is_supported
+from training.export.onnx_models import export_fp32, export_int8, measure_parity
 from training.ranker.data_module import tokenize
 from training.ranker.encoder import (
     MINILM,
@@ -66,7 +68,7 @@ def backbone(request, tiny_bert, tmp_path):
     return kind, tmp_path / kind
 
 
-POOLING = {"bert": "cls", "opt": "last", "t5": "mean", "mpnet": "mean"}
+POOLING = {"bert": "pooler", "opt": "last", "t5": "mean", "mpnet": "cls"}
 
 
 @pytest.mark.slow
@@ -79,7 +81,14 @@ def test_every_kind_of_backbone_exports_and_comes_back(backbone, tmp_path):
     alone = np.concatenate([in_buckets(scorer, [row]) for row in ids])
     np.testing.assert_allclose(scores, alone, atol=1e-5)
     export_fp32(scorer, tmp_path / FP32)
-    assert measure_parity(scorer, tmp_path / FP32, ids)["onnx_max_abs_diff"] < 1e-5
+    parity = measure_parity(scorer, tmp_path / FP32, ids)
+    assert parity["onnx_max_abs_diff"] < 1e-5
+    assert parity["onnx_order_tau_b"] == pytest.approx(1.0)
+    assert is_supported(scorer) == (kind == "bert")
+    if kind == "opt":  # Its graph in INT8 is not ours.
+        export_int8(scorer, tmp_path / FP32, tmp_path / INT8, ids)
+        nodes = onnx.load(tmp_path / INT8).graph.node
+        assert "DynamicQuantizeLinear" in {node.op_type for node in nodes}
     save_scorer(tmp_path / "saved", scorer, tokenizer)
     loaded, _ = load_scorer(tmp_path / "saved")
     np.testing.assert_allclose(in_buckets(loaded, ids), scores, atol=1e-6)

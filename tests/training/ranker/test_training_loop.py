@@ -1,6 +1,7 @@
 """The training loop: settings checked first, and checkpoints that score and hold no code."""
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,27 @@ def test_a_checkpoint_with_code_in_it_is_refused_and_runs_none(
     with pytest.raises(DataError, match=r"last\.ckpt: .*train anew"):
         learnt(tiny_bert, tmp_path, resume=True)
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning on torch 2.13
+def test_an_interrupted_run_learns_what_a_whole_one_does(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = learnt(tiny_bert, tmp_path / "whole")
+    step_of = LengthRanker.training_step
+
+    def step_and_interrupt(self: LengthRanker, batch: Any, batch_idx: int) -> Any:
+        if batch_idx == 3:
+            signal.raise_signal(signal.SIGINT)
+        return step_of(self, batch, batch_idx)
+
+    monkeypatch.setattr(LengthRanker, "training_step", step_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        learnt(tiny_bert, tmp_path / "parts")
+    monkeypatch.setattr(LengthRanker, "training_step", step_of)
+    parts, _ = learnt(tiny_bert, tmp_path / "parts", resume=True)
+    assert parts.num_encoded == whole.num_encoded == 7 * 8
+    torch.testing.assert_close(parts.scorer.state_dict(), whole.scorer.state_dict())
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning on torch 2.13

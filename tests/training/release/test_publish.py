@@ -1,6 +1,7 @@
 """Publishing: test figures, the table of held-out prompts, the prompts of the length curves."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from tests.training.prompts import labels, splits_of
 from training.config import DataConfig, TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.labels import lengths_of, observed, targets, texts
-from training.data.records import PromptResponse
 from training.data.synthetic import generate
 from training.evaluation.calibration import MIN_ROWS, calibrate
 from training.export.bundle_scores import score_prompts
@@ -102,32 +102,12 @@ def test_a_bundle_states_its_precisions_and_the_training_cost(
     assert len(scores) == len(labelled.splits.test)
 
 
-WORDS = ("yes", "no", "short", "poem", "long", "essay")
-
-
-def items(count: int, seed: int, samples: int, groups: int) -> Any:
-    rng = np.random.default_rng(seed)
-    drawn = []
-    for number in range(count):
-        words = rng.integers(len(WORDS), size=3)
-        lengths = np.exp(words.mean() + rng.normal(0, 0.4, samples)) * 20 + 1
-        drawn += [
-            PromptResponse(
-                prompt=" ".join([*(WORDS[n] for n in words), str(number)]),
-                model="m",
-                output_tokens=int(length),
-                sample=sample,
-                group=f"g{number % groups}",
-            )
-            for sample, length in enumerate(lengths)
-        ]
-    return labels(drawn)
-
-
 @pytest.fixture
 def figures_of(tiny_bundle: ModelBundle) -> Any:
     def run(*, samples: int = 1, groups: int = 1) -> tuple[Any, Any, Any]:
-        train, test = (items(count, seed, samples, groups) for seed, count in enumerate((90, 60)))
+        drawn = generate(360, seed=2, samples=samples)[0]
+        items = labels(replace(r, group=f"g{n % groups}") for n, r in enumerate(drawn))
+        train, test = items.take(300), items.skip(300)
         scores = score_prompts(tiny_bundle, texts(test))
         splits = splits_of(train, train, test)
         tokens = [len(prompt.split()) for prompt in texts(test)]

@@ -34,13 +34,13 @@ def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_store_that_breaks_under_a_run_is_a_line_and_fails_it(
-    lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lost: bool, mlruns: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from mlflow.exceptions import MlflowException
 
     from training.release.tracking import Tracker
 
-    tracker = Tracker(tmp_path / "runs", run_name="x")
+    tracker = Tracker(mlruns, run_name="x")
 
     def refuse(*_: object, **__: object) -> None:
         raise MlflowException("database or disk is full\nand more")
