@@ -24,7 +24,7 @@ from lengthwise.tables.gateways.formats import TABLE, recognise
 from lengthwise.tables.gateways.vllm_log import VLLM, vllm_rows
 from lengthwise.tables.options import ReadingOptions
 from lengthwise.tables.requests import LoggedRequest, Reading, RequestReader, no_column
-from lengthwise.tables.rows import batches_of, lines_of, rows_of
+from lengthwise.tables.rows import batches_of, good_rows, lines_of, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +125,7 @@ def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.Dat
             table = pa.Table.from_batches(batches) if batches else pa.table({})
             frame = table.to_pandas(ignore_metadata=True)
         else:
-            frame = pd.DataFrame(_good(path, rows_of(path, "json")))
+            frame = pd.DataFrame(good_rows(path, "json"))
     except DataError:
         raise
     except (OSError, ValueError) as error:
@@ -138,16 +138,7 @@ def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.Dat
     return frame
 
 
-def _good(path: Path, rows: Iterator[Row | BadRow]) -> Iterator[Row]:
-    for number, row in enumerate(rows):
-        if isinstance(row, BadRow):
-            raise DataError(f"{row}; mend the row", path=path, row=number)
-        yield row
-
-
-def require_columns(
-    frame: pd.DataFrame, names: Sequence[str], path: str | Path | None, advice: str = ""
-) -> None:
+def require_columns(frame: pd.DataFrame, names: Sequence[str], path: str | Path | None) -> None:
     """Raise DataError, which lists the columns, unless a table has all of these."""
     if missing := [name for name in dict.fromkeys(names) if name not in frame]:
-        raise DataError(no_column(missing, map(str, frame.columns), advice), path=path)
+        raise DataError(no_column(missing, map(str, frame.columns)), path=path)

@@ -278,7 +278,7 @@ def _prompt(row: Mapping[str, Any], plan: _Plan, sources: dict[str, str]) -> str
     return None
 
 
-def no_column(missing: Sequence[str], columns: Iterable[str], advice: str) -> str:
+def no_column(missing: Sequence[str], columns: Iterable[str], advice: str = "") -> str:
     """Return the error of missing columns, with the columns as a shell takes them."""
     there = list(map(quote, columns))
     shown = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")

@@ -92,6 +92,14 @@ def rows_of(path: Path, kind: Kind) -> Iterator[Row | BadRow]:
         yield from {"parquet": _parquet_rows, "csv": _csv_rows, "json": _json_rows}[kind](path)
 
 
+def good_rows(path: Path, kind: Kind) -> Iterator[Row]:
+    """Yield the rows. Raises DataError for a bad one, or a damaged file."""
+    for number, row in enumerate(rows_of(path, kind)):
+        if isinstance(row, BadRow):
+            raise DataError(f"{row}; mend the row", path=path, row=number)
+        yield row
+
+
 def _parquet_rows(path: Path) -> Iterator[Row | BadRow]:
     import pyarrow as pa
 

@@ -25,15 +25,10 @@ class Health:
         self._watches: dict[DirectStream, str] = {}
         """Open watches with their services."""
 
-    @property
-    def is_serving(self) -> bool:
-        """True while the server serves; each change is sent to all watches."""
-        return self._is_serving
-
-    @is_serving.setter
-    def is_serving(self, value: bool) -> None:
+    def set_serving(self, is_serving: bool) -> None:
+        """State whether the server serves; a change is sent to all watches."""
         with self._lock:
-            has_changed, self._is_serving = value != self._is_serving, value
+            has_changed, self._is_serving = is_serving != self._is_serving, is_serving
             for call, service in self._watches.items() if has_changed else ():
                 if service in self._services:
                     call.send(self._status(service))

@@ -83,14 +83,14 @@ class ScoringServer:
         self._sweeper.start()
         if self._reloader is not None:
             self._reloader.start()
-        self.health.is_serving = True
+        self.health.set_serving(True)
 
     def stop(self) -> None:
         """Refuse new calls, finish the calls in flight, and stop.
 
         Takes at most the notice, the grace and about a second, whatever clients do.
         """
-        self.health.is_serving = False
+        self.health.set_serving(False)
         time.sleep(self._config.drain_notice_s)
         self.health.end_watches()
         ended = self._server.stop(self._config.drain_grace_s)

@@ -21,7 +21,7 @@ MAX_OF_CLIENT: Final = 64
 
 
 class DirectStream(DirectCall):
-    """One call; `send` any number of messages, from any thread, then `fail` or `finish`."""
+    """One call; `send` any number of messages, from any thread, then `fail`."""
 
     def __init__(self, method: DirectMethod, event: Any) -> None:
         super().__init__(method, event)
@@ -41,10 +41,6 @@ class DirectStream(DirectCall):
         with self._lock:
             self._message, self._on_sent = message, on_sent
             self._flush()
-
-    def finish(self) -> None:
-        """End the call well, after the messages sent before."""
-        self.fail(grpc.StatusCode.OK, "")
 
     def fail(self, code: grpc.StatusCode, details: str, trailing: Metadata | None = None) -> None:
         """End the call with a status, unless it has one."""
@@ -98,7 +94,7 @@ class DirectStream(DirectCall):
         # Otherwise the message is late, and the call has failed already.
         if self._method.blocked.unsent.remove(self):
             if message is None:
-                self.finish()  # the client has sent all
+                self.fail(grpc.StatusCode.OK, "")  # the client has sent all
             else:
                 self._method.handle_safely(self, message)
         return (None, ()) if is_first else self._end_of_event()

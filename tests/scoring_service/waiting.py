@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
+import pytest
+
 
 def wait_until(condition: Callable[[], object]) -> None:
     """Return when `condition` holds; fail if it does not within a minute."""
@@ -13,6 +16,13 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)
+
+
+def code_of(call: Callable[[], object]) -> grpc.StatusCode:
+    """Return the status with which a call fails."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    return caught.value.code()
 
 
 def rss_bytes(pid: int) -> int:

@@ -19,8 +19,8 @@ import yaml
 
 from lengthwise.bundle import BANNER, sha256_of
 from lengthwise.errors import ConfigError, DataError
-from lengthwise.tables.files import SUFFIXES, BadRow, digest_of, is_file_name, kind_of, name_of
-from lengthwise.tables.rows import rows_of
+from lengthwise.tables.files import SUFFIXES, digest_of, is_file_name, kind_of, name_of
+from lengthwise.tables.rows import good_rows
 from training.config import DataConfig
 from training.data import synthetic
 from training.data.hub import PREFIX, is_hub_name, load_hub
@@ -213,7 +213,7 @@ def _card_rows(card: Card, root: Path) -> Iterator[Row]:
 
     def chosen() -> Iterator[tuple[int, Row]]:
         nonlocal num_rows
-        for num_rows, row in enumerate(_plain_rows(path), 1):
+        for num_rows, row in enumerate(good_rows(path, kind_of(path)), 1):
             joined = [row] if card.prompts is None else prompts.get(_key(row, card.prompts), ())
             for more in joined:
                 whole = {**more, **row}
@@ -230,7 +230,8 @@ def _card_rows(card: Card, root: Path) -> Iterator[Row]:
 
 def _prompts_by_key(join: Join, root: Path) -> dict[tuple[str, ...], tuple[Row]]:
     found: dict[tuple[str, ...], tuple[Row]] = {}
-    for number, row in enumerate(_plain_rows(root / join.path)):
+    path = root / join.path
+    for number, row in enumerate(good_rows(path, kind_of(path))):
         if found.setdefault(_key(row, join), (row,))[0] is not row:
             raise DataError("its keys are those of an earlier row", path=join.path, row=number)
     return found
@@ -243,13 +244,6 @@ def _key(row: Row, join: Join) -> tuple[str, ...]:
 def _is(value: object, wanted: object) -> bool:
     """Return whether a cell has a value; the cells of a CSV are texts."""
     return value == wanted or str(value).lower() == str(wanted).lower()
-
-
-def _plain_rows(path: Path) -> Iterator[Row]:
-    for number, row in enumerate(rows_of(path, kind_of(path))):
-        if isinstance(row, BadRow):
-            raise DataError(f"{row}; mend the row", path=path, row=number)
-        yield row
 
 
 def _synthetic(card: Card) -> LoadedData:

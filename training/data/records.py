@@ -167,7 +167,7 @@ def checked(
         raise DataError(NO_ROWS, path=path)
     there = dict.fromkeys(name for _, row in first for name in row)
     if missing := [name for name in dict.fromkeys(fields.columns()) if name not in there]:
-        raise DataError(no_column(missing, there, ""), path=path)
+        raise DataError(no_column(missing, there), path=path)
     for number, row in chain(first, numbered):
         try:
             yield _record(row, fields, model)

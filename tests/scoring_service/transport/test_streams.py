@@ -5,7 +5,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.scoring_service.attacks import open_channel
-from tests.scoring_service.waiting import wait_until
+from tests.scoring_service.waiting import code_of, wait_until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -23,9 +23,7 @@ def watches_of(server):
 
 
 def refused(call):
-    with pytest.raises(grpc.RpcError) as caught:
-        next(call)
-    return caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    return code_of(lambda: next(call)) is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_a_client_has_so_many_streams(server, watch, monkeypatch):
