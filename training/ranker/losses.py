@@ -51,16 +51,6 @@ def listmle_loss(scores_B: Tensor, lengths_B: Tensor) -> Tensor:
     return (torch.logcumsumexp(ordered.flip(0), dim=0).flip(0) - ordered).mean()
 
 
-def l1_loss(scores_B: Tensor, lengths_B: Tensor) -> Tensor:
-    """|score - length|, both in tokens: the pointwise baseline of PARS."""
-    return (scores_B - lengths_B).abs().mean()
-
-
-def log_l1_loss(scores_B: Tensor, lengths_B: Tensor) -> Tensor:
-    """|score - log(length)|, in nats: pointwise, without the dominance of long responses."""
-    return (scores_B - lengths_B.log()).abs().mean()
-
-
 def _over_pairs(
     scores_B: Tensor, lengths_B: Tensor, delta: float, cost: Callable[[Tensor], Tensor]
 ) -> Tensor:
@@ -73,8 +63,9 @@ def _over_pairs(
 
 LOSSES: Final[dict[str, Callable[[Tensor, Tensor, LossConfig], Tensor]]] = {
     "all-pairs": lambda s, n, of: all_pairs_margin_loss(s, n, delta=of.delta, margin=of.margin),
-    "l1": lambda s, n, of: l1_loss(s, n),
-    "log-l1": lambda s, n, of: log_l1_loss(s, n),
+    # Pointwise: in tokens, the baseline of PARS; in nats, without the dominance of long responses.
+    "l1": lambda s, n, of: (s - n).abs().mean(),
+    "log-l1": lambda s, n, of: (s - n.log()).abs().mean(),
     "listmle": lambda s, n, of: listmle_loss(s, n),
     "ranknet": lambda s, n, of: ranknet_loss(s, n, delta=of.delta),
 }

@@ -36,19 +36,9 @@ def test_a_place_that_cannot_be_written_is_one_line(mlruns, tmp_path, capsys):
         assert "cannot be written" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"prompt_tokens": None}, "no column 'prompt_tokens'; the columns are: "),
-        ({"peak_flop_per_s": None}, "no column 'peak_flop_per_s'"),
-        ({"model": [f"m{n % 2}" for n in range(14)]}, "2 of model: m0, m1; keep one"),
-    ],
-)
-def test_bad_tables_are_named_in_one_line(changes, message, tmp_path, capsys):
+def test_a_table_without_a_column_is_one_line(tmp_path, capsys):
     source = tmp_path / "prefill.csv"
-    frame = table().assign(peak_flop_per_s=PEAK).assign(**changes)
-    frame.drop(columns=[k for k, v in changes.items() if v is None]).to_csv(source, index=False)
+    table().to_csv(source, index=False)
     assert main(["calibrate", "--samples", str(source)]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert len(error.splitlines()) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no column 'peak_flop_per_s'; the columns are: " in line

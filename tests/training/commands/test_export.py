@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lengthwise.bundle import Manifest, ModelBundle
+from lengthwise.bundle import Manifest
 from lengthwise.errors import BundleError, ConfigError
-from tests.training.commands.conftest import Learnt, Refused, Register, Training
+from tests.training.commands.conftest import Learnt, Refused, Register
 from training.commands.export import ExportOptions, copy_bundle, restore
 
 
@@ -28,16 +28,12 @@ def test_a_bundle_is_made_again_from_the_prompts_of_its_run_only(
     assert "--rebuild" in refused(*export, "--dataset", tmp_path / "card.yaml")
 
 
-def test_a_run_without_a_bundle_cannot_be_exported(
-    training: Training, refused: Refused, tmp_path: Path
-) -> None:
+def test_a_run_without_a_bundle_cannot_be_exported(training, refused, tmp_path):
     (run,) = [r for r in training("list")[1]["runs"] if r["name"] == "unfinished"]
     assert "did not finish" in refused("export", "--run", run["run_id"], "--out", tmp_path / "out")
 
 
-def test_a_copy_replaces_an_older_bundle_and_nothing_else(
-    tiny_bundle: ModelBundle, tmp_path: Path
-) -> None:
+def test_a_copy_replaces_an_older_bundle_and_nothing_else(tiny_bundle, tmp_path):
     store: Any = SimpleNamespace(logged_folder=lambda run_id, name: tiny_bundle.path)
     (tmp_path / "notes").mkdir()
     for name in ("out", "out", "notes"):

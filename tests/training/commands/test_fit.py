@@ -22,7 +22,6 @@ from training.__main__ import main
 from training.commands import fit as command
 from training.config import EncoderConfig
 from training.data.provenance import training_data, unseen
-from training.data.records import PromptResponse
 from training.data.synthetic import generate
 from training.ranker.encoder import load_scorer
 from training.ranker.module import LengthRanker
@@ -380,9 +379,7 @@ def one_error_line(capsys: Capture) -> str:
         (RECORDS, {"rows": 7}, [], "the card says 7"),
         (RECORDS, {"licenze": "MIT"}, [], "licenze"),
         ([], {}, [], "no rows"),
-        ([PromptResponse(prompt="a", output_tokens=9)] * 8, {}, [], "only 1 distinct"),
         (RECORDS[:1], {}, [], "only 1 distinct"),
-        ([replace(r, output_tokens=9) for r in RECORDS], {}, [], "every length"),
         (RECORDS, {}, ["--data.heads", '["answer_tokens"]'], "the data has no answer_tokens"),
         (RECORDS, {}, ["--encoder.backbone", "/no/such"], "backbone '/no/such' cannot be loaded"),
         (RECORDS, {}, ["--loss.delta", "2"], "loss.delta is 2"),

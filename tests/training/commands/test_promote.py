@@ -99,9 +99,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
         ({}, "not known"),
     ],
 )
-def test_a_first_champion_is_proven_better_than_chance(
-    figures: dict[str, Any], reason: str, judged: Judged
-) -> None:
+def test_a_first_champion_is_proven_better_than_chance(figures, reason, judged):
     verdict = judged(bundle(10, metrics=figures), None)
     assert reason in verdict.reason
     assert verdict.promoted == (reason == "the first champion")

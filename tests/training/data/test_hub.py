@@ -1,7 +1,6 @@
 """The hub: folders load as its data sets do, what was pushed loads again, errors are lines."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +58,7 @@ def test_saved_data_sets_are_read_by_the_columns_that_are_named(tmp_path: Path) 
         load_data(str(tmp_path / "two"))
 
 
-def test_without_a_way_to_the_hub_a_name_ends_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_way_to_the_hub_a_name_ends_in_one_line(monkeypatch, caplog):
     def unreachable(*_: object, **__: object) -> None:
         raise httpx.ConnectError("no network")
 
@@ -87,9 +84,7 @@ def test_offline_mode_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
         load_hub("hf:org/name")
 
 
-def test_what_is_pushed_loads_again_with_its_card(
-    make_card: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_pushed_loads_again_with_its_card(make_card, tmp_path, monkeypatch):
     data = load_data(str(make_card(generate(40, seed=1, samples=2)[0], notes="Own answers.")))
     place = tmp_path / "pushed"
     cards: list[str] = []

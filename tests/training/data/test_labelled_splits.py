@@ -30,9 +30,7 @@ def write_matrix(path: Path, num_prompts: int = 80) -> Path:
     return path
 
 
-def test_further_sets_are_learnt_from_and_never_tested_on(
-    make_card: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_further_sets_are_learnt_from_and_never_tested_on(make_card, tmp_path):
     card = make_card(
         table=write_matrix(tmp_path / "many.parquet", 200),
         rows=800,
@@ -63,9 +61,7 @@ def test_records_are_counted_as_merged_or_dropped(make_card: Callable[..., Path]
 
 
 @pytest.mark.parametrize(("lengths", "refused"), [((7, 7), True), ((7, 8), False)])
-def test_equal_lengths_have_no_order_to_learn(
-    make_card: Callable[..., Path], lengths: tuple[int, int], refused: bool
-) -> None:
+def test_equal_lengths_have_no_order_to_learn(make_card, lengths, refused):
     records = [
         replace(record, output_tokens=lengths[number % 2])
         for number, record in enumerate(generate(300, seed=3)[0])
@@ -86,9 +82,7 @@ def test_a_further_set_is_taken_once_or_more(make_card: Callable[..., Path], tim
         load_splits(TrainConfig(data=data), None)
 
 
-def test_each_data_set_with_a_head_has_its_own_splits(
-    make_card: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_each_data_set_with_a_head_has_its_own_splits(make_card, tmp_path):
     card, log = str(make_card(generate(300, seed=3)[0])), str(tmp_path / "other.jsonl")
     pd.DataFrame(generate(200, seed=4)[0]).to_json(log, orient="records", lines=True)
     data = DataConfig(dataset=log, also=(f"{card}*3",), head_per_dataset=True)

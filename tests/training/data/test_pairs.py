@@ -11,9 +11,7 @@ lengths_st = st.lists(st.integers(1, 500), min_size=2, max_size=60).map(
 
 
 @given(lengths_st, st.floats(0, 0.9), st.integers(0, 99))
-def test_every_pair_is_in_order_and_beyond_delta(
-    lengths: np.ndarray, delta: float, seed: int
-) -> None:
+def test_every_pair_is_in_order_and_beyond_delta(lengths, delta, seed):
     longer, shorter = lengths[sample_pairs(lengths, pairs_per_prompt=2, delta=delta, seed=seed)].T
     assert (longer > shorter).all()
     assert (relative_gap(longer, shorter) >= delta).all()

@@ -41,9 +41,7 @@ def parts_of(labelled: LabelledSplits) -> dict[str, list[Any]]:
     return {name: getattr(labelled.splits, name).to_list() for name in names}
 
 
-def test_the_prompts_of_a_bundle_are_found_again(
-    trained: tuple[LabelledSplits, Manifest], tmp_path: Path
-) -> None:
+def test_the_prompts_of_a_bundle_are_found_again(trained, tmp_path):
     labelled, manifest = trained
     found = training_data(manifest, None)
     assert found is not None
@@ -59,9 +57,7 @@ def test_the_prompts_of_a_bundle_are_found_again(
         held_out_prompts(manifest, str(table), None)
 
 
-def test_only_prompts_that_nothing_was_learnt_from_are_unseen(
-    trained: tuple[LabelledSplits, Manifest],
-) -> None:
+def test_only_prompts_that_nothing_was_learnt_from_are_unseen(trained):
     labelled, _ = trained
     splits = labelled.splits
     every = [splits.test, splits.train, splits.val, splits.calibration]
@@ -73,11 +69,7 @@ def test_only_prompts_that_nothing_was_learnt_from_are_unseen(
     assert unseen(everyone, None) == (everyone, 0)
 
 
-def test_other_data_is_not_taken_for_the_bundles_own(
-    trained: tuple[LabelledSplits, Manifest],
-    make_card: Callable[..., Path],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_other_data_is_not_taken_for_the_bundles_own(trained, make_card, caplog):
     labelled, manifest = trained
     make_card(RECORDS, notes="another card of the same table")
     found = training_data(manifest, None)

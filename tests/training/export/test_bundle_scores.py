@@ -19,9 +19,7 @@ def test_every_prompt_gets_its_own_score(tiny_bundle: ModelBundle) -> None:
     assert onnx_scores(scorer, ids) == pytest.approx(alone, abs=1e-6)
 
 
-def test_a_batch_that_fails_is_not_passed_over(
-    tiny_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_fails_is_not_passed_over(tiny_bundle, monkeypatch):
     scorer = OnnxScorer(tiny_bundle.model_path("fp32"))
     score = scorer.score
 

@@ -41,9 +41,7 @@ def write(scorer: PromptScorer, ids: list[list[int]], folder: Path) -> OnnxScore
 
 
 @pytest.mark.parametrize("scorer", POOLINGS, indirect=True)
-def test_prompts_outside_the_calibrated_ranges_score_as_trained(
-    scorer: PromptScorer, ids: list[list[int]], tmp_path: Path
-) -> None:
+def test_prompts_outside_the_calibrated_ranges_score_as_trained(scorer, ids, tmp_path):
     trained = in_buckets(scorer, ids[40:])
     model = write(scorer, ids[:40], tmp_path)
     served = np.array([model.score([one])[0] for one in ids[40:]])
@@ -52,9 +50,7 @@ def test_prompts_outside_the_calibrated_ranges_score_as_trained(
 
 
 @pytest.mark.parametrize("scorer", POOLINGS, indirect=True)
-def test_no_neighbouring_weights_saturate_a_cpu_without_vnni(
-    scorer: PromptScorer, ids: list[list[int]]
-) -> None:
+def test_no_neighbouring_weights_saturate_a_cpu_without_vnni(scorer, ids):
     graph = int8_bert.build_int8(scorer, int8_bert.observe_ranges(scorer, ids)).graph
     constants = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
     products = [node for node in graph.node if node.op_type == "MatMulIntegerToFloat"]
@@ -65,9 +61,7 @@ def test_no_neighbouring_weights_saturate_a_cpu_without_vnni(
 
 
 @pytest.mark.parametrize("scorer", POOLINGS, indirect=True)
-def test_a_score_does_not_depend_on_company_by_one_bit(
-    scorer: PromptScorer, ids: list[list[int]], tmp_path: Path
-) -> None:
+def test_a_score_does_not_depend_on_company_by_one_bit(scorer, ids, tmp_path):
     served = write(scorer, ids, tmp_path)
     alone = [served.score([one])[0] for one in ids]
     rng = np.random.default_rng(0)

@@ -1,7 +1,6 @@
 """An export of a model that changed is refused, INT8 is gated; kinds: `test_encoder`."""
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,9 +19,7 @@ pytestmark = pytest.mark.slow
 PROMPTS = [record.prompt for record in generate(60, seed=3)[0]]
 
 
-def test_int8_is_gated_and_a_model_that_changed_is_refused(
-    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_int8_is_gated_and_a_model_that_changed_is_refused(tiny_bert, tmp_path, monkeypatch):
     scorer, tokenizer = build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=32)
     ids = tokenize(tokenizer, PROMPTS).ids
     lengths = np.argsort(np.argsort(in_buckets(scorer.eval(), ids))) + 1.0

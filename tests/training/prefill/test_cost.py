@@ -95,9 +95,7 @@ def test_fewer_than_three_lengths_are_refused(lengths: list[int]) -> None:
         fit_cost(samples(frame[frame["prompt_tokens"].isin(lengths)]))
 
 
-def test_r2_is_the_share_of_the_variance_that_the_fit_explains(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_r2_is_the_share_of_the_variance_that_the_fit_explains(caplog):
     frame = table()
     frame["latency_s"] *= np.tile([1.03, 0.97], len(frame) // 2)
     with caplog.at_level(logging.WARNING):
@@ -110,9 +108,7 @@ def test_r2_is_the_share_of_the_variance_that_the_fit_explains(
     assert "R^2" not in caplog.text
 
 
-def test_a_profile_takes_its_peak_from_the_fastest_product(
-    tmp_path: Path,
-) -> None:
+def test_a_profile_takes_its_peak_from_the_fastest_product(tmp_path):
     for name in (published.SPLITWISE, published.GEMM["a100-80gb"]):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     rows = [
@@ -139,9 +135,7 @@ def _written(tmp_path: Path, **columns: object) -> Path:
     return path
 
 
-def test_a_table_is_of_one_model_on_one_device_and_has_a_peak(
-    tmp_path: Path,
-) -> None:
+def test_a_table_is_of_one_model_on_one_device_and_has_a_peak(tmp_path):
     found = read_samples(_written(tmp_path, model="b", device="y", peak_flop_per_s=[1, 3, 2]))
     assert found.table.iloc[2].to_dict() == {
         "prompt_tokens": 32, "batch_size": 1, "latency_s": 0.4
@@ -153,9 +147,7 @@ def test_a_table_is_of_one_model_on_one_device_and_has_a_peak(
 
 @pytest.mark.parametrize("column", ["prompt_tokens", "batch_size", "latency_s", "peak_flop_per_s"])
 @pytest.mark.parametrize("value", [0, -1, "", "fast", "inf"])
-def test_a_number_that_is_none_above_0_is_refused_with_its_row(
-    tmp_path: Path, column: str, value: object
-) -> None:
+def test_a_number_that_is_none_above_0_is_refused_with_its_row(tmp_path, column, value):
     sound = {"prompt_tokens": 8, "batch_size": 1, "latency_s": 0.1, "peak_flop_per_s": 1e12}
     columns: dict[str, list[object]] = {name: [number] * 3 for name, number in sound.items()}
     read_samples(_written(tmp_path, **columns))

@@ -31,9 +31,7 @@ def lengths_of(batches: list[Batch]) -> list[list[float]]:
     return [batch.lengths_BK[:, 0].tolist() for batch in batches]
 
 
-def test_a_batch_is_cut_into_micro_batches_of_8_on_a_cpu_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_batch_is_cut_into_micro_batches_of_8_on_a_cpu_only(monkeypatch):
     config = replace(CONFIG, batch_size=20, micro_batch_size=None)
     for has_gpu, largest in {False: 8, True: 20}.items():
         monkeypatch.setattr("torch.cuda.is_available", lambda has_gpu=has_gpu: has_gpu)

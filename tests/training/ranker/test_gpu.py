@@ -58,9 +58,7 @@ def fit(
     return run
 
 
-def test_what_was_trained_on_a_gpu_orders_unseen_prompts(
-    device: str, fit: Callable[..., tuple[ModelBundle, dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_what_was_trained_on_a_gpu_orders_unseen_prompts(device, fit, tmp_path):
     """Run in the default precision and micro-batches of the device."""
     bundle, result = fit(device, "--epochs", "6", "--optim.ema_decay", ".8")
     assert 0.4 < result["tau_b"] <= ATTAINABLE + 0.1
@@ -70,9 +68,7 @@ def test_what_was_trained_on_a_gpu_orders_unseen_prompts(
 
 
 @pytest.mark.filterwarnings("ignore:GPU available but not used")
-def test_a_cpu_learns_the_same_from_the_same_seed(
-    device: str, fit: Callable[..., tuple[ModelBundle, dict[str, Any]]]
-) -> None:
+def test_a_cpu_learns_the_same_from_the_same_seed(device, fit):
     """Up to what float32 rounds differently, which 24 steps do not blow up."""
     scores: list[NDArray[np.float64]] = []
     histories = []

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import tensor
 
+from training.config import LossConfig
 from training.ranker.losses import (
+    LOSSES,
     all_pairs_margin_loss,
-    l1_loss,
     listmle_loss,
-    log_l1_loss,
     margin_ranking_loss,
     ranknet_loss,
 )
@@ -47,8 +47,12 @@ def test_listmle_of_a_worked_example():
 
 
 def test_pointwise_losses_of_a_worked_example():
-    assert l1_loss(tensor([90.0, 120.0, 200.0]), LENGTHS).item() == pytest.approx(20 / 3)
-    assert log_l1_loss(LENGTHS.log() + 0.5, LENGTHS).item() == pytest.approx(0.5, rel=1e-5)
+    in_tokens, in_nats = (LOSSES[name] for name in ("l1", "log-l1"))
+    off = tensor([90.0, 120.0, 200.0])
+    assert in_tokens(off, LENGTHS, LossConfig()).item() == pytest.approx(20 / 3)
+    assert in_nats(LENGTHS.log() + 0.5, LENGTHS, LossConfig()).item() == pytest.approx(
+        0.5, rel=1e-5
+    )
 
 
 RANKING = [

@@ -63,9 +63,7 @@ def learnt(
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning on torch 2.13
-def test_a_checkpoint_with_code_in_it_is_refused_and_runs_none(
-    tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_with_code_in_it_is_refused_and_runs_none(tiny_bert, tmp_path):
     learnt(tiny_bert, tmp_path)
     content = torch.load(tmp_path / LAST, weights_only=True)
     torch.save({**content, "progress": Malicious(tmp_path / "made")}, tmp_path / LAST)
@@ -75,9 +73,7 @@ def test_a_checkpoint_with_code_in_it_is_refused_and_runs_none(
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning on torch 2.13
-def test_an_interrupted_run_learns_what_a_whole_one_does(
-    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_learns_what_a_whole_one_does(tiny_bert, tmp_path, monkeypatch):
     whole, _ = learnt(tiny_bert, tmp_path / "whole")
     step_of = LengthRanker.training_step
 

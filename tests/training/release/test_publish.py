@@ -38,9 +38,7 @@ def labelled(tmp_path: Path) -> LabelledSplits:
     return load_splits(TrainConfig(data=data), None)
 
 
-def test_held_out_prompts_have_a_column_per_label_and_0_for_none(
-    labelled: LabelledSplits, tmp_path: Path
-) -> None:
+def test_held_out_prompts_have_a_column_per_label_and_0_for_none(labelled, tmp_path):
     publish.write_test_prompts(tmp_path / "test.parquet", labelled)
     table = read_table(tmp_path / "test.parquet")
     assert list(table.columns) == ["prompt", "output_tokens", "reasoning_tokens", "model"]
@@ -53,9 +51,7 @@ def test_held_out_prompts_have_a_column_per_label_and_0_for_none(
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
-def test_curves_are_of_the_served_model_on_calibration_prompts(
-    labelled: LabelledSplits, tiny_bundle: ModelBundle, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_curves_are_of_the_served_model_on_calibration_prompts(labelled, tiny_bundle, caplog):
     tokenizer = Tokenizer.from_file(str(tiny_bundle.tokenizer_path))
     tokenizer.enable_truncation(tiny_bundle.manifest.max_prompt_tokens)
     part = labelled.splits.train.take(80)

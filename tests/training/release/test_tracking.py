@@ -1,21 +1,18 @@
 """A store: runs, their metrics of the machine, versions and the champion."""
 
 import os
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from lengthwise.bundle import BANNER, ModelBundle
+from lengthwise.bundle import BANNER
 from lengthwise.errors import ConfigError
 from training.config import DataConfig, TrainConfig
 from training.data.labelled_splits import load_splits
 from training.export.bundle_scores import score_prompts
 
 
-def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(
-    mlruns: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(mlruns, monkeypatch):
     from training.release.tracking import Tracker
 
     monkeypatch.delenv("LENGTHWISE_DATA", raising=False)
@@ -33,9 +30,7 @@ def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_store_that_breaks_under_a_run_is_a_line_and_fails_it(
-    lost: bool, mlruns: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_that_breaks_under_a_run_is_a_line_and_fails_it(lost, mlruns, monkeypatch, caplog):
     from mlflow.exceptions import MlflowException
 
     from training.release.tracking import Tracker
@@ -56,9 +51,7 @@ def test_a_store_that_breaks_under_a_run_is_a_line_and_fails_it(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow_loads_the_champion_and_it_predicts(
-    tiny_bundle: ModelBundle, mlruns: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_loads_the_champion_and_it_predicts(tiny_bundle, mlruns, monkeypatch):
     import mlflow
 
     from training.release.tracking import Tracker
@@ -83,9 +76,7 @@ def test_mlflow_loads_the_champion_and_it_predicts(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_logged_checkpoint_predicts_what_its_network_scores(
-    tiny_bert: Path, mlruns: Path, tmp_path: Path
-) -> None:
+def test_a_logged_checkpoint_predicts_what_its_network_scores(tiny_bert, mlruns, tmp_path):
     import mlflow
 
     from training.ranker.encoder import build_scorer, save_scorer
@@ -103,9 +94,7 @@ def test_a_logged_checkpoint_predicts_what_its_network_scores(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_scoring_in_a_trace_adds_its_steps_and_none_without(
-    tiny_bundle: ModelBundle, mlruns: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scoring_in_a_trace_adds_its_steps_and_none_without(tiny_bundle, mlruns, monkeypatch):
     import mlflow
 
     from training.release.tracking import Tracker

@@ -31,9 +31,7 @@ def test_every_set_is_built_and_loaded_by_its_id(name: str, git_host: str, tmp_p
     assert len(data.records) > 0
 
 
-def test_what_is_there_stays_and_what_is_damaged_is_built_again(
-    git_host: str, tmp_path: Path
-) -> None:
+def test_what_is_there_stays_and_what_is_damaged_is_built_again(git_host, tmp_path):
     card = check_id("gpteacher-gpt4")
     first = fetch(card, tmp_path, git_host)
     assert fetch(card, tmp_path, "file:///nowhere") == first | {"was_there": True}
@@ -67,9 +65,7 @@ def source(tmp_path: Path) -> tuple[str, str]:
     return f"file://{host}/", commit(host / "o/n", FILES | {"README.md": b"not fetched"})
 
 
-def test_downloads_continue_and_damaged_files_are_mended(
-    source: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_downloads_continue_and_damaged_files_are_mended(source, tmp_path, monkeypatch):
     (host, head), folder, git = source, tmp_path / "raw", fetching._git
     monkeypatch.setattr(fetching, "_AT_ONCE", 1)
 
@@ -91,9 +87,7 @@ def test_downloads_continue_and_damaged_files_are_mended(
     assert not (folder / "README.md").exists()
 
 
-def test_a_source_that_is_gone_or_has_changed_is_one_line(
-    source: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_is_gone_or_has_changed_is_one_line(source, tmp_path, monkeypatch):
     host, head = source
     with pytest.raises(DataError, match=r"o/n has no file 'nothing' .*the source has changed"):
         check_out("o/n", head, "nothing", tmp_path / "raw", host)
