@@ -111,8 +111,10 @@ def ask_rank(policy: Policy, request: RequestView, load: LoadView) -> Rank:
             for number in one.key + (one.evict_key or ()):
                 if not number <= inf:
                     raise ValueError(f"{number} is not in order")
-            if not (one.valid_tokens > 0 and one.yields_to <= inf):
-                raise ValueError("valid for no token, or yields to no number")
+            if not one.valid_tokens > 0:
+                raise ValueError("valid for no token")
+            if not (one.valid_until_started == inf or one.then is not None):
+                raise ValueError("no rank after its last admission")
             if one.then is None or one.then.key is one.key:  # SLAI's: one for every token
                 break
             one = one.then
@@ -134,11 +136,13 @@ def flaw_of(rank: object) -> str:
                 return f"{name} holds None; rank requests without a score too, e.g. `Rank()`"
             if not _is_number(number):
                 return f"{name} holds {number!r}; use numbers, and no NaN"
-    for name in ("lane", "valid_until_s", "valid_tokens", "yields_to"):
+    for name in ("lane", "valid_until_s", "valid_tokens", "valid_until_started"):
         if not _is_number(getattr(rank, name)):
             return f"{name} is {getattr(rank, name)!r}; use a number, and no NaN"
     if not rank.valid_tokens > 0:
         return f"valid_tokens is {rank.valid_tokens}; use 1 or more"
+    if rank.valid_until_started < inf and rank.then is None:
+        return f"valid_until_started is {rank.valid_until_started}; set `then`, the rank after it"
     return "" if rank.then is None else flaw_of(rank.then)
 
 

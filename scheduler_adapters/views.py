@@ -237,7 +237,7 @@ class Rank(NamedTuple):
     valid_tokens: float = inf
     """Generated tokens after which the rank is requested again."""
     then: Rank | None = None
-    """Rank from `valid_until_s` on, if it is known already."""
+    """Rank from `valid_until_s` on, if it is known already, and from `valid_until_started` on."""
     evict_key: tuple[float, ...] | None = ()
     """Order of eviction when KV blocks run out: the greatest first, of equals the latest received.
 
@@ -247,12 +247,9 @@ class Rank(NamedTuple):
     """Decodes of one group that ran the same step share one call of `Policy.rank`."""
     sticky: bool = False
     """Keep this rank for good (`then` still takes effect)."""
-    yields_to: float = inf
-    """Receive number of the last request that may precede this one while both wait.
-
-    A later request that would be next waits until this one has started. It holds inside a lane,
-    between keys that differ in their last number at most.
-    """
+    valid_until_started: float = inf
+    """Number of admissions (`LoadView.num_started`) from which on a waiting request has the rank
+    `then`."""
 
 
 new_rank = tuple.__new__

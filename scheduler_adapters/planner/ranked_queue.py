@@ -54,10 +54,6 @@ class EngineRequest(Protocol):
 Item = TypeVar("Item", bound=EngineRequest)
 RankEntry: TypeAlias = tuple[float, Any, int, Item]
 """`Rank.lane`, `Rank.key` and receive number of an item, and the item."""
-_Kind: TypeAlias = tuple[float, tuple[float, ...]]
-"""`Rank.lane`, and `Rank.key` without its last number."""
-_Limit: TypeAlias = tuple[float, tuple[float, ...], float, int]
-"""Kind, `Rank.yields_to` and receive number of an item."""
 
 
 class RankOrder(Generic[Item]):
@@ -97,7 +93,7 @@ class RankOrder(Generic[Item]):
         return self.entries[at][0] if at < len(self.entries) else inf
 
     def in_lane(self, lane: float) -> list[RankEntry[Item]]:
-        """Return the entries with this `Rank.lane`, in order of their keys."""
+        """Return the entries with this `Rank.lane`, in order."""
         entries = self.entries
         if entries and entries[0][0] == entries[-1][0] == lane:
             return entries
@@ -115,19 +111,18 @@ class RankOrder(Generic[Item]):
 
 
 class WaitingOrder(RankOrder[Item]):
-    """Waiting items in order, and their limits of `Rank.yields_to`."""
+    """Waiting items in order, and the admissions that end their ranks."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.limits: list[_Limit] = []
-        """Of the items that do not yield to every later one, ascending."""
-        self._limit_of: dict[int, _Limit] = {}
+        self.limits: list[tuple[float, int]] = []
+        """`Rank.valid_until_started` and receive number, ascending."""
+        self._limit_of: dict[int, tuple[float, int]] = {}
 
     def add(self, item: Item) -> None:
         super().add(item)
-        if (yields_to := item.lengthwise.rank.yields_to) < inf:
-            number = item.lengthwise.view.number
-            limit = self._limit_of[number] = *_kind(item), yields_to, number
+        if (until := item.lengthwise.rank.valid_until_started) < inf:
+            limit = self._limit_of[item.lengthwise.view.number] = until, item.lengthwise.view.number
             insort(self.limits, limit)
 
     def remove(self, number: int) -> Item | None:
@@ -137,29 +132,28 @@ class WaitingOrder(RankOrder[Item]):
 
 
 class _Cursor(Generic[Item]):
-    """The first entry and the least limits of an order in a lane, without the numbers `taken`."""
+    """The first entry of a lane, without the numbers `taken`, as admissions end ranks."""
 
     def __init__(self, order: WaitingOrder[Item], lane: float, taken: Container[int]) -> None:
-        self._entries, self._place = order.in_lane(lane), 0
-        self._limits, self._place_of = order.limits, dict[_Kind, int]()
-        self._taken = taken
+        self._order, self._lane, self._taken = order, lane, taken
+        self._entries, self._place, self._limits_read = order.in_lane(lane), 0, 0
+        self._ended: list[RankEntry[Item]] = []
+        """Heap of the entries whose rank has ended, as of their next rank."""
 
-    def first(self) -> RankEntry[Item] | None:
-        """Return the first entry; None if all are taken."""
-        entries = self._entries
+    def first(self, num_started: int) -> RankEntry[Item] | None:
+        """Return the first entry after so many admissions; None if all are taken."""
+        limits, entries, ended = self._order.limits, self._entries, self._ended
+        while self._limits_read < len(limits) and limits[self._limits_read][0] <= num_started:
+            item = self._order.find(limits[self._limits_read][1])
+            if item is not None and item.lengthwise.rank.lane == self._lane:
+                heappush(ended, _entry_of_next(item))
+            self._limits_read += 1
         while self._place < len(entries) and entries[self._place][2] in self._taken:
             self._place += 1
-        return entries[self._place] if self._place < len(entries) else None
-
-    def limit(self, kind: _Kind) -> tuple[float, int]:
-        """Return the least `Rank.yields_to` of a kind, infinity without any, and its number."""
-        limits, place = self._limits, self._place_of.get(kind)
-        place = bisect_left(limits, kind) if place is None else place
-        while place < len(limits) and limits[place][3] in self._taken:
-            place += 1
-        self._place_of[kind] = place
-        is_of_kind = place < len(limits) and limits[place][:2] == kind
-        return limits[place][2:] if is_of_kind else (inf, -1)
+        while ended and ended[0][2] in self._taken:
+            heappop(ended)
+        firsts = entries[self._place : self._place + 1] + ended[:1]
+        return min(firsts) if firsts else None
 
 
 class RankTimers(Generic[Item]):
@@ -217,7 +211,9 @@ class RankedQueue(WaitingOrder[Item]):
         self._shares = shares
         self._of: dict[Share, WaitingOrder[Item]] = {}
         """The items of each client, once there are several."""
-        self._plans: dict[int, Callable[[], None]] = {}
+        self._plans: dict[int, Callable[[], None] | None] = {}
+        self.num_started = 0
+        """`LoadView.num_started` at the start of the step, and the requests popped in it."""
         self.held: dict[int, Item] = {}
         """Receive number -> item that is being scored; the longest held is first."""
 
@@ -246,14 +242,14 @@ class RankedQueue(WaitingOrder[Item]):
 
     def plan(self, item: Item) -> None:
         """Count an item as admitted by the step in the making."""
-        if self._shares is not None:
-            view = item.lengthwise.view
-            self._plans[view.number] = self._shares.plan(view)
+        view = item.lengthwise.view
+        self._plans[view.number] = None if self._shares is None else self._shares.plan(view)
 
     def unplan(self) -> None:
         """Take back all plans."""
         while self._plans:
-            self._plans.popitem()[1]()
+            if (undo := self._plans.popitem()[1]) is not None:
+                undo()
 
     def turns(self, lane: float) -> Iterable[RankEntry[Item]]:
         """Return the entries with this `Rank.lane` in the order in which they start.
@@ -266,12 +262,12 @@ class RankedQueue(WaitingOrder[Item]):
         orders: Mapping[Share, WaitingOrder[Item]] = self._of or {Share(None): self}
         shares, taken = self._shares if self._of else None, set(self._plans)
         cursors = {share: _Cursor(order, lane, taken) for share, order in orders.items()}
-        while firsts := {of: entry for of in cursors if (entry := cursors[of].first())}:
-            near = firsts if shares is None else shares.near(firsts)
-            best = min([firsts[share] for share in near])
-            kind = _kind(best[3])
-            yields_to, passed = min([cursors[share].limit(kind) for share in near])
-            entry = self._by_number[passed] if yields_to < best[2] else best
+        while True:
+            started = self.num_started + len(taken)
+            firsts = {of: entry for of in cursors if (entry := cursors[of].first(started))}
+            if not firsts:
+                return
+            entry = min(firsts.values()) if shares is None else firsts[shares.next_of(firsts)]
             taken.add(entry[2])
             yield entry
             self.plan(entry[3])
@@ -292,6 +288,7 @@ class RankedQueue(WaitingOrder[Item]):
         """Remove and return the most urgent item; IndexError if the queue is empty."""
         item = self.first()
         self.remove(item.lengthwise.view.number)
+        self.num_started += 1
         return item
 
     def first_few(self, count: int) -> list[Item]:
@@ -303,12 +300,15 @@ class RankedQueue(WaitingOrder[Item]):
         return few
 
     def pop_expired(self, now_s: float) -> list[Item]:
-        """Remove and return every item whose rank ended at or before `now_s`."""
+        """Remove and return every item whose rank ended, by `now_s` or with `num_started`."""
         expired: list[Item] = []
         if self._timers.next_s <= now_s:  # rarely: no generator is made in most steps
             for item in self._timers.pop(now_s):
                 self.remove(item.lengthwise.view.number)
                 expired.append(item)
+        while self.limits and self.limits[0][0] <= self.num_started:
+            if (ended := self.remove(self.limits[0][1])) is not None:
+                expired.append(ended)
         return expired
 
 
@@ -317,10 +317,13 @@ def _entry(item: Item) -> RankEntry[Item]:
     return tracked.rank.lane, tracked.rank.key, tracked.view.number, item
 
 
-def _kind(item: EngineRequest) -> _Kind:
+def _entry_of_next(item: Item) -> RankEntry[Item]:
     tracked = item.lengthwise
-    own = tracked.rank if tracked.priority is None else tracked.view.previous
-    return tracked.rank.lane, own.key[:-1] if own is not None else ()
+    assert tracked.rank.then is not None
+    key: Any = tracked.rank.then.key
+    if tracked.priority is not None:
+        key = (key, tracked.view.arrival_s)
+    return tracked.rank.lane, key, tracked.view.number, item
 
 
 _lane = itemgetter(0)

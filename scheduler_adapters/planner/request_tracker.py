@@ -148,6 +148,7 @@ class RequestTracker:
                         self._requeue_held(queue, tracked)
         now_s = self.load.now_s
         for queue in queues:
+            queue.num_started = self.load.num_started
             for item in queue.pop_expired(now_s):
                 self.expire(item.lengthwise)
                 queue.add(item)
@@ -155,6 +156,11 @@ class RequestTracker:
         if self.shares is not None and self.shares.is_contended:
             self.shares.refresh()
         return now_s
+
+    def started(self, view: RequestView) -> None:
+        """Count a waiting request that became resident."""
+        self.load.num_started += 1
+        view.admission_number = self.load.num_started
 
     def end_step(self, started_s: float) -> None:
         """Count a step that began at `started_s` and has ended now."""
@@ -198,7 +204,8 @@ class RequestTracker:
         for _ in range(_MAX_SUCCESSORS):
             rank = tracked.rank.then
             self.set_rank(tracked, rank or ask_rank(self.policy, tracked.view, self.load))
-            if tracked.rank.valid_until_s > self.load.now_s:
+            is_over = tracked.rank.valid_until_started <= self.load.num_started
+            if tracked.rank.valid_until_s > self.load.now_s and not is_over:
                 return
         raise InvalidDecision(
             f"policy {self.policy.name!r} keeps returning ranks that have ended "

@@ -58,9 +58,8 @@ class Residents(Generic[Item]):
 
     def admitted(self, item: Item) -> None:
         """Add a waiting request that became resident in the step just scheduled."""
-        tracked, load = item.lengthwise, self.tracker.load
-        load.num_started += 1
-        tracked.view.admission_number = load.num_started
+        tracked = item.lengthwise
+        self.tracker.started(tracked.view)
         tracked.view.phase = _PREFILL
         # An asynchronous engine delivers the tokens of a step that ran before the eviction.
         tracked.view.generated_tokens = len(self.view.output(item))

@@ -186,17 +186,15 @@ class ServiceShares:
         """Return the client's share of an unfinished request."""
         return self._charges[view.number].share
 
-    def near(self, shares: Collection[Share]) -> Collection[Share]:
-        """Return the clients near the least served one, of the classes near the least served one.
-
-        Of their requests the policy chooses the next; `shares` are clients with waiting requests.
-        """
-        if len(shares) == 1:
-            return shares
+    def next_of(self, firsts: Mapping[Share, Any]) -> Share:
+        """Return the client that is next; `firsts` are the clients' first requests, which sort."""
+        if len(firsts) == 1:
+            return next(iter(firsts))
         of: dict[Share, list[Share]] = {}
-        for share in shares:
+        for share in firsts:
             of.setdefault(_group(share), []).append(share)
-        return [share for group in self._near(of) for share in self._near(of[group])]
+        ready = [share for group in self._near(of) for share in self._near(of[group])]
+        return min(ready, key=firsts.__getitem__)
 
     def _near(self, shares: Iterable[Share]) -> list[Share]:
         least = min([share.served for share in shares])

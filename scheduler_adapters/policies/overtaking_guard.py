@@ -28,9 +28,10 @@ class OvertakingGuard(PolicyWrapper):
         rank = self.policy.rank(request, load)
         if request.phase is not Phase.WAITING:
             return rank
-        if request.preemptions:
-            return rank._replace(key=rank.key[:-1])
-        last = inf if request.previous is None else request.previous.yields_to
-        if last == inf:  # else its score arrived late, and the limit stays as it was
-            last = request.number + self.at_least + self.times * load.num_waiting
-        return rank._replace(yields_to=last)
+        first = rank._replace(key=rank.key[:-1])
+        until: float = load.num_started + int(self.at_least + self.times * load.num_waiting)
+        if request.previous is not None:  # its score arrived late: the limit stays as it was
+            until = request.previous.valid_until_started
+        if request.preemptions or until == inf:
+            return first
+        return rank._replace(valid_until_started=until, then=first)

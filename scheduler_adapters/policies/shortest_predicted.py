@@ -52,13 +52,13 @@ class StarvationGuard(PolicyWrapper):
             # A sticky rank would still hold after a preemption, when the guard applies again.
             return rank._replace(sticky=False) if rank.sticky else rank
         starves_s = request.arrival_s + self.after_s
-        key, lane, until_s, tokens, _, evict_key, group, _, number = rank
+        key, lane, until_s, tokens, _, evict_key, group, _, started = rank
         starving = new_rank(Rank, ((), lane, inf, inf, None, evict_key, None, False, inf))
         if load.now_s >= starves_s:
             return starving
-        then = starving if until_s > starves_s else None
+        then = starving if until_s > starves_s or started < inf else None
         until_s = min(until_s, starves_s)
-        return new_rank(Rank, (key, lane, until_s, tokens, then, evict_key, group, False, number))
+        return new_rank(Rank, (key, lane, until_s, tokens, then, evict_key, group, False, started))
 
 
 GuardKind = Literal["waiting", "overtaking", "none"]

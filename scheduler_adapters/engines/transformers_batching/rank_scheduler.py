@@ -289,6 +289,8 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
                     self.tracker.shares.starts(state.lengthwise.view, _counter(state))
                 if self.planner is not None:
                     self.planner.residents.admitted(state)
+                else:
+                    self.tracker.started(state.lengthwise.view)
                 self.tracker.events.admitted(state.lengthwise, self._step_start_s)
         return batch
 

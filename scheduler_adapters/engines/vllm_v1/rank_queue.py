@@ -84,8 +84,7 @@ class RankQueue(RequestQueue):  # type: ignore[misc]
             self.queue.remove(number_of(request))
         if self._shares is not None:
             self._shares.starts(request.lengthwise.view, request._output_token_ids.__len__)
-        if self.planner is not None or self._tracker.events.observers or self._shares is not None:
-            self._popped.append(request)
+        self._popped.append(request)
         return request
 
     def take_admitted(self) -> list[Request]:

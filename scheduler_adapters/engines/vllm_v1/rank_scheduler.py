@@ -131,8 +131,6 @@ class RankMixin:
             num_tokens=self.max_num_scheduled_tokens - len(running),  # type: ignore[attr-defined]
             is_idle=not running,
         )
-        if planner is None and not tracker.events.observers and tracker.shares is None:
-            return super().schedule(*args, **kwargs)  # type: ignore[misc]
         plan = None
         if planner is not None:
             own = self._lengthwise_stalled or getattr(self, "pause_state", False)
@@ -203,6 +201,8 @@ class RankMixin:
         for request in self.waiting.take_admitted() + resumed:
             if planner is not None:
                 planner.residents.admitted(request)
+            else:
+                tracker.started(request.lengthwise.view)
             if tracker.shares is not None and not request.num_preemptions:
                 scheduled = output.num_scheduled_tokens.get(request.request_id, 0)
                 cached = request.num_computed_tokens - scheduled

@@ -23,7 +23,6 @@ from scheduler_adapters.simulator.compiled.residents import (
     insert,
     jit,
     last_resident,
-    leave_queue,
 )  # fmt: skip
 from scheduler_adapters.simulator.compiled.slai import CRITICAL, DEFERRED, needs_ranks, rank_decodes
 from scheduler_adapters.simulator.compiled.step_times import step_s
@@ -160,7 +159,7 @@ def run(requests, state, limits, latency):
     model, numbers, dense, decode, prefill = latency
     kind, blocks, size = limits.kind, limits.blocks, limits.block_tokens
     waiting = [(0.0, 0.0, np.int64(0))][:0]  # heap of (key, turn, row)
-    yielding = [(0.0, np.int64(0))][:0]  # heap of (last row that may precede it, row)
+    yielding = [(np.inf, np.int64(0))]  # heap of (admissions from which on it is first, row)
     prefilling = waiting[:0]  # ranks, ascending
     decoding = [np.int64(0)][:0]  # rows in any order
     lanes = np.zeros(3, LANE)
@@ -181,8 +180,9 @@ def run(requests, state, limits, latency):
         while coming < len(requests) and requests[coming].arrival_s <= state.now_s:
             if not requests[coming].rejected:
                 if kind == GUARDED:
-                    last = coming + limits.at_least + limits.times * (len(waiting) + 1)
-                    heappush(yielding, (last, coming))
+                    state.waiting += 1
+                    limit = np.floor(limits.at_least + limits.times * state.waiting)
+                    heappush(yielding, (state.admissions + limit, coming))
                 if kind == QUANTA:
                     enter_level(requests[coming], limits.quantum_tokens, 0, state.now_s)
                 enter_queue(waiting, requests[coming], coming, state.now_s)
@@ -233,11 +233,13 @@ def run(requests, state, limits, latency):
                     if key != requests[row].key:
                         heappop(waiting)  # it has starved since
                         continue
-                    if kind == GUARDED:
-                        while len(yielding) and not requests[yielding[0][1]].waits:
-                            heappop(yielding)
-                        if len(yielding) and yielding[0][0] < row:
-                            row = yielding[0][1]
+                    if kind == GUARDED and yielding[0][0] <= state.admissions:
+                        first = requests[yielding[0][1]]
+                        if first.waits and first.key > -np.inf:
+                            first.key = -np.inf
+                            heappush(waiting, (first.key, first.turn, yielding[0][1]))
+                        heappop(yielding)
+                        continue
                 else:
                     break
                 request = requests[row]
@@ -253,13 +255,14 @@ def run(requests, state, limits, latency):
                         or state.used + needed + limits.watermark > blocks
                     ):
                         break
-                    leave_queue(waiting, row)
+                    heappop(waiting)
                     request.waits = False
                     state.used += needed
                     if kind == SLAI:
                         request.turn = state.admissions
-                        state.admissions += 1
-                    elif kind == GUARDED:
+                    state.admissions += 1
+                    state.waiting -= 1
+                    if kind == GUARDED:
                         request.key = -np.inf  # first again after an eviction
                 else:
                     state.continued += 1

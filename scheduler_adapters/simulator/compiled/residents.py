@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from heapq import heapify, heappop, heappush
+from heapq import heappush
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,6 +78,7 @@ STATE = np.dtype(
         ("used", "i8"),  # blocks
         ("evictions", "i8"),  # since the last token
         ("admissions", "i8"),
+        ("waiting", "i8"),  # requests, under GUARDED
         ("common", "i8"),  # number of common steps
         ("common_tick", "i8"),  # of the last common step
         ("soonest", "i8"),  # lower bound of `due`
@@ -139,19 +140,6 @@ def enter_queue(waiting, request, row, now_s):
 
 
 @jit
-def leave_queue(waiting, row):
-    place = 0
-    while waiting[place][2] != row:
-        place += 1
-    if place == 0:
-        heappop(waiting)
-    else:
-        waiting[place] = waiting[-1]
-        waiting.pop()
-        heapify(waiting)
-
-
-@jit
 def insert(prefilling, rank):
     place = len(prefilling)
     prefilling.append(rank)
@@ -203,4 +191,5 @@ def evict(requests, lanes, growing, limits, waiting, prefilling, decoding, state
     state.evictions += 1
     request.preemptions += 1
     request.evicted_s = state.now_s
+    state.waiting += 1
     enter_queue(waiting, request, row, state.now_s)

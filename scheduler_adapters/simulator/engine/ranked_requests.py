@@ -14,7 +14,6 @@ from scheduler_adapters.simulator.engine.request_state import (
     PriorityLevel,
     RequestState,
     WaitingEntry,
-    WaitingQueue,
 )
 from scheduler_adapters.timeline.columns import TimelineRecord
 from scheduler_adapters.views import LoadView, Rank
@@ -31,9 +30,9 @@ class RankedRequests:
 
     # Slots, as every step reads them: 4% of the time of a run.
     __slots__ = (
-        "block_tokens", "late_scores", "level_of", "levels", "load", "median", "num_reasoning",
-        "num_timers", "num_waiting", "policy", "record", "requests", "shares", "timers",
-        "waiting_tokens",
+        "block_tokens", "late_scores", "level_of", "levels", "limits", "load", "median",
+        "num_reasoning", "num_timers", "num_waiting", "policy", "record", "requests", "shares",
+        "timers", "waiting_tokens",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +50,8 @@ class RankedRequests:
         self.level_of: dict[int, PriorityLevel] = {}
         self.timers: list[tuple[float, int, RequestState | DecodeBatch, int]] = []
         self.num_timers = 0
+        self.limits: list[tuple[float, int, int]] = []
+        """Heap of (`Rank.valid_until_started`, row, version) of waiting requests."""
         self.median = RecentMedian()
         self.late_scores: list[tuple[float, int, RequestState, float]] = []
         """Heap of (time of availability, row, request, score)."""
@@ -65,34 +66,45 @@ class RankedRequests:
         self.num_waiting += sign
         self.waiting_tokens += sign * request.view.prompt_tokens
 
+    def end_by_starts(self) -> None:
+        """Replace the ranks that end with the admissions so far."""
+        limits = self.limits
+        while limits and limits[0][0] <= self.load.num_started:
+            _, row, version = heappop(limits)
+            request = self.requests[row]
+            if request.version == version and request.is_waiting:
+                rank = request.rank and request.rank.then
+                assert rank is not None
+                self.take(request, rank)
+                self.place(request)
+
     def best_waiting(self) -> RequestState | None:
         """Return the first waiting request of the first level that has any."""
+        self.end_by_starts()
         for level in self.levels:
-            if (request := self.next_of(level)) is not None:
-                return request
+            waiting = level.waiting
+            while waiting:
+                if self._waits(waiting[0]):
+                    request = self.requests[waiting[0][1]]
+                    return request if self.shares is None else self.next_of(level, self.shares)
+                heappop(waiting)
         return None
 
-    def next_of(self, level: PriorityLevel) -> RequestState | None:
-        """Return the waiting request of a level that starts next."""
-        best, queues = level.waiting.first(self.requests), [level.waiting]
-        if best is None:
-            return None
-        if self.shares is not None:
-            firsts: dict[Share, WaitingEntry] = {}
-            for share, waiting in list(level.waiting_of.items()):
-                if (first := waiting.first(self.requests)) is None:
-                    del level.waiting_of[share]
-                else:
-                    firsts[share] = first
-            near = self.shares.near(firsts)
-            best = min([firsts[share] for share in near])
-            queues = [level.waiting_of[share] for share in near]
-        key, row, _ = best
-        if level.waiting.limits:
-            limits = [queue.limit(key[:-1], self.requests) for queue in queues]
-            passed = [limit for limit in limits if limit is not None and limit[0] < row]
-            row = min(passed)[1] if passed else row
-        return self.requests[row]
+    def _waits(self, entry: WaitingEntry) -> bool:
+        request = self.requests[entry[1]]
+        return request.version == entry[2] and request.is_waiting
+
+    def next_of(self, level: PriorityLevel, shares: ServiceShares) -> RequestState:
+        """Return the first waiting request of the client that is next in a level."""
+        firsts: dict[Share, WaitingEntry] = {}
+        for share, waiting in list(level.waiting_of.items()):
+            while waiting and not self._waits(waiting[0]):
+                heappop(waiting)
+            if waiting:
+                firsts[share] = waiting[0]
+            else:
+                del level.waiting_of[share]
+        return self.requests[firsts[shares.next_of(firsts)][1]]
 
     def delay_score(self, request: RequestState) -> None:
         """Withhold a score until `score_delay_s` after the arrival of its request."""
@@ -149,6 +161,8 @@ class RankedRequests:
         request.rank_until = request.generated_tokens + rank.valid_tokens
         if rank.valid_until_s < inf:
             self._set_timer(rank.valid_until_s, request, request.version)
+        if rank.valid_until_started < inf:
+            heappush(self.limits, (rank.valid_until_started, request.row, request.version))
 
     def _set_timer(self, at_s: float, ranked: RequestState | DecodeBatch, version: int = 0) -> None:
         self.num_timers += 1
@@ -238,11 +252,10 @@ class RankedRequests:
         rank = request.rank
         assert rank is not None
         if request.is_waiting:
-            level = self._level(rank.lane)
-            level.waiting.push(request)
+            level, entry = self._level(rank.lane), (rank.key, request.row, request.version)
+            heappush(level.waiting, entry)
             if self.shares is not None:
-                share = self.shares.share_of(request.view)
-                level.waiting_of.setdefault(share, WaitingQueue()).push(request)
+                heappush(level.waiting_of.setdefault(self.shares.share_of(request.view), []), entry)
         elif request.is_moving:
             return
         elif request.prefill_left:

@@ -324,46 +324,6 @@ class DecodeBatch:
         return self.growth[self.counter % self.block_tokens]
 
 
-@dataclass(slots=True)
-class WaitingQueue:
-    """Waiting requests in order of key and row, within the limits of `Rank.yields_to`."""
-
-    entries: list[WaitingEntry] = field(default_factory=list)
-    """Heap of all requests."""
-    limits: dict[tuple[float, ...], list[tuple[float, int, int]]] = field(default_factory=dict)
-    """Key without its last number -> heap of (`yields_to`, row, version)."""
-
-    def push(self, request: RequestState) -> None:
-        """Add a request that was ranked."""
-        rank, row, version = request.rank, request.row, request.version
-        assert rank is not None
-        heappush(self.entries, (rank.key, row, version))
-        if rank.yields_to < inf:
-            heappush(self.limits.setdefault(rank.key[:-1], []), (rank.yields_to, row, version))
-
-    def first(self, requests: Sequence[RequestState]) -> WaitingEntry | None:
-        """Return the first entry; entries that are void are dropped."""
-        entries = self.entries
-        while entries:
-            _, row, version = entries[0]
-            if requests[row].version == version and requests[row].is_waiting:
-                return entries[0]
-            heappop(entries)
-        return None
-
-    def limit(
-        self, kind: tuple[float, ...], requests: Sequence[RequestState]
-    ) -> tuple[float, int, int] | None:
-        """Return the least limit of keys that begin with `kind`; void ones are dropped."""
-        limits = self.limits.get(kind)
-        while limits:
-            _, row, version = limits[0]
-            if requests[row].version == version and requests[row].is_waiting:
-                return limits[0]
-            heappop(limits)
-        return None
-
-
 @dataclass(slots=True, eq=False)
 class PriorityLevel:
     """The requests of one `Rank.lane`."""
@@ -374,9 +334,10 @@ class PriorityLevel:
     """Decodes in the batches."""
     prefills: list[tuple[tuple[float, ...], int]] = field(default_factory=list)
     """(key, row) of prefills in progress, ascending."""
-    waiting: WaitingQueue = field(default_factory=WaitingQueue)
-    waiting_of: dict[Share, WaitingQueue] = field(default_factory=dict)
-    """Queue of each client, where clients have shares."""
+    waiting: list[WaitingEntry] = field(default_factory=list)
+    """Heap of waiting requests."""
+    waiting_of: dict[Share, list[WaitingEntry]] = field(default_factory=dict)
+    """Heap of each client, where clients have shares."""
 
     def decodes_in_order(self) -> list[RequestState]:
         """Return all decodes by key, then by row."""

@@ -1,5 +1,7 @@
 """Filling a step, level by level: decodes, prefills in progress, admissions."""
 
+from heapq import heappop
+
 from scheduler_adapters.policy import Policy, PolicyWrapper, ask_rule
 from scheduler_adapters.simulator.engine.memory import KvMemory
 from scheduler_adapters.simulator.engine.request_state import (
@@ -60,7 +62,7 @@ class StepScheduler:
                 if not (chunk := budget.place_prefill(request.prefill_left)):
                     break
                 step.chunks.append((request, chunk))
-            if level.waiting.entries and not admission_closed:
+            if level.waiting and not admission_closed:
                 admission_closed = self._admit(level)
             # An eviction may have opened a level before this one.
             i = (i if levels[i] is level else levels.index(level)) + 1
@@ -151,10 +153,21 @@ class StepScheduler:
 
     def _admit(self, level: PriorityLevel) -> bool:
         """Admit waiting requests in order; return whether one did not fit, which ends admission."""
-        step = self.step
-        while (request := self.ranked.next_of(level)) is not None:
+        waiting, requests, step = level.waiting, self.ranked.requests, self.step
+        shares = self.ranked.shares
+        while waiting:
+            self.ranked.end_by_starts()
+            _, row, version = waiting[0]
+            request = requests[row]
+            if request.version != version or not request.is_waiting:
+                heappop(waiting)
+                continue
+            if shares is not None:
+                request = self.ranked.next_of(level, shares)
             if not self._fits(request):
                 return True
+            if shares is None:
+                heappop(waiting)
             self.memory.admit(request)
             if not request.is_moving:
                 step.chunks.append((request, step.budget.place_prefill(request.prefill_left)))

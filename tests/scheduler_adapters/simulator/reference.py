@@ -230,18 +230,7 @@ class _Shares:
                 least[name] = min(same)
             near = {name for name in served if served[name] - least[name] < max(1, self.near(name))}
             waiting = [live for live in waiting if name_of[live.row] in near]
-        return next_of(waiting)
-
-
-def next_of(waiting: list["_Live"]) -> "_Live":
-    """Return the first of these in order, or one that does not yield to a request as late as it."""
-    first = waiting[0]
-    passed = [
-        (live.rank.yields_to, live.row, live)
-        for live in waiting
-        if live.rank.yields_to < first.row and live.rank.key[:-1] == first.rank.key[:-1]
-    ]
-    return min(passed)[2] if passed else first
+        return waiting[0]
 
 
 class ReferenceEngine:
@@ -383,6 +372,18 @@ class ReferenceEngine:
                     "return a later time, or none"
                 )
 
+    def _end_by_starts(self) -> bool:
+        """Replace the ranks that end with the admissions so far; False if there is none."""
+        ended = [
+            live
+            for live in self.live
+            if live.is_waiting and live.rank.valid_until_started <= self.load.num_started
+        ]
+        for live in ended:
+            assert live.rank.then is not None
+            self._take(live, live.rank.then)
+        return bool(ended)
+
     def _count(self) -> None:
         self.load.num_waiting = sum(not live.is_resident for live in self.live)
         self.load.num_decoding = sum(live.is_decoding for live in self.live)
@@ -447,7 +448,9 @@ class ReferenceEngine:
         if step.admission_closed:
             return
         while waiting := self._in_lane(lane, lambda live: live.is_waiting):
-            live = next_of(waiting) if self.shares is None else self.shares.next(waiting)
+            if self._end_by_starts():
+                continue
+            live = waiting[0] if self.shares is None else self.shares.next(waiting)
             if not self._fits(step, live):
                 step.admission_closed = True
                 break
@@ -548,9 +551,12 @@ class ReferenceEngine:
     def _displace(self, step: _Step) -> None:
         """Admit the best waiting requests, evicting worse residents if that makes enough room."""
         while waiting := [live for live in self.live if live.is_waiting]:
+            if self._end_by_starts():
+                continue
             best = min(waiting, key=lambda live: (live.rank.lane, live.order))
-            lane = self._in_lane(best.rank.lane, lambda live: live.is_waiting)
-            best = next_of(lane) if self.shares is None else self.shares.next(lane)
+            if self.shares is not None:
+                lane = self._in_lane(best.rank.lane, lambda live: live.is_waiting)
+                best = self.shares.next(lane)
             if best.is_moving or best.evicted_s == self.load.now_s:
                 return
             if not self._make_room(step, best):
