@@ -112,9 +112,8 @@ print(sorted(heavy & set(sys.modules)))
     assert run.stdout.splitlines()[-2:] == ["[]", "[]"], run.stderr
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_completion_script_names_every_command(shell, capsys):
-    assert main(["completion", shell]) == 0
+def test_a_completion_script_names_every_command(capsys):
+    assert main(["completion", "zsh"]) == 0
     script = capsys.readouterr().out
     assert all(re.search(rf"\b{re.escape(name)}\b", script) for name in NAMED)
 

@@ -26,7 +26,7 @@ DEPLOY = Path(scoring_service.__file__).parent / "deploy"
 ENVOY = Path(__file__).parents[3] / ".venv-gateways/bin/envoy"
 UNIT = (DEPLOY / "lengthwise-scoring.service").read_text()
 MAX_MB = 1024 * int(re.findall(r"^MemoryMax=(\d+)G$", UNIT, re.M)[0])
-SECONDS = float(os.environ.get("LENGTHWISE_FLOOD_S", "1"))
+SECONDS = float(os.environ.get("LENGTHWISE_FLOOD_S", "0.5"))
 """Length of a flood. In longer ones nine of ten new clients are served, on a calm machine."""
 LEAST = 5
 """Clients that are served in any flood. A busy machine fails some: Envoy refuses calls beyond its
