@@ -47,26 +47,12 @@ _SECONDS: Final[Mapping[ClockKind, str]] = {
     "steady": "seconds are CPU time of this machine, were it as fast throughout as at first",
     "wall": "seconds of the wall clock",
 }
-
-
 _SHOWN: Final = 48
-_GO_ON: Final = ReportSection(
-    heading="Go on",
-    table=pd.DataFrame(
-        {
-            "to": [
-                "talk to this ranker behind a small vLLM",
-                "know what it would bring to your server",
-                "put it before your vLLM",
-            ],
-            "command": [
-                "make play",
-                "python -m scheduler_adapters advise --log gateway.jsonl --gpu h100",
-                "python -m scheduler_adapters serve-vllm MODEL --bundle mlruns/demo/bundle",
-            ],
-        }
-    ),
-)
+_NEXT: Final = {
+    "talk to this ranker behind a small vLLM": "make play",
+    "know what it would bring to your server": "lengthwise advise --log gateway.jsonl --gpu h100",
+    "put it before your vLLM": "lengthwise serve-vllm MODEL --bundle mlruns/demo/bundle",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +193,9 @@ def _for_scheduler(requests: Requests, name: str) -> Requests:
 def write_demo_report(folder: Path, manifest: Manifest, engines: Mapping[str, Bursts]) -> Path:
     """Write report.html, and beside it latency.svg with its table; returns the page."""
     simulated = engines["simulator"]
-    sections = [_waiting_section(simulated), _latency_section(engines), _GO_ON]
+    commands = pd.DataFrame(_NEXT.items(), columns=["to", "command"])
+    sections = [_waiting_section(simulated), _latency_section(engines)]
+    sections.append(ReportSection(heading="Go on", table=commands))
     means = {name: s.normalized_latency_s.mean for name, s in simulated.summaries.items()}
     banner = f"{manifest.banner}. " if manifest.banner else ""
     lead = (
