@@ -52,13 +52,12 @@ def annotations_of(requests: Requests, row: int) -> dict[str, Any]:
 
     What the request does not give is left out. A score that arrives later is replaced by its key.
     """
-    one = requests.row(row)
-    found = {
-        key: one[name] for key, (name, _) in _FIELDS.items() if one[name] not in ("", None, ())
-    }
+    columns = requests.take(slice(row, row + 1)).seen_columns()
+    given = {key: columns[name][0] for key, (name, _) in _FIELDS.items()}
+    found = {key: value for key, value in given.items() if value not in ("", None, ())}
     if QUANTILES in found:
         found[QUANTILES] = [number for pair in found[QUANTILES] for number in pair]
-    if one["score_delay_s"] > 0 and found.pop(SCORE, None) is not None:
+    if requests.score_delay_s[row] > 0 and found.pop(SCORE, None) is not None:
         found[REQUEST_KEY] = f"{row:032x}"
     return found
 

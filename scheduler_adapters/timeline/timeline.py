@@ -189,8 +189,12 @@ def write_timeline(
 
     Raises DataError: another suffix, or the path cannot be written; no part of the file remains.
     """
-    path = Path(path)
-    table = as_table(timeline, token_times=token_times)
+    path, requests = Path(path), timeline.requests
+    columns = {name: getattr(requests, name) for name in COLUMNS if requests.gives(name)}
+    columns |= {name: getattr(timeline, name) for name in _PER_REQUEST}
+    if token_times:
+        columns["token_s"] = [timeline.token_s(row) for row in range(len(requests))]
+    table = pd.DataFrame(columns)
     writers: dict[str, Callable[[Path], object]] = {
         ".parquet": lambda part: table.to_parquet(part, index=False),
         ".jsonl": lambda part: part.write_text("".join(map(_json_line, table.to_dict("records")))),
@@ -198,16 +202,6 @@ def write_timeline(
     if path.suffix not in writers:
         raise DataError("has no known format; use .parquet or .jsonl", path=path)
     write_whole(path, writers[path.suffix])
-
-
-def as_table(timeline: Timeline, *, token_times: bool = False) -> pd.DataFrame:
-    """Return one row per request: its fields, its times and, if `token_times`, `token_s`."""
-    requests = timeline.requests
-    columns = {name: getattr(requests, name) for name in COLUMNS if requests.gives(name)}
-    columns |= {name: getattr(timeline, name) for name in _PER_REQUEST}
-    if token_times:
-        columns["token_s"] = [timeline.token_s(row) for row in range(len(requests))]
-    return pd.DataFrame(columns)
 
 
 def _json_line(row: Mapping[Any, Any]) -> str:

@@ -122,16 +122,6 @@ class Requests:
             value != column.otherwise for value in getattr(self, name).tolist()
         )
 
-    def row(self, row: int) -> dict[str, Any]:
-        """Return the fields of one request in the form of views.
-
-        That is None for a missing number, and the least and most tokens as `limits`.
-        """
-        values = {name: getattr(self, name).item(row) for name in COLUMNS}
-        values |= {name: None for name in _MAY_LACK if values[name] != values[name]}
-        values["limits"] = values.pop("min_tokens"), values.pop("max_tokens")
-        return values
-
     def seen_columns(self) -> dict[str, list[Any]]:
         """Return the fields that policies see, as lists of values in the form of views."""
         columns = {name: getattr(self, name).tolist() for name in COLUMNS.keys() - HIDDEN}

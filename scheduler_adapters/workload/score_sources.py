@@ -178,7 +178,3 @@ class ServiceScores:
             text = "no score from %s (%s): requests without a score are ranked by the median"
             log.warning(text, self.client.target, failure)
         return PromptScores(values=values, prompt_tokens=tokens)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.client.close()

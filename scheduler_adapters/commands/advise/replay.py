@@ -194,23 +194,23 @@ def spread_of(found: Figures, policy: str, metric: str, load: float = 1.0) -> Sp
     return spread([one[metric] for one in found[policy, load]])
 
 
-def gains(found: Figures, load: float = 1.0) -> dict[str, Spread]:
-    """Return the fraction of FCFS's mean E2E that each policy saves."""
-    base = [one["e2e_s.mean"] for one in found["fcfs", load]]
+def gains(found: Figures) -> dict[str, Spread]:
+    """Return the fraction of FCFS's mean E2E that each policy saves, at the load of the log."""
+    base = [one["e2e_s.mean"] for one in found["fcfs", 1.0]]
     return {
         policy: spread([1 - one["e2e_s.mean"] / b for one, b in zip(rows, cycle(base))])
-        for (policy, at), rows in found.items()
-        if at == load
+        for (policy, load), rows in found.items()
+        if load == 1
     }
 
 
-def cheapest(found: Figures, load: float = 1.0) -> tuple[str, str]:
+def cheapest(found: Figures) -> tuple[str, str]:
     """Return the cheapest policy with a mean E2E within 2% of the best, and the best one.
 
     FCFS is cheaper than a rule without learning, and that than a learned order; the oracle is none.
     """
-    policies = [policy for policy, at in found if at == load and policy != "oracle"]
-    mean_s = {policy: spread_of(found, policy, "e2e_s.mean", load).value for policy in policies}
+    policies = [policy for policy, load in found if load == 1 and policy != "oracle"]
+    mean_s = {policy: spread_of(found, policy, "e2e_s.mean").value for policy in policies}
     best = min(policies, key=mean_s.__getitem__)
     near = [policy for policy in policies if mean_s[policy] <= (1 + WITHIN) * mean_s[best]]
     return min(near, key=lambda one: (one in LEARNED, one != "fcfs", mean_s[one])), best

@@ -56,7 +56,6 @@ def test_an_absent_service_costs_the_score_and_not_the_request(caplog):
     source = ServiceScores("127.0.0.1:1", timeout_s=0.2)
     with caplog.at_level(logging.WARNING):
         assert np.isnan(source.score_prompts(["a", "b"]).values).all()
-    source.close()
     said = [record for record in caplog.records if "by the median" in record.message]
     assert len(said) == 1
 
