@@ -114,7 +114,6 @@ class ServeConfig(ScoreConfig):
     """vLLM's own options; easier to write behind a --."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.bundle is not None and self.scorer is not None:
             raise ConfigError("there are --bundle and --scorer; give one source of scores")
 

@@ -12,14 +12,15 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import ConfigError, UnsupportedByEngine, require
+from lengthwise.settings import Range, settings
 from lengthwise.tables.prompt_text import CutText
 from scheduler_adapters.engines.chat_frames import ChatFrames
 from scheduler_adapters.planner.late_scores import MAX_KEPT, LateScore
@@ -36,13 +37,16 @@ _TOGETHER: Final = 32
 """Prompts that are taken from the queue at once."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+Deadline = Annotated[float, Range(above=0, below=60)]
+
+
+@settings
 class BundleSettings:
     """A ranker in the engine, as named in the engine's settings."""
 
     bundle: str
     """Folder of the model bundle."""
-    deadline_s: float = 0.05
+    deadline_s: Deadline = 0.05
     """Most seconds that a request is held until its score arrives, while more requests wait than
     can start."""
     score_all: bool = False
@@ -62,8 +66,6 @@ class BundleSettings:
             require(name, repr(value), isinstance(value or name, str), "a text")
         for name in ("score_all", "unscored_last"):
             require(name, getattr(self, name), type(getattr(self, name)) is bool, "true or false")
-        is_right = type(self.deadline_s) in (int, float) and 0 < self.deadline_s < 60
-        require("deadline_s", self.deadline_s, is_right, "seconds > 0 and below 60")
 
     def verify(self) -> ModelBundle:
         """Verify the bundle's files and what is needed to run it, without loading it.

@@ -4,11 +4,12 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from typing import Any
 
-from lengthwise.errors import UnsupportedByEngine, require
+from lengthwise.errors import UnsupportedByEngine
+from lengthwise.settings import Positive, settings
 from scheduler_adapters.placement import InstanceId, Placement, SetRole, load_placement, overrides
 from scheduler_adapters.routers.legs import Leg, Routed
 from scheduler_adapters.routers.replica_views import Replica, ReplicaViews
@@ -17,7 +18,7 @@ from scheduler_adapters.views import InstanceView, Role
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class RoutingConfig:
     """A placement, and when it decides."""
 
@@ -27,13 +28,12 @@ class RoutingConfig:
     """Settings of the placement."""
     routing_only: bool = False
     """Use only the routing of a placement that also hands over prefills or acts at ticks."""
-    max_stale_s: float = 2.0
+    max_stale_s: Positive = 2.0
     """Age of a report above which its replica is left out. Without any fresh report the shortest
     queue decides."""
 
     def load(self, *, has_pools: bool = False) -> Placement:
         """Return the placement; raise UnsupportedByEngine if it needs pools and there are none."""
-        require("max_stale_s", self.max_stale_s, self.max_stale_s > 0, "seconds above 0")
         made = load_placement(self.placement, **self.settings)
         used = [method for method in ("at_prefill_end", "tick") if overrides(made, method)]
         if used and not (self.routing_only or has_pools):
@@ -44,7 +44,7 @@ class RoutingConfig:
         return made
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class MovingConfig(RoutingConfig):
     """A placement, and the pools in which it may move requests."""
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from lengthwise.addresses import network_of
 from lengthwise.errors import ConfigError
+from lengthwise.settings import settings
 from scheduler_adapters.engines.engine_metrics import exposition
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports
 from scheduler_adapters.engines.score_channel import LateScoring
@@ -76,7 +77,7 @@ _LONGEST_KEPT: Final = 512
 """Bytes of the longest header Authorization that is kept."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class MiddlewareConfig(ScoreConfig):
     """Settings of the API server process."""
 
@@ -217,8 +218,8 @@ class ScoreMiddleware:
             scope["headers"].append((b"content-length", str(len(content)).encode()))
             message = {"type": "http.request", "body": content, "more_body": False}
         receive, key = replay(message, receive), added.get(REQUEST_KEY)
-        with self.scores.requested(key):
-            await self.app(scope, receive, self.scores.until_answered(key, send))
+        with self.scores.until_answered(key, send) as send:
+            await self.app(scope, receive, send)
 
     async def _serve_form(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Hints cannot be removed from a form.

@@ -4,23 +4,21 @@ It fails open: a request without a score by `deadline_s` is served without one. 
 sent to the engine, where it may still move a request that waits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
-from collections import Counter as Count
+from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import inf, isfinite
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from lengthwise.errors import at_least, require
+from lengthwise.settings import Count, Range, settings
 from lengthwise.tables.prompt_text import CutText
-from scheduler_adapters.engines.bundle_scoring import cut_score
+from scheduler_adapters.engines.bundle_scoring import Deadline, cut_score
 from scheduler_adapters.engines.score_channel import RETRIED, LateScoring
 from scheduler_adapters.engines.vllm_v1.asgi import Message, Send
 from scheduler_adapters.engines.vllm_v1.client_bodies import Prompts, own_hints
@@ -32,7 +30,7 @@ UNSCORABLE: Final = frozenset({"no_text", "budget", "invalid_prompt"})
 request; too many requests at once; text that cannot be encoded."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class ScoreConfig:
     """The scoring service and the time limits of its answers."""
 
@@ -40,15 +38,15 @@ class ScoreConfig:
     """Settings that a ranker in the engine has too."""
     scorer: str | None = None
     """HOST:PORT of the scoring service; none: only scores sent by clients count."""
-    deadline_s: float = 0.05
+    deadline_s: Deadline = 0.05
     """Most seconds that a request waits for its score before it is served without one."""
-    late_s: float | None = 5.0
+    late_s: Annotated[float, Range(above=0, below=3600)] | None = 5.0
     """Further seconds in which a late score may still move a request that waits in the engine.
     None: late scores are not used."""
     target_model: str | None = None
     """Model for which the scoring service is calibrated: requests then also carry the quantiles of
     its response lengths. None: scores only."""
-    max_scores_per_key: int = 512
+    max_scores_per_key: Count = 512
     """Most scores in progress for one API key, or one address if there are no keys. Late scores
     count. Further requests get no score and rank last (`unscored_last`). Trusted keys have no
     limit. All clients together have at most 1,024 late scores in progress."""
@@ -58,13 +56,6 @@ class ScoreConfig:
     requests of trusted keys."""
     open_load: bool = False
     """True: /lengthwise/load needs no key even if vLLM requires one."""
-
-    def __post_init__(self) -> None:
-        deadline_s, late_s = self.deadline_s, self.late_s
-        require("deadline_s", deadline_s, 0 < deadline_s < 60, "seconds > 0 and below 60")
-        holds = late_s is None or 0 < late_s < 3600
-        require("late_s", late_s, holds, "seconds > 0 and below 3600, or none")
-        at_least("max_scores_per_key", self.max_scores_per_key, 1)
 
 
 class ScoreMetrics:
@@ -162,7 +153,7 @@ class RequestScores:
         """Highest score so far, late ones included."""
         self.highest_quantiles: Mapping[float, float] = {}
         """Quantiles of the highest score."""
-        self.in_progress: Count[str] = Count()
+        self.in_progress: Tally[str] = Tally()
         """Client -> number of its prompts that are being scored."""
 
     async def annotations(
@@ -197,28 +188,21 @@ class RequestScores:
         self.metrics.count(*(("engine",) if self.in_engine else ("unscored", reason)))
 
     @contextmanager
-    def requested(self, key: str | None) -> Iterator[None]:
-        """Request a late score at most until the end of the request."""
-        try:
-            yield
-        finally:
-            self._stop(key)
-
-    def until_answered(self, key: str | None, send: Send) -> Send:
-        """Return a `send` that cancels a late score at the first bytes of the answer."""
-        if key is None:
-            return send
+    def until_answered(self, key: str | None, send: Send) -> Iterator[Send]:
+        """Yield a `send` for the answer; its first bytes, or its end, cancel a late score."""
+        if (late := self.late) is None or key is None:
+            yield send
+            return
 
         async def stopping(message: Message) -> None:
             if message.get("body"):
-                self._stop(key)
+                late.stop(key)
             await send(message)
 
-        return stopping
-
-    def _stop(self, key: str | None) -> None:
-        if self.late is not None and key is not None:
-            self.late.stop(key)
+        try:
+            yield stopping
+        finally:
+            late.stop(key)
 
     @property
     def is_away(self) -> bool:
