@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 OTHER = "5.17.0"
 DECISIONS = Path(__file__).with_name("test_decisions.py")
-SOME = "any_ranks and 0 or policy and (slai or rad or robin) or plenty or pascal and 0"
+SOME = "any_ranks and True or policy and (slai or rad or robin) or plenty or pascal_sees"
 
 
 @pytest.fixture(scope="module")
