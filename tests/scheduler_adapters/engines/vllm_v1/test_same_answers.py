@@ -10,18 +10,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lengthwise.child_processes import end_processes, free_port
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
-from tests.scheduler_adapters.commands.vllm_server import free_port, wait_until_healthy
+from tests.scheduler_adapters.commands.vllm_server import wait_until_healthy
+from tests.scheduler_adapters.engines.chat_templates import TEMPLATES, byte_tokenizer
 
 pytestmark = pytest.mark.vllm
 
@@ -36,74 +37,37 @@ OPTIONS = (
     "--max-num-seqs=8", "--max-num-batched-tokens=256", f"--kv-cache-memory-bytes={32 << 20}",
     "--enforce-eager", f"--api-key={KEY}", "--enable-request-id-headers",
     "--enable-auto-tool-choice", "--tool-call-parser=hermes",
+    "--distributed-executor-backend=uni",  # a worker of its own would spin beside the engine
 )  # fmt: skip
-TEMPLATE = (
-    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
-)
-
-
-def write_tokenizer(folder: Path) -> None:
-    """One token for each byte, with a chat template; the rest of the vocabulary is never read."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = ["<unk>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    words += [f"w{number}" for number in range(VOCABULARY - len(words))]
-    vocabulary = {word: number for number, word in enumerate(words)}
-    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>", pad_token="</s>"
-    )
-    fast.chat_template = TEMPLATE
-    fast.save_pretrained(folder)
-
-
-class Servers(NamedTuple):
-    """The ports of vLLM's own server and of ours."""
-
-    stock: int
-    ours: int
 
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory, tiny_bundle):
+    """The ports of vLLM's own server and of ours."""
     folder = tmp_path_factory.mktemp("same")
     model = make_tiny_model(folder / "model")
-    write_tokenizer(model)
+    byte_tokenizer(TEMPLATES["phi"], VOCABULARY).save_pretrained(model)
     (folder / "classes.json").write_text(json.dumps(CLASSES))
     scoring = ScoringServer(RankerModel.load(tiny_bundle), ServerConfig(address="127.0.0.1:0"))
     scoring.start()
-    ports = Servers(free_port(), free_port())
-    module = [sys.executable, "-m"]
+    ports, module = (free_port(), free_port()), [sys.executable, "-m"]
     stock = [*module, "vllm.entrypoints.openai.api_server", f"--model={model}", "--host=127.0.0.1"]
     ours = [*module, "scheduler_adapters", "serve-vllm", str(model), "--policy=pars"]
     ours += [f"--scorer={scoring.target}", "--deadline-s=20", "--target-model=tiny-llm"]
-    ours += [
-        f"--classes={folder / 'classes.json'}",
-        "--client-hints=true",
-        f"--port={ports.ours}",
-        "--",
-        *OPTIONS,
-    ]
+    ours += ["--client-hints=true", f"--classes={folder / 'classes.json'}", f"--port={ports[1]}"]
+    commands = {ports[0]: [*stock, f"--port={ports[0]}", *OPTIONS]}
+    commands[ports[1]] = [*ours, "--", *OPTIONS]
     environment = {**os.environ, **ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-    started: dict[int, subprocess.Popen[bytes]] = {}
-    logs = {port: folder / f"log-{port}" for port in ports}
-    commands = ([*stock, f"--port={ports.stock}", *OPTIONS], ours)
+    started: list[subprocess.Popen[bytes]] = []
     try:
-        for port, command in zip(ports, commands, strict=True):
-            with logs[port].open("w") as log:
-                started[port] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        for port, server in started.items():
-            wait_until_healthy(f"http://127.0.0.1:{port}", server, logs[port])
+        for port, command in commands.items():
+            with (folder / f"{port}.log").open("w") as log:
+                started.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+        for port, server in zip(ports, started, strict=True):
+            wait_until_healthy(f"http://127.0.0.1:{port}", server, folder / f"{port}.log")
         yield ports
     finally:
-        for server in started.values():
-            server.terminate()
-        for server in started.values():
-            server.wait(timeout=300)
+        end_processes(started, 300)
         scoring.stop()
 
 
@@ -208,31 +172,32 @@ LONG = "all of this is too long " * 60
 MISSING = object()
 """As a value: the field is left out."""
 
-XARGS: dict[str, list[Any]] = {
+ANY_PATH: dict[str, list[Any]] = {
+    "vllm_xargs": [{"lengthwise_score": 3}, [1]],
+    "model": ["nobody"],
+    "stream": [True],
+    "priority": [1],
+}
+"""For every path; those of completions have more values of each."""
+COMPLETION: dict[str, Any] = {"model": "tiny", "prompt": "hello", "max_tokens": 5, "temperature": 0}
+COMPLETIONS: dict[str, list[Any]] = {
     "vllm_xargs": [
         {}, None, {"a": "b"}, {"lengthwise_score": 3}, {"lengthwise_score": None}, [1], "x",
         {"lengthwise_score": "long"}, {"lengthwise_score": [1, 2]}, {"lengthwise_score": {"a": 1}},
         {"a": {"b": 1}}, {"lengthwise_class": "vip", "lengthwise_tbt_s": -1},
     ],
-}  # fmt: skip
-ANY_PATH: dict[str, list[Any]] = {
-    **XARGS,
     "model": ["nobody", "", None, 5, MISSING],
     "temperature": [3, "hot", 1e400],
     "stream": ["maybe", True],
     "no_such_field": [1],
     "priority": [0, 1, 1 << 70, "x"],
     "request_id": ["mine", 5],
-}
-COMPLETION: dict[str, Any] = {"model": "tiny", "prompt": "hello", "max_tokens": 5, "temperature": 0}
-COMPLETIONS: dict[str, list[Any]] = {
-    **ANY_PATH,
     "prompt": [
         "h\u00e9 \u6c49\u5b57 \U0001f642", "\ud800", ["one", "two"], [5, 6, 7], [[5, 6], [7]], "",
         [], [""], [[]], ["a", [1]], None, 5, {"a": 1}, MISSING, [99_999], [-1], True, [1.5], LONG,
-        [5] * 1100, ["x"] * 300,
+        [5] * 1100, ["x"] * 20,
     ],
-    "max_tokens": [0, None, "five", 1024],
+    "max_tokens": [0, None, "five"],
     "n": [0, 2],
     "echo": [True],
     "response_format": [{"type": "json_schema"}, JSON_SCHEMA],
@@ -247,8 +212,6 @@ COMPLETION_MIXES: list[dict[str, Any]] = [
     DRAWN | {"stream": True},
     DRAWN | {"prompt": ["one", "two"]},
     {"prompt": ["one", "two"], "stream": True},
-    {"prompt": LONG, "stream": True},
-    {"stream": True, "stream_options": {"include_usage": True}},
     {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     {"stream": True, "logprobs": 2, "echo": True},
     {"stream": True, "prompt_logprobs": 1},
@@ -256,7 +219,7 @@ COMPLETION_MIXES: list[dict[str, Any]] = [
     {"echo": True, "max_tokens": 0},
     {"logprobs": 2, "return_tokens_as_token_ids": True},
     {"stream": True, "stop": "e", "include_stop_str_in_output": True},
-    {"stream": True, "response_format": JSON_SCHEMA, "max_tokens": 40},
+    {"stream": True, "response_format": JSON_SCHEMA, "max_tokens": 20},
 ]
 CHAT: dict[str, Any] = {
     "model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5,
@@ -289,11 +252,9 @@ CHAT_MIXES: list[dict[str, Any]] = [
     {"stream": True, "stream_options": {"include_usage": True}},
     {"continue_final_message": True, "add_generation_prompt": False},
     {"structured_outputs": {"regex": "a"}, "tools": [TOOL], "tool_choice": "required"},
-    {"messages": [{"role": "user", "content": LONG}], "stream": True},
     *(
-        {"tools": [TOOL], "max_tokens": 60, "tool_choice": choice, "stream": stream}
+        {"tools": [TOOL], "max_tokens": 30, "tool_choice": choice, "stream": choice != NAMED}
         for choice in ("auto", "required", NAMED)
-        for stream in (False, True)
     ),
 ]
 RESPONSE: dict[str, Any] = {
@@ -314,7 +275,6 @@ RESPONSES: dict[str, list[Any]] = {
 }  # fmt: skip
 RESPONSE_MIXES: list[dict[str, Any]] = [
     {"stream": True, "instructions": "be brief"},
-    {"stream": True, "input": LONG},
     {"store": False, "background": True},
 ]
 
@@ -399,7 +359,7 @@ def cases() -> Iterator[tuple[str, Case]]:
             body = {key: one for key, one in (plain | change).items() if one is not MISSING}
             told = str({key: one if key in body else "-" for key, one in change.items()})
             yield f"{path} {told[:90]}", Case("POST", path, json.dumps(body).encode())
-        for name in ("none", "no JSON", "list", "object", "null"):
+        for name in ("none", "list", "object"):
             yield f"{path} body: {name}", Case("POST", path, BODIES[name])
     for name, content in BODIES.items():
         yield f"completion body: {name}", Case("POST", "/v1/completions", content)
@@ -419,7 +379,7 @@ def test_every_request_is_answered_as_by_vllm(servers):
         if ours != theirs:
             differ[name] = {"vLLM": theirs, "serve-vllm": ours}
     assert not differ
-    assert num_cases > 200
+    assert num_cases > 150
     assert statuses >= {200, 400, 401, 404, 405}
 
 
