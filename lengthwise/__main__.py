@@ -47,6 +47,7 @@ class CompletionOptions:
     """The shell."""
 
     shell: Literal["bash", "zsh", "fish"] = field(metadata=POSITIONAL)
+    """bash, zsh or fish."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -42,13 +42,13 @@ SUFFIXES: Final[dict[str, Kind]] = {
     ".log": "text",
     ".txt": "text",
 }
-COMPRESSED: Final = (".gz", ".zst")
 STANDARD_INPUT: Final = Path("-")
 BLOCK: Final = 1 << 20
 _MOST_EXPANDED, _MOST_RATIO = 1 << 26, 500
 """Bytes that a file may hold when it is decompressed, and bytes for each of its own if more."""
 _GZIP, _ZSTD, _PARQUET, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"PK\x03\x04"
 _MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_COMPRESSION: Final = re.compile(r"\.(?:gz|zst)$", re.IGNORECASE)
 _ROTATED: Final = re.compile(r"(?:\.(?P<age>\d{1,4})|-(?P<date>\d{6,14}))$")
 _JSON_START: Final = re.compile(r"\s*(?:\{|\[\s*(?:\{|\]))")
 _VLLM_LINE: Final = re.compile(
@@ -70,8 +70,8 @@ class BadRow(str):
 def is_file_name(name: str) -> bool:
     """Return whether a name is that of files: by its suffix, a pattern, or an existing place."""
     path = Path(name)
-    has_suffix = suffix_of(path) in SUFFIXES or path.suffix in COMPRESSED
-    return has_suffix or glob.has_magic(name) or path == STANDARD_INPUT or path.exists()
+    has_suffix = suffix_of(path) in SUFFIXES or _COMPRESSION.search(name)
+    return bool(has_suffix) or glob.has_magic(name) or path == STANDARD_INPUT or path.exists()
 
 
 def suffix_of(path: Path) -> str:
@@ -81,17 +81,15 @@ def suffix_of(path: Path) -> str:
 
 def name_of(path: Path) -> str:
     """Return a file's name without known suffixes: of gpt-4.1.jsonl.zst it is gpt-4.1."""
-    name = path.name
-    for suffix in (*COMPRESSED, *SUFFIXES):
+    name = _COMPRESSION.sub("", path.name)
+    for suffix in SUFFIXES:
         name = name.removesuffix(suffix)
     return name or path.name
 
 
 def _plain_name(path: Path) -> str:
     """Return a file's name without compression and the mark of a rotated log."""
-    name = path.name
-    for suffix in COMPRESSED:
-        name = name[: -len(suffix)] if name.lower().endswith(suffix) else name
+    name = _COMPRESSION.sub("", path.name)
     shorter = _ROTATED.sub("", name)
     return shorter if Path(shorter).suffix in SUFFIXES else name
 
@@ -134,9 +132,7 @@ def _log_of(path: Path) -> Path:
 
 
 def _age(path: Path) -> tuple[int, int]:
-    name = path.name
-    for suffix in COMPRESSED:
-        name = name.removesuffix(suffix)
+    name = _COMPRESSION.sub("", path.name)
     found = _ROTATED.search(name) if _plain_name(path) != name else None
     if found is None:
         return (1, 0)  # the piece that is still written
