@@ -66,7 +66,10 @@ class SearchConfig(setup.Setup):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_targets(self.slo)
-        setup.check_policies(self.policies, self.settings)
+        require("policies", "empty", bool(self.policies), "one name or more")
+        setup.check_names("policies", "settings", self.policies, self.settings)
+        for name in self.policies:
+            load_named(name, self.settings)  # refuses settings that would fail after the first runs
         setup.check_folder(self.out)
         for source in self._own_scores.values():
             _ = self._with_source(source).banner  # refuses an unknown source, and a broken bundle

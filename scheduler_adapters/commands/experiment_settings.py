@@ -150,15 +150,6 @@ def load_named(name: str, settings: NamedSettings, clients: Collection[str] = ()
     return load_shared(policy_of(name, settings), clients, **own)
 
 
-def check_policies(names: Sequence[str], settings: NamedSettings) -> None:
-    """Refuse names and settings that would fail, or overwrite results, after the first runs."""
-    if not names:
-        raise ConfigError("policies is empty; name at least one")
-    check_names("policies", "settings", names, settings)
-    for name in names:
-        load_named(name, settings)
-
-
 def check_names(
     option: str, of_them: str, names: Sequence[str], settings: Mapping[str, Any]
 ) -> None:
