@@ -9,28 +9,18 @@ from scoring_service.service.config import ServerConfig, split_address
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("name", "value"),
     [
-        {"precision": "fp64"},
-        {"max_queued_prompts": 0},
-        {"max_concurrent_calls": -1},
-        {"num_runners": 0},
-        {"cache_entries": -1},
-        {"drain_grace_s": -0.1},
-        {"drain_notice_s": float("nan")},
-        {"reload_poll_s": 0},
-        {"default_deadline_s": 0},
-        {"address": "nowhere"},
-        {"address": "host:65536"},
-        {"metrics_address": ":80"},
-        {"tls_key_file": "key.pem"},
-        {"tls_client_ca_file": "ca.pem"},
+        *(("precision", "fp64"), ("max_queued_prompts", 0), ("max_concurrent_calls", -1)),
+        *(("num_runners", 0), ("cache_entries", -1), ("drain_grace_s", -0.1)),
+        *(("drain_notice_s", float("nan")), ("reload_poll_s", 0), ("default_deadline_s", 0)),
+        *(("address", "nowhere"), ("address", "host:65536"), ("metrics_address", ":80")),
+        *(("tls_key_file", "key.pem"), ("tls_client_ca_file", "ca.pem")),
     ],
 )
-def test_a_wrong_setting_is_named(settings):
-    (name,) = settings
+def test_a_wrong_setting_is_named(name, value):
     with pytest.raises(ConfigError, match=name):
-        ServerConfig(**settings)
+        ServerConfig(**{name: value})
 
 
 def test_limits_themselves_are_allowed():
