@@ -33,6 +33,13 @@ capacity --policies '[fcfs, pars]' --slo '{"ttft_s.p90": 1}'""",
     extra="simulate",
     extras=dict.fromkeys(("serve-vllm", "play"), "vllm")
     | {"serve-picker": "epp", "serve-ray": "ray"},
+    moved={
+        **{name: f"benchmarks {name}" for name in ("reproduce", "rivals", "validate")},
+        "replay-cluster": "benchmarks replay-cluster",
+        "bench": "benchmarks simulator",
+        "bench-engine": "benchmarks engine-step",
+        "bench-routing": "benchmarks routing",
+    },
 )
 main: Final = PROGRAM.run
 

@@ -53,6 +53,7 @@ fit demo --out run --loss.delta .3  any setting of a recipe can be overridden"""
     },
     extra="train",
     extras={"collect": "collect", "fetch": "collect"},
+    moved={"reproduce": "benchmarks objectives"},
     prepare=_prepare,
 )
 main: Final = PROGRAM.run

@@ -63,6 +63,8 @@ class Program:
     """Command -> its own extra, where that differs."""
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Command -> its name under `lengthwise`, where that differs."""
+    moved: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Earlier command -> the module and command that it is now."""
     prepare: Callable[[], None] = configure_logs
     """Sets up the log and the process before a command."""
 
@@ -141,7 +143,11 @@ def run_named(
     if (name := words[0]) not in named:
         near = [other for other in named if name in other] or get_close_matches(name, named)
         advice = f"use {' or '.join(near)}" if near else f"use one of {', '.join(named)}"
-        print(f"error: no command named {name!r}; {advice}", file=sys.stderr)
+        error = f"no command named {name!r}; {advice}"
+        for program, _ in named.values():
+            if name in program.moved:
+                error = f"{name} is now: python -m {program.moved[name]}"
+        print(f"error: {error}", file=sys.stderr)
         return 2
     program, command = named[name]
     return program.run_command(command, words[1:])

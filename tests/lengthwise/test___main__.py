@@ -62,6 +62,13 @@ def test_a_part_of_a_name_ends_in_a_line_with_the_name(capsys):
     assert capsys.readouterr().err == "error: no command named 'vllm'; use serve-vllm\n"
 
 
+@pytest.mark.parametrize(("old", "new"), [("bench-engine", "engine-step"), ("rivals", "rivals")])
+def test_a_command_that_moved_ends_in_its_new_name(old, new, capsys):
+    for run in (main, SCHEDULERS.run):
+        assert run([old, "--json"]) == 2
+        assert capsys.readouterr().err == f"error: {old} is now: python -m benchmarks {new}\n"
+
+
 def test_the_project_declares_the_command_and_these_programs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     module, _, function = project["scripts"]["lengthwise"].partition(":")
