@@ -23,15 +23,7 @@ from training.data.splits import Splits
 from training.data.synthetic import generate
 from training.recipes import RECIPES, recipe
 
-MakeBundle = Callable[..., ModelBundle]
-Register = Callable[..., list[str]]
-Training = Callable[..., tuple[int, Any]]
-Refused = Callable[..., str]
-Learnt = Callable[[int], tuple[dict[str, Any], Splits]]
-
 WORDS = ("yes", "no", "short", "poem", "long", "essay")
-
-
 SPLIT = {"seed": 0, "val_fraction": 0.05, "test_fraction": 0.15}
 
 
@@ -49,8 +41,6 @@ def draw_prompts(count: int, *, drifted: bool = False, noise: float = 0.3) -> li
 
 
 TEST = draw_prompts(120, noise=0.5)
-
-
 DIGEST = hashlib.sha256("".join(prompt_hash(r.prompt) for r in TEST).encode()).hexdigest()
 
 
@@ -75,7 +65,7 @@ def small_recipe(**optim: Any) -> TrainConfig:
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Finished:
+def finished(tmp_path_factory, tiny_bert) -> Finished:
     root = tmp_path_factory.mktemp("finished")
     pd.DataFrame(RECORDS).to_json(root / "logs.jsonl", orient="records", lines=True)
     out, printed = root / "run", StringIO()
@@ -91,14 +81,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Finis
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "test.parquet"
     pd.DataFrame(TEST).to_parquet(path)
     return path
 
 
 @pytest.fixture(scope="module")
-def make_bundle(tiny_bundle: ModelBundle, tmp_path_factory: pytest.TempPathFactory) -> MakeBundle:
+def make_bundle(tiny_bundle, tmp_path_factory):
     """The tiny ranker with noise on its weights, as if trained and tested on TEST."""
 
     def make(noise: float, **changes: Any) -> ModelBundle:
@@ -127,7 +117,7 @@ def make_bundle(tiny_bundle: ModelBundle, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def register(mlruns: Path, make_bundle: MakeBundle) -> Register:
+def register(mlruns, make_bundle):
     """Log bundles, or those of a noise, as runs and versions of a model; returns the runs."""
     from training.release.registry import tags_of
     from training.release.tracking import Tracker
@@ -149,7 +139,7 @@ def register(mlruns: Path, make_bundle: MakeBundle) -> Register:
 
 
 @pytest.fixture
-def learnt(make_card: Callable[..., Path]) -> Learnt:
+def learnt(make_card):
     """Writes a card of so many prompts; what a bundle notes that learnt them, and its splits."""
 
     def learn(count: int) -> tuple[dict[str, Any], Splits]:
@@ -162,7 +152,7 @@ def learnt(make_card: Callable[..., Path]) -> Learnt:
 
 
 @pytest.fixture
-def training(mlruns: Path, capsys: pytest.CaptureFixture[str]) -> Training:
+def training(mlruns, capsys):
     """Runs a command with --json; its status and what it printed, or its error line."""
 
     def run(*arguments: object) -> tuple[int, Any]:
@@ -178,7 +168,7 @@ def training(mlruns: Path, capsys: pytest.CaptureFixture[str]) -> Training:
 
 
 @pytest.fixture
-def refused(training: Training) -> Refused:
+def refused(training):
     """Runs a command that exits with 2; its error line."""
 
     def run(*arguments: object) -> str:
@@ -189,7 +179,7 @@ def refused(training: Training) -> Refused:
     return run
 
 
-def champion(training: Training, name: str) -> str | None:
+def champion(training: Callable[..., Any], name: str) -> str | None:
     """Version of the model's champion, if it has one."""
     versions = training("list")[1]["versions"]
     marked = [v["version"] for v in versions if v["name"] == name and v["champion"]]

@@ -8,13 +8,12 @@ import pytest
 
 from lengthwise.bundle import Manifest
 from lengthwise.errors import BundleError, ConfigError
-from tests.training.commands.conftest import Learnt, Refused, Register
 from training.commands.export import ExportOptions, copy_bundle, restore
 
 
 def test_a_bundle_is_made_again_from_the_prompts_of_its_run_only(
-    learnt: Learnt, register: Register, refused: Refused, tmp_path: Path
-) -> None:
+    learnt, register, refused, tmp_path
+):
     trained, _ = learnt(300)
     (run_id,) = register("rebuilt", 0, **trained)
     export = ("export", "--run", run_id, "--out", tmp_path / "out")

@@ -70,7 +70,9 @@ def test_held_out_models_follow_from_their_names_alone():
     names = [f"model-{n}" for n in range(1000)]
     held = [name for name in names if is_held_out(name, 0.25)]
     assert 200 < len(held) < 300
-    assert set(held) <= {name for name in names if is_held_out(name, 0.5)}
+    place = int(prompt_hash("m", salt="lengthwise-models")[:12], 16) / 2**48
+    assert not is_held_out("m", place)
+    assert is_held_out("m", math.nextafter(place, 1))
 
 
 def records(*rows: tuple[str, int, int], **about: Any) -> Any:
@@ -129,12 +131,6 @@ def test_a_consensus_is_never_below_one_token():
     quiet = labelled({"p1": (1,)}, model="b")
     lengths = observed(consensus_of(together(answers("a", 1, 10_000), quiet)))
     assert lengths.tolist() == [1, 100]
-
-
-def test_a_model_is_held_out_below_the_fraction_and_not_at_it():
-    place = int(prompt_hash("m", salt="lengthwise-models")[:12], 16) / 2**48
-    assert not is_held_out("m", place)
-    assert is_held_out("m", math.nextafter(place, 1))
 
 
 def test_joined_prompts_of_several_sets_are_told_apart_by_keys():

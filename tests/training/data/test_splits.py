@@ -42,12 +42,6 @@ def test_a_prompt_falls_on_one_side_however_it_is_typed(prompt: str, seed: int) 
     assert position(prompt, seed) == position(f"  {normalised(prompt)}\n", seed)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_too_few_distinct_prompts_are_refused(count: int) -> None:
-    with pytest.raises(DataError, match=f"only {count} distinct prompts"):
-        split_prompts(numbered(count), SplitConfig())
-
-
 def test_a_prompts_place_is_the_same_in_every_version() -> None:
     assert position("Name three bees", 0) == 0.8590205199997243
     assert position("Name three bees", 1) == 0.6655692302531548
@@ -80,7 +74,7 @@ def test_two_prompts_in_each_part_are_enough_and_one_is_not() -> None:
     few = [int(n) for part in parts.values() for n in part[:2]]
     assert len(split_prompts(prompts.select(few), config).train) == 2
     for name, part in parts.items():
-        with pytest.raises(DataError, match=f"1 of them in the {name} part"):
+        with pytest.raises(DataError, match=f"only 5 distinct .* 1 of them in the {name} part"):
             split_prompts(prompts.select([n for n in few if n != part[0]]), config)
     alone: Any = prompts.select(parts["train"][:1])
     assert texts(parts_of(alone, config)["train"]) == texts(alone)

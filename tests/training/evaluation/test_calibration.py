@@ -48,11 +48,6 @@ def test_quantiles_are_not_spread_too_far_apart() -> None:
     assert abs(high - low) / 2 < 0.007  # .012 with the misses of curves from half of the rows.
 
 
-def test_too_few_rows_are_refused() -> None:
-    with pytest.raises(DataError, match="49 rows to calibrate with"):
-        calibrate(*model_rows(49, 0))
-
-
 def test_each_response_of_a_prompt_is_a_row() -> None:
     scores, lengths = per_response(np.array([0.5, 2.0]), labelled({"a": (3, 5), "b": (7,)}))
     assert scores.tolist() == [0.5, 0.5, 2.0]
@@ -64,6 +59,8 @@ def test_fifty_rows_are_enough_and_knots_grow_with_the_rows() -> None:
         entry = calibrate(*model_rows(rows, 0))
         assert len(entry["scores"]) == len(entry["mean"]) == knots
         assert entry["rows"] == rows
+    with pytest.raises(DataError, match="49 rows to calibrate with"):
+        calibrate(*model_rows(49, 0))
 
 
 def test_a_knot_is_the_median_score_and_mean_length_of_its_rows() -> None:
