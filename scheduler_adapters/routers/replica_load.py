@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from lengthwise.settings import Count, checked
 from scheduler_adapters.placement import Watch
 from scheduler_adapters.routers.legs import Leg
-from scheduler_adapters.views import require_at_least
 
 
 @dataclass(slots=True)
@@ -36,16 +36,16 @@ class ReplicaLoad:
         lists_decodes: list the decodes in each report, for a placement that moves them at ticks.
     """
 
+    @checked
     def __init__(
         self,
         *,
-        total_blocks: int,
-        block_tokens: int = 16,
+        total_blocks: Count,
+        block_tokens: Count = 16,
         watch: Watch | None = None,
         lists_decodes: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        require_at_least(1, total_blocks=total_blocks, block_tokens=block_tokens)
         self.total_blocks, self.block_tokens = total_blocks, block_tokens
         self.watch, self.clock = watch or Watch(), clock
         self.lists_decodes = lists_decodes
