@@ -21,6 +21,17 @@ from tests.scheduler_adapters.engines.decisions import Clock
 from tests.scoring_service.waiting import wait_until
 
 
+def scheduler_with(tracker: object, **more: object) -> SimpleNamespace:
+    """vLLM's scheduler, idle but for what is given."""
+    parallel = SimpleNamespace(data_parallel_rank=3)
+    idle = {
+        "vllm_config": SimpleNamespace(parallel_config=parallel),
+        **{"_lengthwise_planner": None, "running": [], "waiting": [], "_lengthwise_holders": []},
+        **{"connector": None, "kv_cache_manager": SimpleNamespace(usage=0.25)},
+    }
+    return SimpleNamespace(**{"lengthwise_tracker": tracker, **idle, **more})
+
+
 @pytest.fixture
 def tokens():
     return TokenClock(thinks=True)
@@ -32,12 +43,9 @@ def scheduler(tokens):
     running = []
     for name, user_class, size in (("a", "chat", 10), ("b", "chat", 20), ("c", "batch", 30)):
         view = RequestView(name, 0, 1.0, 4, user_class=user_class, tbt_s=0.5)
+        sizes = {"num_computed_tokens": size, "num_tokens": size + 1}
         tracked = SimpleNamespace(view=view)
-        running.append(
-            SimpleNamespace(
-                request_id=name, lengthwise=tracked, num_computed_tokens=size, num_tokens=size + 1
-            )
-        )
+        running.append(SimpleNamespace(request_id=name, lengthwise=tracked, **sizes))
         tokens.queued(view, 2.0)
         tokens.admitted(view, 5.0)
     views = [request.lengthwise.view for request in running[:2]]
@@ -46,20 +54,15 @@ def scheduler(tokens):
             tokens.emitted(view, 1, now_s)
         tokens.thinking_ended(views[1], now_s)
         tokens.stepped(now_s)
-    return SimpleNamespace(
-        lengthwise_tracker=SimpleNamespace(
-            annotation_counts=AnnotationCounts(scored=5, unscored=2, late=1),
-            num_expired=3,
-            clock=Clock(10.0),
-            policy=FCFS(),
-        ),
-        _lengthwise_planner=SimpleNamespace(num_deferred=7),
-        running=running,
-        waiting=[SimpleNamespace(request_id="d", num_tokens=40, num_preemptions=0)],
-        _lengthwise_holders=[],
-        connector=None,
-        kv_cache_manager=SimpleNamespace(usage=0.25),
+    tracker = SimpleNamespace(
+        annotation_counts=AnnotationCounts(scored=5, unscored=2, late=1),
+        num_expired=3,
+        clock=Clock(10.0),
+        policy=FCFS(),
     )
+    waiting = [SimpleNamespace(request_id="d", num_tokens=40, num_preemptions=0)]
+    planner = SimpleNamespace(num_deferred=7)
+    return scheduler_with(tracker, running=running, waiting=waiting, _lengthwise_planner=planner)
 
 
 def test_counters_advance_to_what_was_counted_and_no_further(scheduler, tokens):
@@ -176,17 +179,7 @@ def test_the_load_is_told_in_the_terms_of_pascals_placement(scheduler, tokens):
 
 @pytest.fixture
 def idle_scheduler():
-    parallel = SimpleNamespace(data_parallel_rank=3)
-    return SimpleNamespace(
-        vllm_config=SimpleNamespace(parallel_config=parallel),
-        lengthwise_tracker=RequestTracker(FCFS(), clock=lambda: 0.0),
-        _lengthwise_planner=None,
-        running=[],
-        waiting=[],
-        _lengthwise_holders=[],
-        connector=None,
-        kv_cache_manager=SimpleNamespace(usage=0.5),
-    )
+    return scheduler_with(RequestTracker(FCFS(), clock=lambda: 0.0))
 
 
 @pytest.fixture(autouse=True)

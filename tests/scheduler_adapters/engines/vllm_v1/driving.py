@@ -15,6 +15,13 @@ from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
 from scheduler_adapters.policy import Policy
 
 SEATS = 8
+VARIED: dict[str, Any] = {
+    "repetition_penalty": 50.0,
+    "allowed_token_ids": list(range(3, 99)),
+    "ignore_eos": True,
+    "detokenize": False,
+}
+"""Sampling of answers that differ and share tokens; a random model would repeat itself."""
 
 
 def scheduler_parts(folder: Path, *, blocks: int, **arguments: Any) -> dict[str, Any]:

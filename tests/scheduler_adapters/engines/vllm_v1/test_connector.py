@@ -16,6 +16,7 @@ from scheduler_adapters.policies.sarathi import Sarathi
 from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
+from tests.scheduler_adapters.engines.vllm_v1.driving import VARIED
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -66,15 +67,10 @@ class Served:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        hints = {SCORE: score, TBT_S: 0.001 if name.startswith("tight") else 10.0}
+        delta = {"output_kind": RequestOutputKind.DELTA}
         params = SamplingParams(
-            temperature=0.0,
-            repetition_penalty=50.0,
-            max_tokens=tokens,
-            ignore_eos=True,
-            detokenize=False,
-            allowed_token_ids=list(range(3, 99)),
-            output_kind=RequestOutputKind.DELTA,
-            extra_args={SCORE: score, TBT_S: 0.001 if name.startswith("tight") else 10.0},
+            temperature=0.0, max_tokens=tokens, extra_args=hints, **delta, **VARIED
         )
         ids = random.Random(name).choices(range(3, 500), k=prompt)
         self.tokens[name], self.times[name] = [], []

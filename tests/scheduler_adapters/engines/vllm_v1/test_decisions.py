@@ -26,6 +26,7 @@ from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.engines import decisions
+from tests.scheduler_adapters.engines.vllm_v1.driving import VARIED
 from tests.scheduler_adapters.simulator.prefix_cache import Shared
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -140,16 +141,8 @@ def serve(
 def sampling_of(requests: Requests, row: int) -> Any:
     from vllm import SamplingParams
 
-    return SamplingParams(
-        temperature=0.0,
-        # A random model would repeat itself; this way answers differ, and share tokens.
-        repetition_penalty=50.0,
-        allowed_token_ids=list(range(3, 99)),
-        max_tokens=int(requests.output_tokens[row]),
-        ignore_eos=True,
-        detokenize=False,
-        extra_args=annotations_of(requests, row),
-    )
+    size, hints = int(requests.output_tokens[row]), annotations_of(requests, row)
+    return SamplingParams(temperature=0.0, max_tokens=size, extra_args=hints, **VARIED)
 
 
 def row_of(request_id: str) -> int:

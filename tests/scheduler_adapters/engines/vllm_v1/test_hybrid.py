@@ -90,10 +90,9 @@ def answers(engine: Any) -> list[list[int]]:
     for row in range(COUNT):
         shared = beginning if dice.random() < 0.5 else []
         prompt = shared + random.Random(row).choices(range(3, 500), k=dice.randint(4, 120))
-        more = {"repetition_penalty": 50.0, "allowed_token_ids": list(range(3, 99))}
-        more |= {"max_tokens": dice.randint(1, 60), "ignore_eos": True, "detokenize": False}
-        more |= {"extra_args": {SCORE: dice.random(), TBT_S: dice.choice([0.001, 10.0])}}
-        requests.append((str(row), prompt, more))
+        size, hints = dice.randint(1, 60), {SCORE: dice.random(), TBT_S: dice.choice([0.001, 10.0])}
+        more = {"max_tokens": size, "extra_args": hints}
+        requests.append((str(row), prompt, more | driving.VARIED))
     made = driving.answers(engine, *requests)
     return [list(made[str(row)].token_ids) for row in range(COUNT)]
 

@@ -81,8 +81,6 @@ def test_forged_scores_cost_honest_clients_nothing(within_s):
             ("forged", forged, {}),
             ("forged, and all are believed", forged, {"client_hints": True}),
             ("text kept back", {"prompt": [1, 2]}, {}),
-            ("more prompts than are scored", {"prompt": ["x"] * (MOST_PROMPTS + 1)}, {}),
-            ("text that cannot be sent", {"prompt": "\ud800"}, {}),
             ("text kept back, to the median", {"prompt": [1, 2]}, {"unscored_last": False}),
         )
     }
@@ -90,8 +88,6 @@ def test_forged_scores_cost_honest_clients_nothing(within_s):
     assert ratios["forged"] == 1
     assert ratios["forged, and all are believed"] > 1.1
     assert ratios["text kept back"] <= 1.01
-    assert ratios["more prompts than are scored"] <= 1.01
-    assert ratios["text that cannot be sent"] <= 1.01
     if within_s < 60:  # The place of the median is far before the end of a long queue.
         assert ratios["text kept back, to the median"] > 2
 
@@ -163,20 +159,13 @@ def test_a_late_score_holds_its_place_while_it_is_requested():
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("outcome", "counted"),
-    [
-        ("timeout", ("late", "timeout")),
-        ("breaker_open", ("unscored", "breaker_open")),
-        ("unavailable", ("unscored", "unavailable")),
-    ],
-)
-def test_without_a_score_the_request_goes_on_as_it_was_sent(outcome, counted):
+@pytest.mark.parametrize("outcome", ["timeout", "breaker_open", "unavailable"])
+def test_without_a_score_the_request_goes_on_as_it_was_sent(outcome):
     bench = Bench(FakeScorer(outcome))
     sent = b'{"prompt":  "hello"}'
     bench.post(sent)
     assert bench.server.content == sent
-    assert bench.count(*counted) == 1
+    assert bench.count("late" if outcome == "timeout" else "unscored", outcome) == 1
 
 
 WITHOUT_TEXT: list[Any] = [
