@@ -55,18 +55,15 @@ def make_random_model(shape: str, device: str, *, max_tokens: int = 8192, seed: 
         ) from error
 
 
-def make_tiny_model(path: Path, *, shape: str = "tiny", max_tokens: int = 8192) -> Path:
-    """Write a Llama in bfloat16 to `path`; no tokenizer, about 1 s for the tiny shape.
-
-    `max_tokens`: longest context, prompt + output.
-    """
+def make_tiny_model(path: Path, *, shape: str = "tiny") -> Path:
+    """Write a Llama in bfloat16 to `path`; no tokenizer, about 1 s for the tiny shape."""
     import torch
     from transformers import LlamaForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     torch.manual_seed(0)
-    model = LlamaForCausalLM(llama_config(shape, max_tokens=max_tokens))
+    model = LlamaForCausalLM(llama_config(shape))
     model.to(torch.bfloat16).save_pretrained(path)
     return path
 

@@ -67,7 +67,6 @@ def use_policy(
     think_end: Sequence[int] = (),
     observers: Sequence[EngineObserver] = (),
     scoring: PromptScoring | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> str:
     """Register a scheduler with `policy`; return its `scheduler_type`.
 
@@ -77,7 +76,6 @@ def use_policy(
         observers: of the engine, without `measured`.
         scoring: ranker of the requests without a score, such as `BundleScoring(settings,
             tokenizer)`; the caller closes it.
-        clock: of the policy and the observers, seconds.
 
     Raises:
         UnsupportedByEngine: the engine cannot run the policy, or its version is unknown.
@@ -100,7 +98,7 @@ def use_policy(
     end = tuple(think_end) if policy.traits.sees_thinking else ()
 
     def make_tracker() -> RequestTracker:
-        return RequestTracker(deepcopy(policy), clock, observers, think_end=end, scoring=scoring)
+        return RequestTracker(deepcopy(policy), observers=observers, think_end=end, scoring=scoring)
 
     name = f"lengthwise-{policy.name}-{next(_numbers)}"
     SCHEDULER_MAPPING[name] = partial(RankedScheduler, make_tracker=make_tracker, hints=hints)

@@ -46,6 +46,5 @@ def test_a_seed_makes_the_same_weights_and_they_are_read_back(tmp_path):
     weights = [next(model.parameters()) for model in (one, same, other)]
     assert weights[0].equal(weights[1])
     assert not weights[0].equal(weights[2])
-    read = AutoModelForCausalLM.from_pretrained(make_tiny_model(tmp_path / "model", max_tokens=64))
-    assert read.config.max_position_embeddings == 64
+    read = AutoModelForCausalLM.from_pretrained(make_tiny_model(tmp_path / "model"))
     assert sum(p.numel() for p in read.parameters()) > 1_000_000

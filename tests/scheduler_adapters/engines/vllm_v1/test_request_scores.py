@@ -3,8 +3,8 @@
 import asyncio
 import json
 import threading
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,10 @@ import numpy as np
 import pytest
 
 from lengthwise.tables.prompt_text import MAX_CHARACTERS
-from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.score_channel import LateScoring
 from scheduler_adapters.engines.user_classes import UserClasses
-from scheduler_adapters.engines.vllm_v1 import client_bodies, middleware
+from scheduler_adapters.engines.vllm_v1 import client_bodies
 from scheduler_adapters.engines.vllm_v1.client_bodies import MOST_PROMPTS
-from scheduler_adapters.engines.vllm_v1.middleware import (
-    ALLOWED_PROXIES,
-    VARIABLE,
-    MiddlewareConfig,
-    VllmScores,
-)
 from scheduler_adapters.engines.vllm_v1.request_scores import UNSCORABLE
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.simulator.instance import Instance
@@ -359,86 +352,84 @@ def test_no_score_is_awaited_of_a_service_long_away(monkeypatch):
     assert scorer.asked == ["hello"]
 
 
-def test_a_service_that_never_answers_is_soon_left_alone(monkeypatch, tmp_path, tiny_bundle):
+@contextmanager
+def silent_service(bundle: Any, **settings: Any) -> Iterator[tuple[ScoringServer, threading.Event]]:
+    """A service that answers no call before the event, which is set at the end."""
+    model, proceed = RankerModel.load(bundle), threading.Event()
+    real = model.scorer.score
+    model.scorer.score = lambda ids: (proceed.wait(300), real(ids))[1]  # type: ignore[method-assign]
+    config = ServerConfig(address="127.0.0.1:0", drain_grace_s=0, **settings)
+    service = ScoringServer(model, config)
+    service.start()
+    yield service, proceed
+    proceed.set()
+    service.stop()
+
+
+def scorer_at(service: ScoringServer, budget_s: float) -> FailOpenScorer:
+    """A scorer that, once it has left a service alone, does not try it again."""
+    breaker = CircuitBreaker(open_s=3600.0, max_open_s=3600.0)
+    return FailOpenScorer(service.target, budget_s=budget_s, breaker=breaker)
+
+
+def test_a_service_that_never_answers_is_soon_left_alone(monkeypatch, tiny_bundle):
     """However late the scores of its requests may be."""
     monkeypatch.setattr(fail_open, "SILENT_S", 0.1)
-    model, proceed = RankerModel.load(tiny_bundle), threading.Event()
-    real = model.scorer.score
-    service = ScoringServer(model, ServerConfig(address="127.0.0.1:0", drain_grace_s=0))
-    monkeypatch.setattr(model.scorer, "score", lambda ids: (proceed.wait(300), real(ids))[1])
-    service.start()
-    bench = Bench(None)
-    monkeypatch.setattr(middleware, "ScoreMetrics", lambda: bench.scores.metrics)
-    config = MiddlewareConfig(scorer=service.target, deadline_s=0.2, late_s=3000.0)
-    monkeypatch.setenv(VARIABLE, config.to_json())
-    monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
-    monkeypatch.setenv(ALLOWED_PROXIES, "")
-    made = VllmScores(bench.server)
-    assert made.scores.scorer is not None
-    made.scores.scorer._breaker = CircuitBreaker(open_s=3600.0, max_open_s=3600.0)
-    bench.middleware = made
+    with silent_service(tiny_bundle) as (service, _):
+        scorer = scorer_at(service, 3000.0)
+        bench = Bench(scorer, deadline_s=0.2, late_s=3000.0)
+        bench.scores.late = Sending(bench.scores.metrics.count_late)
 
-    async def main() -> None:
-        for number in range(5):
-            await bench.call(b'{"prompt": "hello %d"}' % number)
+        async def main() -> None:
+            for number in range(5):
+                await bench.call(b'{"prompt": "hello %d"}' % number)
 
-    asyncio.run(main())
-    assert bench.count("late", "timeout") == 3
-    assert bench.count("unscored", "breaker_open") == 2
-    assert made.scores.in_progress == {}
-    proceed.set()
-    made.scores.scorer.close()
-    assert made.scores.late is not None
-    made.scores.late._socket.close()
-    service.stop()
+        asyncio.run(main())
+        assert bench.count("late", "timeout") == 3
+        assert bench.count("unscored", "breaker_open") == 2
+        assert bench.scores.in_progress == {}
+        scorer.close()
 
 
 @pytest.mark.parametrize("count", [1, 700])
 @pytest.mark.parametrize("state", ["dead", "hung", "refusing", "slow"])
 def test_no_request_ranks_last_because_the_service_is_away(state, count, tiny_bundle, tmp_path):
     """All of one address, without and with text; none keeps a place of the scores."""
-    model, proceed = RankerModel.load(tiny_bundle), threading.Event()
-    real = model.scorer.score
-    model.scorer.score = lambda ids: (proceed.wait(300), real(ids))[1]  # type: ignore[method-assign]
     (tmp_path / "token").write_text("sk-1\n")
     token = {"token_file": str(tmp_path / "token")} if state == "refusing" else {}
-    service = ScoringServer(model, ServerConfig(address="127.0.0.1:0", drain_grace_s=0, **token))
-    service.start()
-    if state == "dead":
-        service.stop()
-    breaker = CircuitBreaker(open_s=3600.0, max_open_s=3600.0)
-    scorer = FailOpenScorer(service.target, budget_s=0.3, breaker=breaker)
-    bench, reached = Bench(scorer, deadline_s=0.05), list[Any]()
-    bench.scores.highest_score = 40.0
+    with silent_service(tiny_bundle, **token) as (service, proceed):
+        scorer = scorer_at(service, 0.3)
+        bench, reached = Bench(scorer, deadline_s=0.05), list[Any]()
+        bench.scores.highest_score = 40.0
+        if state == "dead":
+            service.stop()
 
-    async def engine(scope: Any, receive: Any, send: Any) -> None:
-        reached.append(json.loads((await receive())["body"]).get("vllm_xargs"))
+        async def engine(scope: Any, receive: Any, send: Any) -> None:
+            reached.append(json.loads((await receive())["body"]).get("vllm_xargs"))
 
-    async def burst() -> None:
-        body = b'{"prompt": "hello"}'
-        await asyncio.gather(*(bench.call(body) for _ in range(count)))
+        async def burst() -> None:
+            body = b'{"prompt": "hello"}'
+            await asyncio.gather(*(bench.call(body) for _ in range(count)))
 
-    async def main() -> None:
-        bench.middleware.app = engine
-        await burst()
-        if state == "slow":  # in time for none, and answers all
-            proceed.set()
-            return
-        async with asyncio.timeout(120):
-            while not scorer.away_s:
-                await burst()
-        await burst()
-        asked = bench.registry.get_sample_value("lengthwise_score_wait_seconds_count")
-        await bench.call(b'{"prompt": [1, 2]}')
-        assert bench.registry.get_sample_value("lengthwise_score_wait_seconds_count") == asked
-        while bench.scores.in_progress:
-            await asyncio.sleep(0.01)
+        async def main() -> None:
+            bench.middleware.app = engine
+            await burst()
+            if state == "slow":  # in time for none, and answers all
+                proceed.set()
+                return
+            async with asyncio.timeout(120):
+                while not scorer.away_s:
+                    await burst()
+            await burst()
+            asked = bench.sample("score_wait_seconds_count")
+            await bench.call(b'{"prompt": [1, 2]}')
+            assert bench.sample("score_wait_seconds_count") == asked
+            while bench.scores.in_progress:
+                await asyncio.sleep(0.01)
 
-    asyncio.run(main())
-    assert len(reached) > count - 1
-    assert not any(reached)
-    assert bench.count("unscored", "budget") == 0
-    proceed.set()
-    scorer.close()
-    if state != "dead":
-        service.stop()
+        asyncio.run(main())
+        assert len(reached) > count - 1
+        assert not any(reached)
+        assert bench.count("unscored", "budget") == 0
+        proceed.set()
+        scorer.close()
