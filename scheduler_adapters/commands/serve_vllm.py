@@ -80,7 +80,7 @@ class ServeConfig(ScoreConfig):
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the policy, e.g. {"times": 3} for the guard overtaking."""
     guard: GuardKind | None = None
-    """Guard of PARS. overtaking (the default) limits the later arrivals served before a request;
+    """Guard of PARS. overtaking (the default) limits the later arrivals started before a request;
     waiting ranks requests by arrival once they have waited for 120 s."""
     shares: dict[str, int] | Literal["none"] = field(default_factory=dict)
     """Fair shares of clients (by API key, else address) and weights of their classes, e.g.
