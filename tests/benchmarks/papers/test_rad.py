@@ -14,7 +14,7 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
 from scheduler_adapters.policies.rad import RAD
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.simulator.cluster import simulate_cluster
 from scheduler_adapters.simulator.latency.staircase import TILE_COLUMNS, TILE_ROWS

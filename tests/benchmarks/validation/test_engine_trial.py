@@ -15,7 +15,7 @@ from benchmarks.validation.engine_trial import (
     run_trial,
 )
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.timeline.observer import EngineObserver, overriding
 from scheduler_adapters.timeline.steps import StepRecord

@@ -12,7 +12,7 @@ from scheduler_adapters.planner.capabilities import (
 )
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Traits
 from scheduler_adapters.views import Capability, LoadView, StepRule
 

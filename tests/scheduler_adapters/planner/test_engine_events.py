@@ -7,7 +7,7 @@ import pytest
 from scheduler_adapters.planner.engine_events import ends_thinking
 from scheduler_adapters.planner.ranked_queue import RankedRequest
 from scheduler_adapters.planner.request_tracker import RequestTracker
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Phase, RequestView
 from tests.scheduler_adapters.planner.waiting import still_clock, track

@@ -14,7 +14,7 @@ from scheduler_adapters.planner.request_annotations import (
     AnnotationCounts,
 )
 from scheduler_adapters.planner.request_tracker import RequestTracker
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import load_policy
 from tests.scheduler_adapters.engines.decisions import Clock
 from tests.scheduler_adapters.planner.waiting import (

@@ -7,7 +7,7 @@ from scheduler_adapters.planner.late_scores import LateScore
 from scheduler_adapters.planner.ranked_queue import RankedQueue
 from scheduler_adapters.planner.request_annotations import REQUEST_KEY, AnnotationCounts
 from scheduler_adapters.planner.request_tracker import RequestTracker
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 from tests.scheduler_adapters.planner.waiting import Waiting, fill, in_order, still_clock, track
@@ -119,7 +119,7 @@ def test_a_late_score_moves_a_request_that_waits_and_no_other():
 
 
 def test_a_score_during_a_run_counts_after_an_eviction():
-    tracker = RequestTracker(pars(), still_clock())
+    tracker = RequestTracker(pars(guard="none"), still_clock())
     queue: RankedQueue[Waiting] = RankedQueue()
     first = track(tracker, 5.0)
     runs = track(tracker, key="runs")
@@ -158,7 +158,7 @@ def test_a_late_score_counts_and_the_guard_counts_from_arrival():
 
 
 def test_an_unscored_request_keeps_its_place_when_evicted():
-    tracker = RequestTracker(pars(), still_clock())
+    tracker = RequestTracker(pars(guard="none"), still_clock())
     track(tracker, 5.0)
     unscored = track(tracker, None)
     track(tracker, -50.0)

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import ArrayLike
 
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate

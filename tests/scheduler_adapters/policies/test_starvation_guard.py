@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from scheduler_adapters.policies.shortest_predicted import StarvationGuard, pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import StarvationGuard, pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
 

@@ -12,7 +12,7 @@ from scheduler_adapters.policies.prefill_first import RequestLevel
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.policies.shortest_predicted import StarvationGuard, pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import StarvationGuard, pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import load_policy
 

@@ -8,7 +8,7 @@ from transformers import GenerationConfig
 from scheduler_adapters.engines.bundle_scoring import BundleScoring, BundleSettings
 from scheduler_adapters.engines.transformers_batching.rank_scheduler import require_ours, use_policy
 from scheduler_adapters.planner.request_annotations import AnnotationCounts
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from tests.scheduler_adapters.engines.chat_templates import byte_tokenizer
 from tests.scheduler_adapters.engines.transformers_batching.test_rank_scheduler import (
     make_manager,

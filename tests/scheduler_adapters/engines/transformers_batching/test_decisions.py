@@ -10,7 +10,7 @@ import pytest
 from scheduler_adapters.engines.transformers_batching.rank_scheduler import use_policy
 from scheduler_adapters.planner.request_annotations import annotations_of
 from scheduler_adapters.policies.pascal import Pascal
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.workload.requests import Requests
 from tests.scheduler_adapters.engines import decisions

@@ -9,7 +9,7 @@ from scheduler_adapters.engines.transformers_batching.planner_view import Transf
 from scheduler_adapters.engines.transformers_batching.rank_scheduler import use_policy
 from scheduler_adapters.planner.request_annotations import SCORE, AnnotationCounts
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
 from scheduler_adapters.views import Capability

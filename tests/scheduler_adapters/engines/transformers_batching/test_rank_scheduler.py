@@ -15,7 +15,7 @@ from scheduler_adapters.planner.request_annotations import LIMITS, SCORE, Annota
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.prefill_first import PrefillFirst, RequestLevel
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.timeline.live_log import TimelineLog

@@ -11,7 +11,7 @@ from scheduler_adapters.engines.random_model import write_config
 from scheduler_adapters.engines.vllm_v1.in_process import set_environment
 from scheduler_adapters.planner.request_annotations import LIMITS, SCORE
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
 
 SEATS = 8

@@ -16,7 +16,7 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.rad import RAD
 from scheduler_adapters.policies.round_robin import RoundRobin
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from tests.scheduler_adapters.engines.vllm_v1.driving import Served, scheduler_parts

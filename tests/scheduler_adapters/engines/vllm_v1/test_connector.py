@@ -13,7 +13,7 @@ from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.rad import RAD
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from tests.scheduler_adapters.engines.vllm_v1.driving import VARIED

@@ -33,7 +33,7 @@ from scheduler_adapters.planner.request_annotations import SCORE
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import Orca
 from scheduler_adapters.policies.rad import RAD
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import POLICIES, Policy, load_policy
 from tests.scheduler_adapters.commands.vllm_server import write_tokenizer

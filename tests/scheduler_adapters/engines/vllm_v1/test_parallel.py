@@ -8,7 +8,7 @@ import pytest
 from scheduler_adapters.engines.vllm_v1.in_process import OfflineConfig, open_engine, scheduler_of
 from scheduler_adapters.planner.request_annotations import LIMITS, SCORE
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from tests.scheduler_adapters.engines.vllm_v1.driving import answers
 

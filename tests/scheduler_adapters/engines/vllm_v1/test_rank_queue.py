@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler_adapters.planner.request_tracker import RequestTracker
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 

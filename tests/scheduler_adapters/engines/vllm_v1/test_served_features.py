@@ -20,7 +20,7 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.rad import RAD
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import UNLIMITED, LoadView, StepRule

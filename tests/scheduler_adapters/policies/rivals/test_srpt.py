@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.policies.rivals.srpt import SRPT, remaining_tokens
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.views import Phase, Rank

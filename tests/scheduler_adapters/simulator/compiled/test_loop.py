@@ -12,7 +12,7 @@ from scheduler_adapters.policies.pascal import Pascal
 from scheduler_adapters.policies.prefill_first import Orca, PrefillFirst
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.simulator.compiled.run import run_compiled
 from scheduler_adapters.simulator.engine.engine import Engine

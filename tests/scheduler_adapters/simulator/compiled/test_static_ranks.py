@@ -8,7 +8,7 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.policies.round_robin import RoundRobin
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.simulator.compiled.static_ranks import static_policy
 from scheduler_adapters.simulator.instance import Instance

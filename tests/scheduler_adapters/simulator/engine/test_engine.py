@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from lengthwise.errors import SchedulingError
 from scheduler_adapters.checks import LAWS, ObservedLatency, Run
 from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy, Traits
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance

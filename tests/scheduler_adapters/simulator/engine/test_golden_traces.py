@@ -15,7 +15,7 @@ import pytest
 from scheduler_adapters.policies.prefill_first import Orca
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.policies.sarathi import Sarathi
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.policy import POLICIES, load_policy
 from scheduler_adapters.simulator.engine.engine import Engine

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.compiled.static_ranks import static_policy
 from scheduler_adapters.simulator.engine.engine import Engine

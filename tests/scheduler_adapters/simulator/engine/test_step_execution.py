@@ -12,7 +12,7 @@ from scheduler_adapters.policies.fair_shares import ClassPriority
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.policies.round_robin import RoundRobin
-from scheduler_adapters.policies.shortest_predicted import pars_paper as pars
+from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import POLICIES, load_policy
 from scheduler_adapters.simulator.engine.arrivals import request_states
 from scheduler_adapters.simulator.engine.engine import Engine
