@@ -37,7 +37,7 @@ from scheduler_adapters.simulator.links import Fabric, HostLink
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import LoadView, Rank, RequestView
-from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 
 MakePolicy = Callable[[], Policy]
@@ -229,7 +229,7 @@ def _workloads() -> dict[str, tuple[Requests, Instance]]:
     host = HostLink(kv_bytes_per_token=1, bytes_per_s=1e18)
     roomy = Instance(latency=latency, kv_blocks=10_000, max_num_seqs=8, max_tokens=64, host=host)
     burst = _requests(60, seed=1)
-    steady_s = poisson_arrivals_s(60, rate_per_s=4.0, seed=2)
+    steady_s = arrivals_s(60, rate_per_s=4.0, seed=2)
     return {
         "burst": (burst, roomy),
         "steady": (replace(_requests(60, seed=2), arrival_s=steady_s), roomy),

@@ -27,7 +27,7 @@ loadtest --target 127.0.0.1:50051 --rate 200 --seconds 10""",
     extra="serve",
     extras={"score-batch": "ray"},
     moved={"bench": "benchmarks service"},
-    prepare=partial(configure_logs, of_service=True),
+    prepare=partial(configure_logs, "text"),
 )
 main: Final = PROGRAM.run
 

@@ -16,7 +16,7 @@ from scheduler_adapters.policies.shortest_predicted import pars_paper
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import summarize
-from scheduler_adapters.workload.arrivals import LENGTH_STREAM, ORDER_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import LENGTH_STREAM, ORDER_STREAM, arrivals_s
 from scheduler_adapters.workload.requests import Ints, Requests, make_requests
 from scheduler_adapters.workload.score_sources import (
     achieved_tau_b,
@@ -96,7 +96,7 @@ class ParsExperiment(Experiment):
         requests = self._requests(lengths, seed)
         if load is not None:
             rate_per_s = load * self.saturation_per_s(lengths)
-            arrival_s = poisson_arrivals_s(len(requests), rate_per_s=rate_per_s, seed=seed)
+            arrival_s = arrivals_s(len(requests), rate_per_s=rate_per_s, seed=seed)
             requests = replace(requests, arrival_s=arrival_s)
         output, order = requests.output_tokens, system.removesuffix(UNGUARDED)
         if order in ("FCFS", "Oracle"):

@@ -16,7 +16,7 @@ from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import statistic, summarize
 from scheduler_adapters.timeline.qoe import first_answer_tail, qoe, violation_fraction
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import LENGTH_STREAM, arrivals_s
 from scheduler_adapters.workload.mixes import draw_lengths
 from scheduler_adapters.workload.requests import make_requests
 
@@ -51,7 +51,7 @@ class PascalExperiment(Experiment):
     @kept
     def run(self, system: str, *, mix: str, rate: float, seed: int) -> dict[str, Any]:
         """Return the summary of a run, and more; `tail_s` is by the least tokens of each bin."""
-        arrival_s = poisson_arrivals_s(self.count, rate_per_s=rate, seed=seed)
+        arrival_s = arrivals_s(self.count, rate_per_s=rate, seed=seed)
         recorders = [LoadRecorder() for _ in range(NUM_INSTANCES)] if system == FCFS else []
         run = simulate_cluster(
             replace(draw_lengths(mix, self.count, seed=seed), arrival_s=arrival_s),
@@ -212,7 +212,7 @@ class OnePhase(Experiment):
             prompt_tokens=np.full(_PHASE_REQUESTS, 128),
             output_tokens=lengths + (phase == REASONING),
             reasoning_tokens=lengths * (phase == REASONING),
-            arrival_s=poisson_arrivals_s(_PHASE_REQUESTS, rate_per_s=rate, seed=seed),
+            arrival_s=arrivals_s(_PHASE_REQUESTS, rate_per_s=rate, seed=seed),
         )
         recorder = LoadRecorder()
         unlimited = replace(self.instance, kv_blocks=10**9)

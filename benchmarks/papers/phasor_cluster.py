@@ -21,7 +21,7 @@ from scheduler_adapters.timeline.latency_metrics import tpot_s
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import InstanceView, LoadView, RequestView, Role
-from scheduler_adapters.workload.arrivals import ARRIVAL_STREAM, LENGTH_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import ARRIVAL_STREAM, LENGTH_STREAM, arrivals_s
 from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_requests
 
 NUM_INSTANCES: Final = 8
@@ -34,13 +34,6 @@ Pieces = Sequence[tuple[float, float, float]]
 SHOCK: Final[Pieces] = ((5.0, 0.0, 90.0), (25.0, 90.0, 120.0), (5.0, 120.0, 180.0))
 PLATEAU: Final[Pieces] = ((5.0, 0.0, 300.0), (25.0, 300.0, 420.0), (5.0, 420.0, 500.0))
 BURST_CV: Final = 3.0
-
-
-def burst_arrivals_s(count: int, *, rate_per_s: float, seed: int) -> Floats:
-    """Draw arrival times (count,) in bursts: the gaps are gamma with a CV of 3."""
-    shape = 1 / BURST_CV**2
-    random = np.random.default_rng((seed, ARRIVAL_STREAM))
-    return np.cumsum(random.gamma(shape, 1 / (rate_per_s * shape), count))
 
 
 @dataclass(frozen=True)
@@ -57,8 +50,8 @@ class PaperWorkload:
 
     def requests(self, count: int, rate_per_s: float, seed: int) -> Requests:
         """Return requests that arrive at a rate."""
-        draw = burst_arrivals_s if self.is_bursty else poisson_arrivals_s
-        arrival_s = draw(count, rate_per_s=rate_per_s, seed=seed)
+        cv = BURST_CV if self.is_bursty else 1.0
+        arrival_s = arrivals_s(count, rate_per_s=rate_per_s, seed=seed, cv=cv)
         return replace(self.all_at_once(count, seed), arrival_s=arrival_s)
 
     def all_at_once(self, count: int, seed: int) -> Requests:
@@ -83,8 +76,8 @@ class PaperWorkload:
         drawn = []
         for number, (rate_per_s, start_s, end_s) in enumerate(pieces):
             count = int(4 * rate_per_s * (end_s - start_s))
-            seed_of_piece = 10 * seed + number
-            at_s = start_s + burst_arrivals_s(count, rate_per_s=rate_per_s, seed=seed_of_piece)
+            draw = partial(arrivals_s, rate_per_s=rate_per_s, cv=BURST_CV)
+            at_s = start_s + draw(count, seed=10 * seed + number)
             drawn.append(at_s[at_s < end_s])
         arrival_s = np.concatenate(drawn)
         return replace(self.all_at_once(len(arrival_s), seed), arrival_s=arrival_s)

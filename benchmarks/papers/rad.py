@@ -11,7 +11,7 @@ from scheduler_adapters.simulator.latency.staircase import StaircaseLatency, til
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import LENGTH_STREAM, arrivals_s
 from scheduler_adapters.workload.requests import Ints, Requests, make_requests
 
 PROFILE = "llama-3-8b@a100-80g:staircase"
@@ -68,7 +68,7 @@ class TileSetting:
         The score is the output length, for the policies that take one.
         """
         prompt, output = self._draw(backlog + count, seed)
-        later_s = poisson_arrivals_s(count, rate_per_s=share / self.mean_work_s, seed=seed)
+        later_s = arrivals_s(count, rate_per_s=share / self.mean_work_s, seed=seed)
         return make_requests(
             prompt_tokens=prompt,
             output_tokens=output,

@@ -13,7 +13,7 @@ from scheduler_adapters.simulator.latency.presets import SLAI as TESTBED
 from scheduler_adapters.simulator.load_search import highest_load
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import statistic, token_gaps
-from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import LENGTH_STREAM, arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
 
@@ -45,7 +45,7 @@ class SlaiExperiment(Experiment):
         is_paying = random.random(count) < paying
         requests = replace(
             drawn,
-            arrival_s=poisson_arrivals_s(count, rate_per_s=rate, seed=seed),
+            arrival_s=arrivals_s(count, rate_per_s=rate, seed=seed),
             user_class=np.where(is_paying, "paying", "free"),
             tbt_s=np.where(is_paying, SLO_S["tbt_p99_paying_s"], SLO_S["tbt_p99_free_s"]),
         )

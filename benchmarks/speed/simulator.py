@@ -32,7 +32,7 @@ from scheduler_adapters.simulator.latency.time_tables import TableLatency
 from scheduler_adapters.simulator.links import Fabric, HostLink
 from scheduler_adapters.simulator.simulate import LoopName, simulate_replicas
 from scheduler_adapters.timeline.timeline import write_timeline
-from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import LENGTH_STREAM, arrivals_s
 from scheduler_adapters.workload.mixes import draw_lengths
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
@@ -120,7 +120,7 @@ def chat_requests(count: int, rate_per_s: float) -> Requests:
     return make_requests(
         prompt_tokens=np.clip(random.lognormal(6.6, 0.95, count), 1, 3500).astype(np.int64),
         output_tokens=np.clip(random.lognormal(5.1, 0.72, count), 1, 590).astype(np.int64),
-        arrival_s=poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=0),
+        arrival_s=arrivals_s(count, rate_per_s=rate_per_s, seed=0),
     )
 
 
@@ -164,7 +164,7 @@ def run_million(count: int = 1_000_000, replicas: int = 8) -> dict[str, float]:
 def run_pascal(num_instances: int, count: int) -> dict[str, float]:
     """Simulate `count` requests that reason: CPU seconds and peak memory of this whole process."""
     model = "deepseek-r1-distill-qwen-32b"
-    arrival_s = poisson_arrivals_s(count, rate_per_s=_REASONING_PER_S * num_instances, seed=0)
+    arrival_s = arrivals_s(count, rate_per_s=_REASONING_PER_S * num_instances, seed=0)
     simulate_cluster(
         replace(draw_lengths("alpaca-eval", count, seed=0), arrival_s=arrival_s),
         PascalPlacement(),

@@ -21,7 +21,7 @@ from scheduler_adapters.reporting.figures import band_figure
 from scheduler_adapters.reporting.latency_tables import interval, text_of, with_interval
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.workload.arrivals import LENGTH_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import LENGTH_STREAM, arrivals_s
 from scheduler_adapters.workload.data_folder import data_file
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.score_sources import synthetic_scores, with_lengths
@@ -119,7 +119,7 @@ def runs_of(workload: str, config: RivalsConfig) -> Iterator[dict[str, Any]]:
             arrival_s = requests.arrival_s
             if times < np.inf:
                 rate = times * rate_per_s
-                arrival_s = poisson_arrivals_s(len(requests), rate_per_s=rate, seed=seed)
+                arrival_s = arrivals_s(len(requests), rate_per_s=rate, seed=seed)
             at = {"workload": workload, "load": load, "seed": seed}
             for system in SYSTEMS:
                 yield at | figures_of(system, replace(requests, arrival_s=arrival_s), instance)

@@ -26,7 +26,7 @@ from scheduler_adapters.engines.vllm_v1.in_process import (
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.latency_tables import text_of
-from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.traces import read_trace
 
@@ -101,7 +101,7 @@ def _requests(config: ValidateConfig) -> Requests:
     return make_requests(
         prompt_tokens=dice.integers(8, 400, count),
         output_tokens=output_tokens,
-        arrival_s=poisson_arrivals_s(count, rate_per_s=config.rate_per_s, seed=config.seed),
+        arrival_s=arrivals_s(count, rate_per_s=config.rate_per_s, seed=config.seed),
         scores=output_tokens * dice.lognormal(0.0, 0.4, count),
     )
 

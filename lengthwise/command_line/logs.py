@@ -1,8 +1,9 @@
-"""Lines of the log: one printable line per record."""
+"""Lines of the log: readable text or JSON, one printable line per record."""
 
+import json
 import logging
 import sys
-from typing import Any
+from typing import Any, Literal
 
 
 def printable(text: str) -> str:
@@ -22,12 +23,28 @@ class TextFormatter(logging.Formatter):
         return "\n".join(f"  {printable(line)}" for line in super().formatException(ei).split("\n"))
 
 
-def configure_logs(*, of_service: bool = False) -> None:
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record, with the trace of an exception in its own field."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def configure_logs(kind: Literal["text", "json"] | None = None) -> None:
     """Send INFO and above to stderr, with level and message unless there are earlier settings.
 
-    Lines of a service also have time and logger, and take the place of earlier settings.
+    Lines of a service, of a `kind`, also have time and logger, and replace earlier settings.
     """
-    start = "%(asctime)s %(levelname)s %(name)s:" if of_service else "%(levelname)s"
+    start = "%(asctime)s %(levelname)s %(name)s:" if kind else "%(levelname)s"
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(TextFormatter(f"{start} %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=of_service)
+    text = TextFormatter(f"{start} %(message)s")
+    handler.setFormatter(JsonFormatter() if kind == "json" else text)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=kind is not None)

@@ -126,7 +126,7 @@ class SearchConfig(setup.Setup):
 
     def searched(self, num_requests: int) -> str:
         """Conditions of a search, for a caption."""
-        arrivals = "Poisson arrivals" if self.by == "rate" else "closed loop without think time"
+        arrivals = self.process if self.by == "rate" else "closed loop without think time"
         more = f" and {self.seeds - 1} more" if self.seeds > 1 else ""
         return f"{self.conditions(arrivals, num_requests)}{more}."
 
@@ -141,6 +141,7 @@ class CapacityConfig(SearchConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.need_rate(self.by == "rate")
         if self.bound:
             require("by", repr(self.by), self.by == "rate", "rate: the bound is a rate of arrivals")
             tiles_of(self.instance().latency, self.profile)

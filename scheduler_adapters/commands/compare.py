@@ -51,6 +51,7 @@ class CompareConfig(SearchConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_one_of(self, ("rate_per_s", "rates_per_s"), ("placement", "placements"))
+        self.need_rate(bool(self.rates_per_s or self.slo) or self.rate_per_s is not None)
         is_each_once = len(set(self.rates_per_s)) == len(self.rates_per_s)
         require("rates_per_s", self.rates_per_s, is_each_once, "each rate once")
         if self.placements:

@@ -40,11 +40,16 @@ class Setup(ClusterConfig, WorkloadConfig):
         super().__post_init__()
         WorkloadConfig.__post_init__(self)
 
+    @property
+    def process(self) -> str:
+        """The arrival process, for a caption."""
+        return "Poisson arrivals" if self.cv == 1 else f"gamma arrivals (CV {self.cv:g})"
+
     def arrivals_text(self, rate_per_s: float | None, requests: Requests) -> str:
         """Arrivals of `requests`, for a caption."""
         if rate_per_s is None:
             return "at the trace's times" if requests.arrival_s.any() else "all at 0 s"
-        return f"Poisson arrivals at {rate_per_s:g}/s"
+        return f"{self.process} at {rate_per_s:g}/s"
 
     @property
     def lengths_text(self) -> str:

@@ -64,6 +64,7 @@ class SimulateConfig(Setup):
         if self.faults["outages"] and self.placement is None:
             raise ConfigError(f"outage is {self.outage} without a placement; name one")
         check_one_of(self, ("rate_per_s", "clients"))
+        self.need_rate(self.rate_per_s is not None)
         check_place(self.out, ".parquet", ".jsonl")
 
     def policy_maker(self, clients: Collection[str] = ()) -> Callable[[], Policy]:

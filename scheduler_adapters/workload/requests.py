@@ -1,7 +1,7 @@
 """Requests of an experiment as columns, checked when they are made.
 
 requests = make_requests(prompt_tokens=[12, 500], output_tokens=[40, 900])      # burst at 0 s
-requests = make_requests(..., arrival_s=poisson_arrivals_s(1000, rate_per_s=6.45, seed=0))
+requests = make_requests(..., arrival_s=arrivals_s(1000, rate_per_s=6.45, seed=0))
 """
 
 from __future__ import annotations

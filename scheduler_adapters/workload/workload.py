@@ -15,7 +15,7 @@ from lengthwise.bundle import read_manifest
 from lengthwise.errors import ConfigError, DataError, require
 from lengthwise.settings import Count, Natural, PositiveFinite, settings
 from lengthwise.tables.options import TraceOptions
-from scheduler_adapters.workload.arrivals import CLASS_STREAM, poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import CLASS_STREAM, arrivals_s
 from scheduler_adapters.workload.mixes import Lengths, draw_lengths
 from scheduler_adapters.workload.requests import Requests
 from scheduler_adapters.workload.score_sources import TauB, open_prompt_scorer, synthetic_scores
@@ -37,7 +37,9 @@ class WorkloadConfig(TraceOptions):
     num_requests: Count = 2000
     """Largest number of requests of the trace."""
     rate_per_s: PositiveFinite | None = None
-    """Poisson arrivals per second; none: the trace's own times, or all at once."""
+    """Arrivals per second; none: the trace's own times, or all at once."""
+    cv: PositiveFinite = 1.0
+    """Coefficient of variation of the gaps at that rate: 1 is Poisson, above 1 in bursts."""
     scores: str | None = None
     """Source of scores: synthetic (of quality tau_b), trace (its column score), oracle, constant,
     or, for a trace with a column prompt, a ranker as bundle:PATH or service:HOST:PORT; none: the
@@ -61,6 +63,10 @@ class WorkloadConfig(TraceOptions):
         require("scores", repr(self.scores), is_known, known)
         if not self.trace and (self.scores_prompts or self.scores == "trace"):
             raise ConfigError(f"scores is {self.scores!r} but there is no trace; add --trace FILE")
+
+    def need_rate(self, has_rate: bool) -> None:
+        """Raise ConfigError for bursts of arrivals without a rate."""
+        require("cv", self.cv, self.cv == 1 or has_rate, "it with --rate-per-s, or 1")
 
     @property
     def scores_prompts(self) -> bool:
@@ -92,9 +98,9 @@ class WorkloadConfig(TraceOptions):
         return requests if self.rate_per_s is None else self.at_rate(requests, self.rate_per_s)
 
     def at_rate(self, requests: Requests, rate_per_s: float) -> Requests:
-        """Return the requests with Poisson arrivals at another rate."""
-        arrival_s = poisson_arrivals_s(len(requests), rate_per_s=rate_per_s, seed=self.seed)
-        return replace(requests, arrival_s=arrival_s)
+        """Return the requests with arrivals at another rate."""
+        at_s = arrivals_s(len(requests), rate_per_s=rate_per_s, seed=self.seed, cv=self.cv)
+        return replace(requests, arrival_s=at_s)
 
     @property
     def banner(self) -> str | None:

@@ -5,8 +5,10 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from lengthwise.bundle import ModelBundle
+from lengthwise.command_line.logs import configure_logs
 from lengthwise.command_line.options import common_options
 from lengthwise.errors import ConfigError
 from lengthwise.settings import settings
@@ -17,7 +19,7 @@ from scoring_service.service.registry import RegistrySource
 
 @settings
 class ServeOptions:
-    """The model to serve."""
+    """The model to serve, and the form of the log."""
 
     bundle: str | None = None
     """Folder of the model bundle."""
@@ -25,6 +27,8 @@ class ServeOptions:
     """Model behind an MLflow alias, NAME@ALIAS, instead of a folder."""
     mlruns_dir: str = "mlruns"
     """Folder of that MLflow store, or http(s) address of an MLflow server."""
+    log_format: Literal["text", "json"] = "text"
+    """Lines of the log; json: one object per line."""
 
     def __post_init__(self) -> None:
         if (self.bundle is None) == (self.registry_model is None):
@@ -52,6 +56,7 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     Example:
       python -m scoring_service serve --bundle mlruns/demo/bundle --address 127.0.0.1:50051
     """
+    configure_logs(options.log_format)
     worker.return_free_memory()
     worker.use_all_file_numbers()
     worker.use_short_slices()

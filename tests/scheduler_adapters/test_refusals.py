@@ -29,7 +29,7 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.latency.presets import preset
 from scheduler_adapters.simulator.links import Fabric, HostLink
 from scheduler_adapters.timeline.live_log import TimelineLog
-from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import arrivals_s
 from scheduler_adapters.workload.mixes import draw_lengths
 from scheduler_adapters.workload.requests import make_requests
 from scheduler_adapters.workload.score_sources import synthetic_scores
@@ -39,7 +39,7 @@ engine = partial(Instance, latency=AffineLatency(base_s=1.0), kv_blocks=10)
 cluster = partial(ClusterConfig, placement="random")
 COST = PrefillCost(alpha=1.0, beta=10.0, peak_flop_per_s=1000.0, model="m", device="d")
 phasor = partial(Phasor, **{"cost": COST, "ttft_slo_s": 1.0})
-poisson = partial(poisson_arrivals_s, 10, seed=0)
+poisson = partial(arrivals_s, 10, seed=0)
 columns = partial(make_requests, prompt_tokens=[1, 1], output_tokens=[4, 4])
 tiles = partial(CapacityConfig, bound=True)
 A100 = "llama-3-8b@a100-80g"

@@ -23,7 +23,7 @@ from scheduler_adapters.simulator.simulate import simulate_replicas
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.targets import is_met
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import arrivals_s
 from scheduler_adapters.workload.requests import Floats, Requests
 from scheduler_adapters.workload.score_sources import achieved_tau_b, synthetic_scores, with_lengths
 
@@ -77,7 +77,7 @@ class Replay:
         """Return the requests of a draw, each with a score."""
         requests, seed = self.requests, self.seed + number
         if self.rate_per_s is not None:
-            arrival_s = poisson_arrivals_s(len(requests), rate_per_s=self.rate_per_s, seed=seed)
+            arrival_s = arrivals_s(len(requests), rate_per_s=self.rate_per_s, seed=seed)
             requests = replace(requests, arrival_s=arrival_s)
         if self.assumed_tau_b is None:
             return requests.with_scores(lent_scores(requests, np.random.default_rng(seed)))

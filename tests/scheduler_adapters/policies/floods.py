@@ -24,7 +24,7 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import RequestView
-from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 
 TWO_SEATS = Instance(
@@ -128,7 +128,7 @@ def mix(clients: int, *, seed: int, has_long: bool = False, rate_per_s: float = 
         prompt_tokens=np.clip(random.lognormal(5.5, 1.0, 3000), 1, 3000).astype(int),
         output_tokens=output_tokens.astype(int),
         scores=np.log(output_tokens) + random.normal(0, 0.6, 3000),
-        arrival_s=poisson_arrivals_s(3000, rate_per_s=rate_per_s, seed=seed),
+        arrival_s=arrivals_s(3000, rate_per_s=rate_per_s, seed=seed),
         client=client.astype(str),
     )
 

@@ -10,7 +10,7 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 
 INSTANCE = Instance(
@@ -29,7 +29,7 @@ def mixed_requests(count: int = 60, *, seed: int = 0, rate_per_s: float = 10.0) 
     return make_requests(
         prompt_tokens=random.integers(1, 900, count),
         output_tokens=random.integers(1, 80, count),
-        arrival_s=poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=seed),
+        arrival_s=arrivals_s(count, rate_per_s=rate_per_s, seed=seed),
         user_class=np.where(np.arange(count) % 2, "paying", "free"),
         tbt_s=np.where(np.arange(count) % 2, 0.1, 0.5),
     )

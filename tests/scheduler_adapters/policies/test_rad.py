@@ -12,7 +12,7 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import statistic, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
-from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.policies.small_runs import mixed_requests, run
 
@@ -111,7 +111,7 @@ def test_it_serves_as_the_published_algorithm(seed, rate_per_s, max_started, til
         prompt_tokens=random.integers(1, 80, 40),
         # A cycle of the twin in which nobody decodes is not told from none: there D is 2 or more.
         output_tokens=random.integers(2 if is_twin else 1, 30, 40),
-        arrival_s=poisson_arrivals_s(40, rate_per_s=rate_per_s, seed=seed),
+        arrival_s=arrivals_s(40, rate_per_s=rate_per_s, seed=seed),
     )
     book = ByTheBook(requests, max_started, tile)
     book.run(is_twin)

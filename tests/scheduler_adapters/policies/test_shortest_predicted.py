@@ -12,7 +12,7 @@ from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
-from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import arrivals_s
 from scheduler_adapters.workload.requests import Floats, Requests, make_requests
 
 INSTANCE = Instance(
@@ -28,7 +28,7 @@ def random_requests(count: int, seed: int) -> Requests:
     return make_requests(
         prompt_tokens=random.integers(1, 100, count),
         output_tokens=random.integers(1, 60, count),
-        arrival_s=poisson_arrivals_s(count, rate_per_s=20, seed=seed),
+        arrival_s=arrivals_s(count, rate_per_s=20, seed=seed),
     )
 
 

@@ -26,7 +26,7 @@ from scheduler_adapters.commands.advise.replay import (
     tau_b_spread,
 )
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 from scheduler_adapters.workload.score_sources import achieved_tau_b, synthetic_scores
 from scheduler_adapters.workload.traces import read_trace
@@ -41,7 +41,7 @@ def requests_of(count: int = 120, rate_per_s: float = 1.0) -> Requests:
     return make_requests(
         prompt_tokens=random.integers(10, 400, count),
         output_tokens=lengths,
-        arrival_s=poisson_arrivals_s(count, rate_per_s=rate_per_s, seed=0),
+        arrival_s=arrivals_s(count, rate_per_s=rate_per_s, seed=0),
         scores=synthetic_scores(lengths, tau_b=0.6),
         user_class=np.where(np.arange(count) % 3 == 0, "batch", "chat"),
     )

@@ -17,7 +17,7 @@ from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
-from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import arrivals_s
 from scheduler_adapters.workload.requests import make_requests
 from tests.scheduler_adapters.simulator.any_policy import workloads
 
@@ -74,7 +74,7 @@ def test_one_seat_waits_as_pollaczek_and_khinchine_say():
     requests = make_requests(
         prompt_tokens=np.ones(count),
         output_tokens=np.ones(count),
-        arrival_s=poisson_arrivals_s(count, rate_per_s=load / service_s, seed=1),
+        arrival_s=arrivals_s(count, rate_per_s=load / service_s, seed=1),
     )
     instance = Instance(latency=AffineLatency(base_s=service_s), kv_blocks=10, max_num_seqs=1)
     summary = summarize(simulate(requests, FCFS(), instance, loop="python"))

@@ -23,7 +23,7 @@ from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
 from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.timeline.observer import EngineObserver
-from scheduler_adapters.workload.arrivals import poisson_arrivals_s
+from scheduler_adapters.workload.arrivals import arrivals_s
 from scheduler_adapters.workload.requests import Requests, make_requests
 from tests.scheduler_adapters.simulator.any_policy import OFFLOADING, SMALL, EveryToken, serve
 
@@ -66,7 +66,7 @@ def crowd() -> Requests:
         prompt_tokens=random.integers(4, 60, 10),
         output_tokens=output_tokens,
         reasoning_tokens=output_tokens // 2,
-        arrival_s=poisson_arrivals_s(10, rate_per_s=20.0, seed=7),
+        arrival_s=arrivals_s(10, rate_per_s=20.0, seed=7),
         scores=scores,
         user_class=np.where(np.arange(10) % 2, "paying", "free"),
         tbt_s=np.where(np.arange(10) % 2, 0.05, 0.3),

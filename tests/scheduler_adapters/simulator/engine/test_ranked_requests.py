@@ -4,7 +4,7 @@ import numpy as np
 
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.simulator.compiled.static_ranks import static_policy
+from scheduler_adapters.simulator.compiled.static_ranks import guarded_policy
 from scheduler_adapters.simulator.engine.engine import Engine
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
@@ -93,5 +93,5 @@ def test_late_scores_are_worth_much_of_what_timely_ones_are():
 
 
 def test_the_compiled_loop_leaves_late_scores_to_python():
-    assert static_policy(late_burst(), pars(), FAST) is None
-    assert static_policy(late_burst(over_s=0.0), pars(), FAST) is not None
+    assert guarded_policy(late_burst(), pars(), FAST) is None
+    assert guarded_policy(late_burst(over_s=0.0), pars(), FAST) is not None
