@@ -51,7 +51,8 @@ class CompareConfig(SearchConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_one_of(self, ("rate_per_s", "rates_per_s"), ("placement", "placements"))
-        self.need_rate(bool(self.rates_per_s or self.slo) or self.rate_per_s is not None)
+        searches_rate = bool(self.slo) and self.by == "rate"
+        self.need_rate(bool(self.rates_per_s) or self.rate_per_s is not None or searches_rate)
         is_each_once = len(set(self.rates_per_s)) == len(self.rates_per_s)
         require("rates_per_s", self.rates_per_s, is_each_once, "each rate once")
         if self.placements:
@@ -89,7 +90,7 @@ class CompareConfig(SearchConfig):
         arrivals = self.arrivals_text(self.rate_per_s, requests)
         if self.rates_per_s:
             rates = ", ".join(f"{rate:g}" for rate in self.rates_per_s)
-            arrivals = f"Poisson arrivals at {rates}/s"
+            arrivals = f"{self.process} at {rates}/s"
         return self.conditions(arrivals, len(requests)) + "."
 
 
@@ -213,7 +214,7 @@ def _sections(config: CompareConfig, outcomes: Sequence[Outcome]) -> Iterator[Re
             heading="Latency against the arrival rate",
             figure=rate_figure(by_rate),
             caption="Median (solid) and 99th percentile (dashed). "
-            f"{config.conditions('Poisson arrivals', count)}.",
+            f"{config.conditions(config.process, count)}.",
             drawn=("latency_by_rate", by_rate),
         )
     # Policies differ most at the highest rate.

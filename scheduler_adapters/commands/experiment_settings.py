@@ -43,7 +43,7 @@ class Setup(ClusterConfig, WorkloadConfig):
     @property
     def process(self) -> str:
         """The arrival process, for a caption."""
-        return "Poisson arrivals" if self.cv == 1 else f"gamma arrivals (CV {self.cv:g})"
+        return "Poisson arrivals" if self.cv == 1 else f"Gamma arrivals (CV {self.cv:g})"
 
     def arrivals_text(self, rate_per_s: float | None, requests: Requests) -> str:
         """Arrivals of `requests`, for a caption."""

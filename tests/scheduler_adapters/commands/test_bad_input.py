@@ -8,6 +8,7 @@ from scheduler_adapters.commands import profile_prefill
 SMALL = ("--num_requests=60", "--max_num_seqs=8", "--mlruns-dir=null")
 GIVEN = {"simulate": SMALL, "compare": (*SMALL, "--out=runs")}
 BAD = [
+    ('compare; --cv=3; --by=concurrency; --slo={"ttft_s.p90": 1}', "cv is 3.0; use it with"),
     ("simulate; --cv=3", "cv is 3.0; use it with --rate-per-s, or 1"),
     ("simulate; --policy=shortest", "no policy named 'shortest'; use one of fcfs"),
     ("simulate; --profile=gpt-5@a100-80g", "llama-3-8b"),

@@ -46,6 +46,8 @@ def test_arrivals_are_named_by_rate_or_trace():
     later = make_requests(prompt_tokens=[1], output_tokens=[1], arrival_s=[2.0])
     assert Setup().arrivals_text(None, later) == "at the trace's times"
     assert Setup().arrivals_text(4.0, BURST) == "Poisson arrivals at 4/s"
+    bursts = Setup(cv=2.5, rate_per_s=4.0)
+    assert bursts.arrivals_text(4.0, BURST) == "Gamma arrivals (CV 2.5) at 4/s"
 
 
 def test_scores_of_a_ranker_of_invented_data_carry_its_banner(tmp_path, monkeypatch):
