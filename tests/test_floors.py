@@ -163,7 +163,7 @@ MAX_LINES = 60
 
 
 def test_a_function_fits_on_a_screen():
-    """One compiled loop excepted: cut into functions it is slower by a tenth and more."""
+    """One compiled loop excepted: cut into inlined functions it takes 1.2 to 3.5 times as long."""
     long = []
     for path in (path for package in FLOORS for path in sources(package)):
         if "_pb2" in path.name:

@@ -85,8 +85,9 @@ def _ranks(
 ) -> Iterator[tuple[Rank, Rank, Rank]]:
     """Yield each request's rank while waiting, in prefill and in decode."""
     load, median = LoadView(), RecentMedian()
+    has_scores = not np.isnan(requests.score).all()
     for view, is_rejected in zip(request_views(requests), rejected, strict=True):
-        if not is_rejected:
+        if has_scores and not is_rejected:
             median.arrived(view)
         load.now_s = view.arrival_s
         waiting = ask_rank(policy, view, load)
