@@ -18,14 +18,9 @@ loadtest --target 127.0.0.1:50051 --rate 200 --seconds 10""",
     commands={
         "serve": ("serve:serve", "serve a ranker over gRPC"),
         "score": ("score:score", "score prompts with a running service"),
-        "score-batch": (
-            "score_batch:score_batch",
-            "scores of a file of prompts by a bundle, with Ray Data",
-        ),
         "loadtest": ("loadtest:loadtest", "load a running service at a fixed rate"),
     },
     extra="serve",
-    extras={"score-batch": "ray"},
     moved={"bench": "benchmarks service"},
     prepare=partial(configure_logs, "text"),
 )
