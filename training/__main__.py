@@ -33,9 +33,6 @@ PROGRAM: Final = Program(
     module="training",
     title="Rankers",
     about=_ABOUT,
-    examples="""\
-fit demo --out mlruns/demo          4,000 real prompts, minutes on two cores
-fit demo --out run --loss.delta .3  any setting of a recipe can be overridden""",
     commands={
         "fit": ("fit:main", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
         "predict": ("predict:main", "score prompts by a checkpoint, with Lightning's Trainer"),
@@ -53,7 +50,6 @@ fit demo --out run --loss.delta .3  any setting of a recipe can be overridden"""
     },
     extra="train",
     extras={"collect": "collect", "fetch": "collect"},
-    moved={"reproduce": "benchmarks objectives"},
     prepare=_prepare,
 )
 main: Final = PROGRAM.run
