@@ -3,13 +3,13 @@
 These names are for users, and each module is imported at the first use of its name. Scores are
 higher for longer responses. With the extra `serve`, a ranker scores in this process:
 
-    ranker = lengthwise.load_bundle("run/bundle")             # a RankerModel, or a BundleError
+    ranker = lengthwise.load_bundle("run/bundle")             # a lengthwise.RankerModel
     scores = ranker.score_texts(["Say hello.", "Write an essay."])
     scores = lengthwise.score_texts("run/bundle", ["Say hello.", "Write an essay."])
-    isinstance(ranker, lengthwise.RankerModel)
-    files = lengthwise.ModelBundle.load("run/bundle").manifest.files    # without the runtime
 
-With no extra, a running service scores:
+With no extra, a bundle is verified, and a running service scores:
+
+    manifest = lengthwise.ModelBundle.load("run/bundle").manifest
 
     client = lengthwise.ScoringClient("127.0.0.1:50051")
     score = client.score("Say hello.").value                  # or a ScoringError
@@ -27,11 +27,15 @@ With the extra `simulate`, logs are read, and schedules are simulated:
     p99_s = lengthwise.summarize(timeline).ttft_s.p99
 
 A scheduler of your own derives from `lengthwise.Policy`, returns a `lengthwise.Rank`, and is tested
-by `lengthwise.check_policy`. `lengthwise.LengthwiseError` is the root of all errors, `errors.py`
-their tree: `lengthwise.ConfigError` (a setting is wrong), `lengthwise.DataError` (a record, table
-or log breaks its schema), `lengthwise.BundleError` (a bundle is missing or damaged),
-`lengthwise.ScoringError` (a score is not available), and `lengthwise.SchedulingError` (a policy and
-an engine do not fit). A name whose packages are not installed is an ImportError with the extra.
+by `lengthwise.check_policy`. A name whose packages are not installed is an ImportError that names
+the extra. `errors.py` has the tree of all other errors:
+
+    except lengthwise.LengthwiseError:   # every one of them
+    except lengthwise.ConfigError:       # a setting is wrong
+    except lengthwise.DataError:         # a record, table or log breaks its schema
+    except lengthwise.BundleError:       # a bundle is missing or damaged
+    except lengthwise.ScoringError:      # a score is not available
+    except lengthwise.SchedulingError:   # a policy and an engine do not fit
 """
 
 from importlib import import_module

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Final, Literal, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_origin, get_type_hints
 
 from lengthwise.command_line.options import POSITIONAL, make_parser
 from lengthwise.command_line.program import DISTRIBUTION, Program, programs, run_named, table_of

@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -24,6 +23,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from lengthwise import __version__
 from lengthwise.bundle import BANNER
 from lengthwise.tables.files import write_whole
 
@@ -184,7 +184,5 @@ def _footer() -> str:
     day = datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())), UTC).date()
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     command = shlex.join(["python", *sys.orig_argv[1:]])
-    made = (
-        f"Lengthwise {version('lengthwise')}, {day}, {machine}, Python {platform.python_version()}"
-    )
+    made = f"Lengthwise {__version__}, {day}, {machine}, Python {platform.python_version()}"
     return f"<footer><code>{html.escape(command)}</code><br>{html.escape(made)}</footer>"

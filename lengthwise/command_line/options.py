@@ -302,7 +302,7 @@ def _in_one_line(message: str, types: Mapping[str, Any]) -> str:
     if (missing := re.search(r"arguments are required: ([\w.]+)", message)) is not None:
         return f"{hyphens(missing[1])} is missing; see --help for the settings"
     if (unknown := re.search(r"unrecognized arguments: ([^\s=]+)", message)) is not None:
-        return _unknown(hyphens(unknown[1]), [hyphens(name) for name in types])
+        return _unknown(hyphens(unknown[1]), list(map(hyphens, types)))
     found = re.search(r'(?:Parser key "|argument --)([\w.]+)', message)
     value = re.search(r"(?:Got|Given) value: (.*)|expected one argument", message)
     if found is None or value is None:
@@ -310,18 +310,16 @@ def _in_one_line(message: str, types: Mapping[str, Any]) -> str:
     name, hint = hyphens(found[1]), types.get(found[1])
     given = "has no value" if value[1] is None else f"is {value[1]!r}"
     if get_origin(hint) is Literal:
-        return f"{name} {given}; use one of {', '.join(map(str, get_args(hint)))}"
+        return f"{name} {given}; use one of {_in_words(hint)}"
     return f"{name} {given}; it takes {_in_words(hint)} (see --help-all)"
 
 
 def _unknown(word: str, names: Sequence[str]) -> str:
-    """Return the message about a word that is no option, with the options most like it."""
+    name = word.removeprefix("--").removeprefix("no-")
     if not word.startswith("--"):
         return f"{word!r} belongs to no option; see --help-all for the settings"
-    name = word[2:].removeprefix("no-")
-    near = [other for other in names if other.endswith(f".{name}")]
-    near = near or get_close_matches(name, names)
-    advice = f"did you mean {' or '.join(f'--{other}' for other in near)}? " if near else ""
+    near = [each for each in names if each.endswith(f".{name}")] or get_close_matches(name, names)
+    advice = f"did you mean {' or '.join(f'--{each}' for each in near)}? " if near else ""
     return f"no option {word}; {advice}--help-all shows all"
 
 

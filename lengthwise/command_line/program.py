@@ -155,9 +155,8 @@ def as_typed(text: str) -> str:
 
     def short(match: re.Match[str]) -> str:
         program = programs().get(match[1])
-        if program is None or match[2] not in program.commands:
-            return match[0]
-        return f"{DISTRIBUTION} {match[2]}"
+        is_ours = match[1] == DISTRIBUTION or (program is not None and match[2] in program.commands)
+        return f"{DISTRIBUTION} {match[2]}" if is_ours else match[0]
 
     return re.sub(r"python -m (\w+) ([a-z][a-z-]*)", short, text)
 

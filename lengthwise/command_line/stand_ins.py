@@ -1,7 +1,4 @@
-"""Stand-ins for libraries that are not installed, while the options of a command are read.
-
-The module of a command imports its libraries at its top, and its options need none of them.
-"""
+"""Stand-ins for libraries that are not installed, while the options of a command are read."""
 
 import builtins
 from collections.abc import Iterator
@@ -12,15 +9,15 @@ PACKAGES: Final = ("training", "scoring_service", "scheduler_adapters")
 
 
 def is_ours(module: str | None) -> bool:
-    """Return whether a module belongs to one of the packages of this distribution."""
+    """Return whether a module belongs to this distribution."""
     return module is not None and module.partition(".")[0] in ("lengthwise", *PACKAGES)
 
 
 @contextmanager
 def absent_libraries_stood_in() -> Iterator[None]:
-    """Context in which our modules get stand-ins for libraries that are not installed.
+    """Context in which our modules import stand-ins for libraries that are not installed.
 
-    The modules keep them: only a process that prints and ends may use this.
+    Options need no library. The modules keep the stand-ins: the process should only print and end.
     """
     real: Any = builtins.__import__
 
@@ -40,11 +37,10 @@ def absent_libraries_stood_in() -> Iterator[None]:
 
 
 def _stand_in() -> Any:
-    """Return an object whose names are modules, types, decorators and classes to derive from."""
     from unittest.mock import MagicMock
 
     class StandIn(MagicMock):
         def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
-            return ()
+            return ()  # a class may derive from it
 
     return StandIn()

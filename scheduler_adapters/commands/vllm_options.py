@@ -17,12 +17,11 @@ _MODEL_FILES: Final = ("config.json", "params.json", "*.gguf")
 def require_model(model: str) -> None:
     """Refuse a path that leads to no model. A name of the hub, or an address, is vLLM's to find."""
     path = Path(model).expanduser()
-    is_path = model.startswith(("/", "./", "../", "~")) or model.count("/") > 1
+    is_path = model[:1] in ("/", ".", "~") or model.count("/") > 1
     if not path.exists() and is_path and "://" not in model:
         raise ConfigError(f"model is {model!r}, and nothing is there; name a model's folder")
-    if path.is_dir() and not any(any(path.glob(each)) for each in _MODEL_FILES):
-        files = ", ".join(_MODEL_FILES)
-        raise ConfigError(f"model is {model!r}, a folder with none of {files}; name a model's")
+    if path.is_dir() and not any(found for each in _MODEL_FILES for found in path.glob(each)):
+        raise ConfigError(f"model is {model!r}, a folder without a model; name a model's folder")
 
 
 def require_own(words: Sequence[str], own: Collection[str]) -> None:
@@ -34,7 +33,7 @@ def require_own(words: Sequence[str], own: Collection[str]) -> None:
 
 
 def _vllm_options() -> str:
-    """Return the sources of vLLM that define its options, which are quicker to read than to run."""
+    """Return the sources of vLLM with its options: read in milliseconds, run in seconds."""
     vllm = find_spec("vllm")
     folder = Path(vllm.origin if vllm and vllm.origin else "/nowhere").parent
     files = (*folder.glob("engine/arg_utils.py"), *folder.glob("entrypoints/*/cli_args.py"))

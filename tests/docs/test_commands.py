@@ -70,8 +70,7 @@ def typed(page: Path) -> list[str]:
 def in_full(line: str) -> str:
     """The command of a package that a short form stands for."""
     _, name, arguments = line.split(" ", 2)
-    program, command = by_name([OWN, *programs().values()])[name]
-    return f"python -m {program.module} {command} {arguments}"
+    return f"python -m {by_name([OWN, *programs().values()])[name].module} {name} {arguments}"
 
 
 class Reader:
