@@ -52,11 +52,6 @@ def test_the_page_names_every_command_once_in_three_groups(capsys):
     assert main([]) == 2
 
 
-def test_a_part_of_a_name_ends_in_a_line_with_the_name(capsys):
-    assert main(["vllm", "MODEL"]) == 2
-    assert capsys.readouterr().err == "error: no command named 'vllm'; use serve-vllm\n"
-
-
 def test_the_version_is_that_of_the_project(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"lengthwise {version('lengthwise')}\n"
