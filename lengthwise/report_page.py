@@ -30,6 +30,8 @@ from lengthwise.tables.files import write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
+_LONG: Final = 30
+"""Characters of a number with its interval, at most."""
 FIGURE_STYLE: Final[dict[Any, Any]] = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -162,8 +164,8 @@ def _table(table: pd.DataFrame) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a cell holds words, which are aligned to the left."""
-    return isinstance(value, str) and value[:1].isalpha()
+    """Return whether a cell holds words, which are aligned to the left and wrapped."""
+    return isinstance(value, str) and (value[:1].isalpha() or len(value) > _LONG)
 
 
 def _cells(values: Sequence[Any]) -> list[str]:
@@ -183,6 +185,7 @@ def _cells(values: Sequence[Any]) -> list[str]:
 def _footer() -> str:
     day = datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())), UTC).date()
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    command = shlex.join(["python", *sys.orig_argv[1:]])
+    is_short = Path(sys.argv[0]).name == "lengthwise"
+    words = ["lengthwise", *sys.argv[1:]] if is_short else ["python", *sys.orig_argv[1:]]
     made = f"Lengthwise {__version__}, {day}, {machine}, Python {platform.python_version()}"
-    return f"<footer><code>{html.escape(command)}</code><br>{html.escape(made)}</footer>"
+    return f"<footer><code>{html.escape(shlex.join(words))}</code><br>{html.escape(made)}</footer>"

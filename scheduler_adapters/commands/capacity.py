@@ -20,7 +20,7 @@ from lengthwise.strict_json import to_json
 from scheduler_adapters.commands import experiment_settings as setup
 from scheduler_adapters.commands.experiment_settings import load_named, policy_of
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.reporting.figures import capacity_figure
+from scheduler_adapters.reporting.figures import bar_figure
 from scheduler_adapters.reporting.latency_tables import capacity_table, text_of
 from scheduler_adapters.simulator.load_search import MOST_PER_S, highest_load
 from scheduler_adapters.simulator.observers import ProgressLine
@@ -164,17 +164,15 @@ def run(config: CapacityConfig) -> None:
         for policy, value in capacities(config, requests):
             found.setdefault(policy, []).append(value)
     wanted, done = len(config.policies) * config.seeds, sum(map(len, found.values()))
-    lead, files = config.searched(len(requests)), []
+    lead = config.searched(len(requests))
     if config.out is not None and done:
         sections = [capacity_section(config, found, requests)]
         title = "Load that meets the targets"
-        files = write_report(config.out, title=title, lead=lead, sections=sections)
+        write_report(config.out, title=title, lead=lead, sections=sections)
     _show(config, found, lead)
     if done < wanted:
         print(f"{wanted - done} of {wanted} searches are left out", file=sys.stderr)
         raise KeyboardInterrupt
-    metrics = {f"capacity.{name}": float(np.mean(values)) for name, values in found.items()}
-    config.log(f"capacity by {config.by}", metrics, files)
 
 
 def _show(config: CapacityConfig, found: dict[str, list[float]], lead: str) -> None:
@@ -258,7 +256,7 @@ def capacity_section(
         heading="Capacity",
         text=f"The highest load at which {targets_text(config.slo)}, found by bisection.",
         table=table.rename(columns={"mean": label, "low": "95% low", "high": "95% high"}),
-        figure=capacity_figure(table, label),
+        figure=bar_figure(table, label),
         caption="Bars: mean over the seeds; whiskers: 95% interval. "
         + config.searched(len(requests)),
         drawn=("capacity", table),

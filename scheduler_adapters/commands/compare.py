@@ -39,8 +39,7 @@ class CompareConfig(SearchConfig):
     placements: list[str] = field(default_factory=list)
     """Placements of a cluster, each with every policy; none: placement only."""
     placement_settings: dict[str, Any] = field(default_factory=dict)
-    """Settings of the placement, e.g. {"migration": "never"}. With placements: by name, which may
-    be invented: {"pascal-stay": {"placement": "pascal", "migration": "never"}}."""
+    """Settings of the placement, e.g. {"migration": "never"}; with placements by name."""
     slo: dict[str, float] = field(default_factory=dict)
     """Targets of `capacity`, e.g. {"ttft_s.p99": 1}, to search the load at which each policy meets
     them, with seeds, tolerance and by; none: no search."""
@@ -69,12 +68,11 @@ class CompareConfig(SearchConfig):
         """Return the cluster of each placement; under None the single instance."""
         if not self.placements:
             return {self.placement: self}
-        found: dict[str | None, Self] = {}
-        for name in self.placements:
-            own = dict(self.placement_settings.get(name, {}))
-            kind = own.pop("placement", name)
-            found[name] = replace(self, placements=[], placement=kind, placement_settings=own)
-        return found
+        own = self.placement_settings
+        return {
+            name: replace(self, placements=[], placement=name, placement_settings=own.get(name, {}))
+            for name in self.placements
+        }
 
     @property
     def plan(self) -> list[tuple[str, str | None, float | None]]:
@@ -129,13 +127,13 @@ def run(config: CompareConfig) -> None:
         if not outcomes:
             raise
         stopped = error  # raised again below: finished runs must be kept
-    lead, files = config.lead(requests), []
+    lead = config.lead(requests)
     if config.out is not None:
         rows = pd.DataFrame([outcome.row() for outcome in outcomes])
-        files = [save_table(rows, config.out / "summary.csv")]
+        save_table(rows, config.out / "summary.csv")
         sections = [*_sections(config, outcomes)]
         sections += [capacity_section(config, found, requests)] if found else []
-        files += write_report(config.out, title="Policies compared", lead=lead, sections=sections)
+        write_report(config.out, title="Policies compared", lead=lead, sections=sections)
     _show(config, outcomes, found, lead)
     if stopped is not None:
         plan = config.plan[len(outcomes) :]
@@ -143,12 +141,6 @@ def run(config: CompareConfig) -> None:
         left_out += ["the search for the capacity"] * bool(config.slo)
         print(f"left out {', '.join(left_out)}", file=sys.stderr)
         raise stopped
-    metrics = {
-        f"{outcome.name}.{name}": number
-        for outcome in outcomes
-        for name, number in outcome.summary.flat().items()
-    }
-    config.log(f"compare {', '.join(config.policies)}", metrics, files)
 
 
 def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:

@@ -85,15 +85,15 @@ COLUMNS: Final = {
     "policy": "policy",
     "placement": "placement",
     "rate_per_s": "req/s",
-    "ttft_p50_s": "TTFT p50 s",
-    "ttft_p99_s": "TTFT p99 s",
-    "tbt_p99_s": "TBT p99 s",
-    "tpot_mean_s": "TPOT mean s",
     "e2e_mean_s": "E2E mean s",
     "e2e_p50_s": "E2E p50 s",
     "e2e_p99_s": "E2E p99 s",
     "normalized_latency_mean_s": "E2E/token mean s",
     "normalized_latency_p90_s": "E2E/token p90 s",
+    "ttft_p50_s": "TTFT p50 s",
+    "ttft_p99_s": "TTFT p99 s",
+    "tbt_p99_s": "TBT p99 s",
+    "tpot_mean_s": "TPOT mean s",
     "longest_wait_s": "longest wait s",
     "past_lower_score_fraction": "past lower score",
     "num_preemptions": "preemptions",
@@ -128,7 +128,7 @@ def _effect(outcome: Outcome, base: Outcome) -> str:
     is_idle = abs(mean) < _NO_EFFECT and queueing < _NO_EFFECT
     why = ": there is hardly a queue, so neither matters much" if is_idle else ""
     rate = "" if base.rate_per_s is None else f" at {base.rate_per_s:g} req/s"
-    change = f"mean E2E {mean:+.0%}, p99 {p99:+.0%}"
+    change = f"mean E2E {mean:+z.0%}, p99 {p99:+z.0%}"
     return f"{outcome.system} against {base.system}{rate}: {change}{why}."
 
 
