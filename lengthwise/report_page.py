@@ -30,8 +30,6 @@ from lengthwise.tables.files import write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
-_LONG: Final = 30
-"""Characters of a number with its interval, at most."""
 FIGURE_STYLE: Final[dict[Any, Any]] = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -164,8 +162,8 @@ def _table(table: pd.DataFrame) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a cell holds words, which are aligned to the left and wrapped."""
-    return isinstance(value, str) and (value[:1].isalpha() or len(value) > _LONG)
+    """Return whether a cell holds words, or is long: aligned to the left, and wrapped."""
+    return isinstance(value, str) and (value[:1].isalpha() or len(value) > 30)
 
 
 def _cells(values: Sequence[Any]) -> list[str]:

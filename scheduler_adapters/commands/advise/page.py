@@ -95,19 +95,19 @@ def latency_table(advice: Advice) -> pd.DataFrame:
 
     The recommended policy has a star.
     """
-    rows = []
-    for policy in _policies(advice):
-        figures = {
-            name: replay.spread_of(advice.figures, policy, metric).value
-            for name, metric in {**_COLUMNS, "end later": "later_fraction"}.items()
-        }
-        later = f"{figures.pop('end later'):.0%}"
-        named = {
+
+    def value(policy: str, metric: str) -> float:
+        return replay.spread_of(advice.figures, policy, metric).value
+
+    rows = [
+        {
             "policy": policy + " *" * (policy == advice.policy),
             "mean E2E saved": "-" if policy == "fcfs" else f"{advice.gains[policy]:%}",
+            **{name: f"{value(policy, metric):.3g}" for name, metric in _COLUMNS.items()},
+            "end later": "-" if policy == "fcfs" else f"{value(policy, 'later_fraction'):.0%}",
         }
-        texts = {name: f"{value:.3g}" for name, value in figures.items()}
-        rows.append({**named, **texts, "end later": "-" if policy == "fcfs" else later})
+        for policy in _policies(advice)
+    ]
     return pd.DataFrame(rows)
 
 

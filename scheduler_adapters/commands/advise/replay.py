@@ -34,8 +34,7 @@ SCORED: Final = "pars"
 LEARNED: Final = (SCORED, "uniboost-learned", "srpt")
 """Policies here that read scores."""
 _LATER: Final = 0.02
-"""Fraction of its E2E under FCFS by which a request must be delayed to count as one that ends
-later."""
+"""Fraction of its E2E under FCFS by which a request must be delayed to count as later."""
 _NEIGHBOURS: Final = 5
 """Requests of about the same length, to either side, that may lend their score."""
 _LATE_FRACTION: Final = 0.05
@@ -60,9 +59,6 @@ class Spread(NamedTuple):
         text = figure_text(self.value, form)
         is_alone = self.low == self.high or text == "undefined"
         return text if is_alone else f"{text} [{self.low:{form}}, {self.high:{form}}]"
-
-    def __str__(self) -> str:
-        return format(self)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -38,10 +38,8 @@ def nothing_to_gain(found: Figures) -> str | None:
 
 def growths(found: Figures, policy: str) -> dict[str, tuple[float, float, float]]:
     """Return each tail under FCFS and under a policy, and its growth as a fraction."""
-    pairs = {
-        name: [spread_of(found, one, tail).value for one in ("fcfs", policy)]
-        for name, tail in TAILS.items()
-    }
+    both = ("fcfs", policy)
+    pairs = {n: [spread_of(found, one, tail).value for one in both] for n, tail in TAILS.items()}
     return {name: (a, b, b / a - 1 if a else float(b > 0)) for name, (a, b) in pairs.items()}
 
 

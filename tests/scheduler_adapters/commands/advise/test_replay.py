@@ -87,8 +87,8 @@ def test_only_scores_and_drawn_arrivals_differ_between_draws() -> None:
     assert fcfs.low == fcfs.value == fcfs.high
     pars = spread_of(found, "pars", "e2e_s.mean")
     assert pars.low < pars.value < pars.high
-    assert str(fcfs) == f"{fcfs.value:.3g}"
-    assert str(pars) == f"{pars.value:.3g} [{pars.low:.3g}, {pars.high:.3g}]"
+    assert f"{fcfs}" == f"{fcfs.value:.3g}"
+    assert f"{pars}" == f"{pars.value:.3g} [{pars.low:.3g}, {pars.high:.3g}]"
 
 
 def test_drawn_arrivals_and_assumed_scores_are_new_in_each_draw() -> None:
