@@ -19,9 +19,9 @@ from scheduler_adapters.commands.capacity import SearchConfig, capacities, capac
 from scheduler_adapters.commands.experiment_settings import check_names, check_one_of
 from scheduler_adapters.engines.score_order import ScoreOrder, past_lower_score_fraction
 from scheduler_adapters.reporting import latency_tables as tables
-from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
+from scheduler_adapters.reporting.figures import ecdf_figure, rate_figure
 from scheduler_adapters.reporting.latency_tables import Outcome, text_of
-from scheduler_adapters.simulator.observers import LoadRecorder, ProgressLine
+from scheduler_adapters.simulator.observers import ProgressLine
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.qoe import reading_figures
 from scheduler_adapters.timeline.timeline import write_timeline
@@ -155,10 +155,9 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
             name = tables.system_name(policy, placement) + _rate_text(rate_per_s)
             progress.begin(name)
             scored = config.scored_for(policy, arriving[rate_per_s])
-            loads = [LoadRecorder() for _ in range(config.instances)]
             line = ProgressLine(progress, len(scored))
-            orders = [ScoreOrder() for _ in loads]
-            observers = [[load, line, order] for load, order in zip(loads, orders, strict=True)]
+            orders = [ScoreOrder() for _ in range(config.instances)]
+            observers = [[line, order] for order in orders]
             timeline, _ = clusters[placement].serve(
                 scored,
                 config.policy_maker(policy, scored),
@@ -166,10 +165,9 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
                 observers=observers.__getitem__,
             )
             progress.step(name)
-            curves = [load.curve() for load in loads]
             past = past_lower_score_fraction(orders)
             summary = summarize(timeline)
-            yield Outcome(policy, rate_per_s, timeline, curves, summary, placement, past)
+            yield Outcome(policy, rate_per_s, timeline, summary, placement, past)
 
 
 def _rate_text(rate_per_s: float | None) -> str:
@@ -195,7 +193,7 @@ def _show(
 
 
 def _sections(config: CompareConfig, outcomes: Sequence[Outcome]) -> Iterator[ReportSection]:
-    """Yield all runs, latency against several rates, then latencies and load at the highest one."""
+    """Yield all runs, latency against several rates, then latencies at the highest one."""
     effect = tables.effect_text(outcomes).replace("\n", "\n\n")  # paragraphs
     yield ReportSection(heading="All runs", text=effect, table=tables.run_table(outcomes))
     count = len(outcomes[0].timeline.requests)
@@ -221,11 +219,4 @@ def _sections(config: CompareConfig, outcomes: Sequence[Outcome]) -> Iterator[Re
         caption="Share of requests (TTFT, E2E) and of gaps between tokens (TBT) at or below a "
         f"latency. {said}",
         drawn=("latencies", latencies),
-    )
-    load = tables.load_table(shown, config.instance().kv_blocks)
-    yield ReportSection(
-        heading="KV memory and queue over time" + _rate_text(rate_per_s),
-        figure=load_figure(load),
-        caption=f"Means over {tables.INTERVALS} intervals of virtual time. {said}",
-        drawn=("load", load),
     )

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from lengthwise.report_page import FIGURE_STYLE
 
@@ -158,27 +158,6 @@ def band_figure(table: pd.DataFrame, xlabel: str) -> list[Figure]:
             axis.set_ylim(0, axis.dataLim.ymax * 1.05)
 
     return _panels(table, draw, marked=True, xlabel=xlabel, ylabel="seconds")
-
-
-def load_figure(table: pd.DataFrame) -> list[Figure]:
-    """KV use, running and waiting requests over virtual time.
-
-    Columns policy, at_s, kv_usage_fraction, num_resident, num_waiting.
-    """
-    columns = {
-        "kv_usage_fraction": "KV blocks in use",
-        "num_resident": "requests running",
-        "num_waiting": "requests waiting",
-    }
-
-    def draw(axis: Axes, rows: pd.DataFrame, look: dict[str, Any]) -> None:
-        axis.plot(rows["at_s"], rows["value"], linewidth=1.4, alpha=0.9, **look)
-        if (rows["panel"] == columns["kv_usage_fraction"]).any():
-            axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-
-    long = table.rename(columns=columns).melt(["policy", "at_s"], [*columns.values()], "panel")
-    limits: dict[str, Any] = {"xlim": (0, table["at_s"].max()), "ylim": (0, None)}
-    return _panels(long, draw, xlabel="virtual time (s)", **limits)
 
 
 def bar_figure(

@@ -35,10 +35,10 @@ def test_every_run_has_its_row_and_each_figure_its_table(tmp_path, capsys):
     assert runs == [["fcfs", 2], ["slai", 2], ["fcfs", 8], ["slai", 8]]
     assert len(pd.read_parquet(out / "slai_q8.parquet")) == 60
     figures = {path.stem for path in out.glob("*.svg")}
-    assert figures == {"latency_by_rate", "latencies", "load", "capacity"}
+    assert figures == {"latency_by_rate", "latencies", "capacity"}
     page = (out / "report.html").read_text()
     assert page.count("<figure>") == len(figures)
-    assert page.count("<svg") == 3 + 3 + 3 + 1  # panels, told apart on a narrow screen
+    assert page.count("<svg") == 3 + 3 + 1  # panels, told apart on a narrow screen
     assert 'src="http' not in page
     for figure in figures:
         assert set(pd.read_csv(out / f"{figure}.csv")["policy"]) == {"fcfs", "slai"}
@@ -77,8 +77,7 @@ def test_placements_are_named_in_tables_sentences_and_figures(tmp_path, capsys):
     loads = pd.read_csv(tmp_path / "capacity.csv")
     assert loads["policy"].tolist() == systems
     assert loads["searches"].tolist() == [2, 2]
-    for table in ("latencies", "load"):
-        assert set(pd.read_csv(tmp_path / f"{table}.csv")["policy"]) == set(systems)
+    assert set(pd.read_csv(tmp_path / "latencies.csv")["policy"]) == set(systems)
     assert len(pd.read_parquet(tmp_path / "fcfs_pascal_q20.parquet")) == 60
     assert "2 instances under random, pascal; " in (tmp_path / "report.html").read_text()
 

@@ -32,20 +32,6 @@ def test_bars_are_as_long_as_their_means():
     assert [bar.get_width() for bar in axis.patches] == [2.0, 3.0]
 
 
-def test_the_load_has_a_figure_for_memory_running_and_waiting():
-    table = pd.DataFrame(
-        {
-            "policy": ["fcfs", "fcfs"],
-            "at_s": [0.5, 1.5],
-            "kv_usage_fraction": [0.1, 0.9],
-            "num_resident": [1, 2],
-            "num_waiting": [0, 7],
-        }
-    )
-    lines = [figure.axes[0].lines[0].get_ydata() for figure in figures.load_figure(table)]
-    assert [list(line) for line in lines] == [[0.1, 0.9], [1, 2], [0, 7]]
-
-
 def test_each_panel_has_its_lines_and_their_names():
     table = pd.DataFrame({"panel": ["a"] * 6 + ["b"], "policy": [*["x", "y", "z"] * 2, "x"]})
     table["x"], table["value"] = [0, 0, 0, 1, 1, 1, 3], [0.1, 0.1, 0.1, 10.0, 9.99, 1.0, 6.0]
