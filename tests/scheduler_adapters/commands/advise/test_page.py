@@ -38,7 +38,7 @@ def advice(**changes: Any) -> Advice:
     return Advice(**known | changes)
 
 
-def test_the_share_saved_stands_beside_the_name_with_its_interval():
+def test_the_share_saved_stands_beside_the_name():
     table = page.latency_table(advice())
     assert table.columns[:2].tolist() == ["policy", "mean E2E saved"]
     assert table.iloc[0, :3].tolist() == ["fcfs", "-", "4"]
