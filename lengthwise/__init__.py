@@ -39,6 +39,7 @@ the extra. `errors.py` has the tree of all other errors:
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 # Packages above this one are found by name at the first use, as an entry point is.
@@ -47,7 +48,7 @@ _PLACES: Final = {
     " SchedulingError ScoringError",
     ("lengthwise.bundle", ""): "ModelBundle",
     ("lengthwise.agreement", ""): "tau_b",
-    ("lengthwise.tables.reading", "simulate"): "read_log",
+    ("lengthwise.tables.reading", "collect"): "read_log",
     ("scoring_service.client", ""): "FailOpenScorer ScoringClient",
     ("scoring_service.ranker.model", "serve"): "RankerModel load_bundle score_texts",
     ("scheduler_adapters.policy", ""): "Policy load_policy",
@@ -62,6 +63,8 @@ _PLACES: Final = {
 """Module, and the extra of its packages -> its names here."""
 _PLACE_OF: Final = {name: place for place, names in _PLACES.items() for name in names.split()}
 
+_LIBRARIES: Final = {"serve": "onnxruntime", "collect": "pyarrow", "simulate": "scipy"}
+
 __version__ = "0.1.0"
 __all__ = ["__version__", *_PLACE_OF]
 
@@ -73,11 +76,14 @@ def __getattr__(name: str) -> Any:
     try:
         value = globals()[name] = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        needs = f"lengthwise.{name} needs {error.name}, which is not installed"
-        advice = f"pip install 'lengthwise[{extra}]'"
-        raise ModuleNotFoundError(f"{needs}; {advice}", name=error.name) from None
+        raise ModuleNotFoundError(
+            f"lengthwise.{name} needs {error.name}, which is not installed; "
+            f"pip install 'lengthwise[{extra}]'"
+        ) from None
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    # `help` reads every name of this list, so those of absent extras are left out.
+    absent = {extra for extra, library in _LIBRARIES.items() if find_spec(library) is None}
+    return sorted(name for name in __all__ if _PLACE_OF.get(name, ("", ""))[1] not in absent)

@@ -93,8 +93,7 @@ class Program:
 
     def _run(self, name: str, arguments: Sequence[str]) -> int | None:
         try:
-            is_help = any(word in HELP for word in arguments)
-            with absent_libraries_stood_in() if is_help else nullcontext():
+            with absent_libraries_stood_in() if {*HELP} & {*arguments} else nullcontext():
                 command = self.command(name)
             if "arguments" in get_type_hints(command):
                 return command(arguments)

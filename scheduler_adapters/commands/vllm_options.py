@@ -34,10 +34,9 @@ def require_own(words: Sequence[str], own: Collection[str]) -> None:
 
 def _vllm_options() -> str:
     """Return the sources of vLLM with its options: read in milliseconds, run in seconds."""
-    vllm = find_spec("vllm")
-    folder = Path(vllm.origin if vllm and vllm.origin else "/nowhere").parent
-    files = (*folder.glob("engine/arg_utils.py"), *folder.glob("entrypoints/*/cli_args.py"))
-    return "\n".join(path.read_text() for path in files)
+    vllm, files = find_spec("vllm"), ("engine/arg_utils.py", "entrypoints/*/cli_args.py")
+    folder = Path((vllm and vllm.origin) or "/nowhere").parent
+    return "\n".join(path.read_text() for each in files for path in folder.glob(each))
 
 
 def api_key_words(options: Sequence[str]) -> tuple[list[str], list[str]]:

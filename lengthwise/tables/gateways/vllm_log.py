@@ -119,8 +119,7 @@ def vllm_rows(lines: Iterable[str]) -> Iterator[Row]:
         log.close(name)
     yield from log.ready
     if log.num_lines and log.limit is None:
-        text = "no line names vLLM's arguments: if it had --max-log-len, counts are lower bounds"
-        _warnings.warning("%s", text)
+        _warnings.warning("no line has vLLM's arguments: with --max-log-len counts are too low")
 
 
 def _messages(lines: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
