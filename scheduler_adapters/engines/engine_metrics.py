@@ -38,10 +38,7 @@ _ANSWERS: Final = {"buckets": (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100,
 _LATENCIES: Final = {"buckets": (0.01, 0.025, *_ANSWERS["buckets"])}
 _GAPS: Final = {"buckets": TBT_BUCKETS_S}
 _QOE: Final = {"buckets": (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)}
-_BY_SCORE: Final = (
-    "Requests by their score: scored, unscored; invalid hints count in both, late (scores that "
-    "arrived while the request waited) in unscored."
-)
+_BY_SCORE: Final = "Requests by their score when they started, and by reasons: docs/metrics.md."
 _PAST_LOWER: Final = "First admissions while a lower score waited: with PARS, by its guard."
 _CLASS: Final = ("user_class",)
 _PHASE_AND_CLASS: Final = ("phase", "user_class")

@@ -11,7 +11,7 @@ from scheduler_adapters.views import RequestView
 class ScoreOrder(EngineObserver):
     """Counts first admissions, and those past a waiting request with a lower score.
 
-    A request without a score counts with the median of the others. Its late score is ignored.
+    A request without a score counts with the median of the others. Its score counts as it arrives.
     """
 
     def __init__(self) -> None:
@@ -26,10 +26,15 @@ class ScoreOrder(EngineObserver):
 
     def queued(self, request: RequestView, now_s: float) -> None:
         self._end_step()
+        self.withdrawn(request, now_s)
         score = request.median_score if request.score is None else request.score
         if score is not None:
             self._scores[request.number] = score
             insort(self._waiting, (score, request.number))
+
+    def scored(self, request: RequestView, now_s: float) -> None:
+        if not request.preemptions:
+            self.queued(request, now_s)
 
     def admitted(self, request: RequestView, now_s: float) -> None:
         if now_s != self._step_s:

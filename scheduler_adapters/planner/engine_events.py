@@ -23,7 +23,7 @@ class EngineEvents:
         self.think_end = think_end
         self._at = {
             event: overriding(observers, event)
-            for event in ("queued", "admitted", "emitted", "stepped")
+            for event in ("queued", "scored", "admitted", "emitted", "stepped")
         }
 
     def ends_prompt_thinking(self, prompt: Sequence[int]) -> bool:
@@ -36,6 +36,11 @@ class EngineEvents:
         """Report a request that has its first rank."""
         for observer in self._at["queued"]:
             observer.queued(view, now_s)
+
+    def scored(self, view: RequestView, now_s: float) -> None:
+        """Report a waiting request with a new score."""
+        for observer in self._at["scored"]:
+            observer.scored(view, now_s)
 
     def admitted(self, tracked: RankedRequest, started_s: float) -> None:
         """Report an admission, and an end of thinking in the prompt."""

@@ -36,9 +36,8 @@ class PromptScoring(Protocol):
     """Scores of prompts that enter an engine, made outside its steps."""
 
     hold_s: float
-    """Most seconds that a request is held out of a contended queue until its score arrives."""
+    """Most seconds that a request is held until its score arrives."""
     score_all: bool
-    """True: requests that could start at once are held and scored as well."""
 
     def submit(
         self, key: str, prompt: Sequence[int], client: str, take: Callable[[LateScore], object]
@@ -139,11 +138,8 @@ class ScoreHolds:
     def score_waiting(self, queues: Iterable[RankedQueue[Any]]) -> None:
         """Score what still waits of the requests that the last step could have started."""
         unscored, self._unscored = self._unscored, []
-        for tracked in unscored:
-            if any(tracked.view.number in queue for queue in queues):
-                self.score(tracked)
-            else:
-                self._counts.count("at_once")
+        for tracked in (one for one in unscored if any(one.view.number in each for each in queues)):
+            self.score(tracked)
 
     def request(
         self,
@@ -179,8 +175,11 @@ class ScoreHolds:
 
     def over(self, queue: RankedQueue[Any], over_s: float) -> list[RankedRequest]:
         """Return the requests of a queue whose holds end by then."""
-        held = (item.lengthwise for item in queue.held.values())
-        return [tracked for tracked in held if tracked.held_until_s <= over_s]
+        return [
+            item.lengthwise
+            for item in queue.held.values()
+            if item.lengthwise.held_until_s <= over_s
+        ]
 
 
 def _drop_oldest(kept: dict[str, Any]) -> None:

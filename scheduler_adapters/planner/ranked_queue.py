@@ -43,6 +43,7 @@ class RankedRequest:
     """End of the hold of a request that may be scored; -inf: not held."""
     unscored: tuple[str, Sequence[int]] | None = None
     """Key and token ids of a prompt that the engine's own ranker has not been given."""
+    has_started: bool = False
 
 
 class EngineRequest(Protocol):

@@ -64,16 +64,18 @@ def annotations_of(requests: Requests, row: int) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class AnnotationCounts:
-    """Counts of requests with and without a usable score. `unscored` includes `invalid`."""
+    """Counts of an engine's requests: `scored` and `unscored` of those that have started."""
 
     scored: int = 0
+    """Started by a score of their own, wherever it was made."""
     unscored: int = 0
+    """Started without one."""
     invalid: int = 0
     """Requests with an unusable annotation, whatever else they carry."""
     late: int = 0
-    """Unscored requests that were ranked by a later score while waiting."""
+    """Moved by a score that arrived while they were ranked without one."""
     at_once: int = 0
-    """Unscored requests that started at once, as seats and tokens were free for all."""
+    """Of the unscored: started at once, as seats and tokens were free for all."""
     undecodable: int = 0
     """Prompts without text that the engine's own ranker could read: embeddings, images only."""
     failed: int = 0
@@ -84,8 +86,6 @@ class AnnotationCounts:
     def read(self, carried: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return a request's usable annotations as fields of a `RequestView`."""
         found, unusable = read_annotations(carried)
-        self.scored += "score" in found
-        self.unscored += "score" not in found
         if unusable:
             self.invalid += 1
             logger.debug("unusable %s; the request is scheduled without", unusable)

@@ -157,6 +157,14 @@ class RequestTracker:
             self.shares.refresh()
         return now_s
 
+    def admitted(self, tracked: RankedRequest, started_s: float) -> None:
+        """Report an admission, and count a request that starts for the first time by its score."""
+        if not tracked.has_started:
+            tracked.has_started, counts = True, self.annotation_counts
+            counts.count("unscored" if tracked.view.score is None else "scored")
+            counts.at_once += tracked.unscored is not None
+        self.events.admitted(tracked, started_s)
+
     def started(self, view: RequestView) -> None:
         """Count a waiting request that became resident."""
         self.load.num_started += 1
@@ -250,13 +258,15 @@ class RequestTracker:
     def _requeue_held(self, queue: RankedQueue[Any], tracked: RankedRequest) -> None:
         """Rank a request anew where it waits, and hold it no longer."""
         if (item := queue.remove(tracked.view.number)) is not None:
-            if tracked.held_until_s > -inf and tracked.late_score is None:
+            is_held, has_score = tracked.held_until_s > -inf, tracked.late_score is not None
+            if is_held and not has_score:
                 self._median.arrived(tracked.view)  # scores that arrived meanwhile count
+            self.annotation_counts.late += has_score and not (is_held or tracked.has_started)
             tracked.held_until_s = -inf
             self.rerank(tracked)
+            self.events.scored(tracked.view, self.load.now_s)
             queue.add(item)
 
     def _use_late(self, tracked: RankedRequest, late: LateScore) -> None:
         tracked.view.score, tracked.view.quantiles = late.score, late.quantiles
         tracked.late_score = None
-        self.annotation_counts.late += 1

@@ -27,6 +27,9 @@ class EngineObserver:
     def queued(self, request: RequestView, now_s: float) -> None:
         """The request has arrived and has its first rank."""
 
+    def scored(self, request: RequestView, now_s: float) -> None:
+        """The score of a waiting request has arrived, or the median in its place is a new one."""
+
     def admitted(self, request: RequestView, now_s: float) -> None:
         """A waiting request is part of the step that starts now, also after an eviction."""
 

@@ -2,7 +2,7 @@
 
     scorer = FailOpenScorer("127.0.0.1:50051", budget_s=0.05)
     score = scorer.score(prompt)            # a Score, or None: schedule this request without
-    score = await scorer.score_async(prompt)
+    score = (await scorer.ask_async(prompt)).score
 
 A batch holds the prompts that arrived during the previous calls; a lone prompt is sent at once.
 Clients take turns, and each one may use half of the calls. The breaker opens when the service
@@ -110,10 +110,6 @@ class FailOpenScorer(Connection):
             return waiter.future.result(max(0.0, waiter.deadline_s - time.monotonic())).score
         except TimeoutError:
             return self._answer(waiter, None, "timeout").score
-
-    async def score_async(self, prompt: str) -> Score | None:
-        """Return as `score` does, without blocking the event loop."""
-        return (await self.ask_async(prompt)).score
 
     async def ask_async(self, prompt: str, client: str = "") -> Answer:
         """Return a score, or the reason for its absence; `client` is the one to take turns for."""

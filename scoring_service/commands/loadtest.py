@@ -17,7 +17,7 @@ from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.codec import write_prompt
 from scoring_service.proto.status import CODE_OF, from_rpc_error
 from scoring_service.server.rpc import SERVICE
-from scoring_service.server.worker import EndRequest
+from scoring_service.server.worker import Wait, end_request
 
 _WORDS: Final = ("write", "explain", "short", "long", "story", "about", "code", "email", "poem")
 
@@ -64,9 +64,9 @@ def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, 
     """Counts and latencies of the requests: those sent until Ctrl-C, where `interrupted`."""
     # Not an exception: from within gRPC it would leave a call that never ends.
     took_s = defaultdict[str, list[float]](list)
-    with EndRequest() as stop:
-        sent_per_s = _send(config, security, stop, took_s)
-        interrupted = stop.wait(0)
+    with end_request() as stops:
+        sent_per_s = _send(config, security, stops, took_s)
+        interrupted = stops(0)
     answered_s, refused_s = took_s.pop("answered", []), took_s.pop("refused", [])
     failed = {name: len(seconds) for name, seconds in sorted(took_s.items())}
     return {
@@ -84,7 +84,7 @@ def run_loadtest(config: LoadtestConfig, security: ClientSecurity) -> dict[str, 
 def _send(
     config: LoadtestConfig,
     security: ClientSecurity,
-    stop: EndRequest,
+    stops: Wait,
     took_s: defaultdict[str, list[float]],
 ) -> float:
     """Fill `took_s` with the latencies by outcome; returns the rate, requests per second."""
@@ -108,7 +108,7 @@ def _send(
         due_s = started_s = time.perf_counter()
         for request, gap_s in zip(requests, gaps_s, strict=True):
             due_s += gap_s
-            if stop.wait(max(0.0, due_s - time.perf_counter())):
+            if stops(max(0.0, due_s - time.perf_counter())):
                 break
             begun_s = time.perf_counter()
             rpc = call.future(request, timeout=config.timeout_s, metadata=security.metadata)

@@ -67,13 +67,13 @@ def serve(options: ServeOptions, config: ServerConfig) -> None:
     locate = options.source()
     model = RankerModel.load(ModelBundle.load(locate()), config.precision)
     server = ScoringServer(model, config, locate)
-    with worker.EndRequest() as end:
+    with worker.end_request() as wait:
         server.start()
         # The present objects stay for good: the collector can skip them.
         gc.collect()
         gc.freeze()
         name = f"{model.manifest.name} revision {model.revision}"
         print(f"serving {name} on {server.target}", flush=True)
-        end.wait()
+        wait(None)
     worker.end_for_sure(config.drain_notice_s + config.drain_grace_s + worker.END_S)
     server.stop()

@@ -24,6 +24,8 @@ from scoring_service.shares import Client
 from scoring_service.transport.direct import Admit, DirectCall, Handle
 from scoring_service.transport.limits import Workers
 
+_DEFAULT_DEADLINE_S: Final = 10.0
+"""Of a call that sets none."""
 _MAX_NAME: Final = 64
 _log = logging.getLogger(__name__)
 
@@ -99,8 +101,7 @@ class CallLifecycle:
             if isinstance(request, Message):
                 self._respond(direct, name, request.SerializeToString())
                 return
-            default_s = self.service.config.default_deadline_s
-            call = Call(direct.deadline_s or time.monotonic() + default_s)
+            call = Call(direct.deadline_s or time.monotonic() + _DEFAULT_DEADLINE_S)
             call.client, call.owners = _clients(direct, len(request.prompts))
             direct.on_cancel = call.cancel
             end = partial(self._end, direct, name, request.write)

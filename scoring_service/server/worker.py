@@ -11,8 +11,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable
-from typing import Final, Self
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeAlias
 
 END_S: Final = 1.0
 """Longest time of a process's end beyond its notice and grace."""
@@ -24,39 +25,22 @@ _LARGE_BYTES: Final = 262_144
 _log = logging.getLogger(__name__)
 
 
-class EndRequest:
-    """A request to end that a signal makes; a context in which the main thread waits for it."""
+Wait: TypeAlias = Callable[[float | None], bool]
 
+
+@contextmanager
+def end_request(signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT)) -> Iterator[Wait]:
+    """Yield a wait for one of the signals, at most so many seconds; it returns whether one came."""
     # A lock's wait hangs where the signal lands just before it: Python's handler runs only once the
-    # wait is over. A signal also writes a byte to the wakeup socket, and `select` sees that.
-    def __init__(self, signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT)) -> None:
-        self._is_made = False
-        self._woken, self._wakeup = socket.socketpair()
-        self._wakeup.setblocking(False)
-        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+    # wait is over. A signal also writes a byte to the wakeup socket, which stays there unread.
+    woken, wakeup = socket.socketpair()
+    with woken, wakeup:
+        wakeup.setblocking(False)
+        signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
         for number in signals:
-            signal.signal(number, self._make)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+            signal.signal(number, lambda *_: None)
+        yield lambda timeout_s: bool(select.select([woken], [], [], timeout_s)[0])
         signal.set_wakeup_fd(-1)
-        self._woken.close()
-        self._wakeup.close()
-
-    def _make(self, *_: object) -> None:
-        self._is_made = True
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Return True once the request is made, False after `timeout_s`."""
-        end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._is_made:
-            left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
-            if not select.select([self._woken], [], [], left_s)[0]:
-                break
-            self._woken.recv(64)  # after it this thread runs the signal's handler
-        return self._is_made
 
 
 def use_short_slices() -> None:

@@ -42,8 +42,6 @@ class ServerConfig:
     """Time limit for a handshake, a call's message, a scrape and reading an answer, seconds."""
     max_queued_prompts: Count = 1024
     """Prompts that wait for a core; further prompts are refused whatever their deadline."""
-    default_deadline_s: Positive = 10.0
-    """Deadline of a call that sets none, seconds."""
     cache_entries: Natural = 65_536
     """Scores kept in the cache, about 200 bytes each; 0 turns it off."""
     reload_poll_s: Positive | None = 5.0

@@ -289,7 +289,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
                     self.planner.residents.admitted(state)
                 else:
                     self.tracker.started(state.lengthwise.view)
-                self.tracker.events.admitted(state.lengthwise, self._step_start_s)
+                self.tracker.admitted(state.lengthwise, self._step_start_s)
         return batch
 
     def _end_step(self) -> None:

@@ -31,8 +31,13 @@ def bound_end(scope: Scope) -> None:
 
 async def send_json(send: Send, content: object, status: int) -> None:
     """Send a whole answer."""
-    headers = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(b"content-type", b"application/json")],
+        }
+    )
     await send({"type": "http.response.body", "body": json.dumps(content).encode()})
 
 

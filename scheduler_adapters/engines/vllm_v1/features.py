@@ -134,8 +134,7 @@ def require_features(config: Any, policy: Policy) -> None:
 def read_configuration(options: Sequence[str]) -> Any:
     """Return the `VllmConfig` that vLLM's server makes of these options, without a model.
 
-    None for a vLLM whose server defines its options elsewhere; it will check them itself. Raises
-    ConfigError: vLLM refuses the options.
+    Raises ConfigError: vLLM refuses the options.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs, FlexibleArgumentParser
     from vllm.usage.usage_lib import UsageContext

@@ -207,7 +207,7 @@ class RankMixin:
                 scheduled = output.num_scheduled_tokens.get(request.request_id, 0)
                 cached = request.num_computed_tokens - scheduled
                 tracker.shares.hit(request.lengthwise.view, cached)
-            tracker.events.admitted(request.lengthwise, self._lengthwise_step_start_s)
+            tracker.admitted(request.lengthwise, self._lengthwise_step_start_s)
 
     def _lengthwise_report(self, outputs: Any) -> None:
         """Report to the observers the tokens of a step, and the requests that have left since."""

@@ -231,7 +231,9 @@ class Engine:
                 memory.land()
             if ranked.late_scores and ranked.next_score_s <= start_s:
                 step.repeats = False
-                ranked.take_late_scores()
+                for request in ranked.take_late_scores():
+                    for tell in self.events.scored:
+                        tell(request.sync_view(), start_s)
             if arrivals.next_s <= start_s:
                 self._deliver()
             if timers and timers[0][0] <= start_s:

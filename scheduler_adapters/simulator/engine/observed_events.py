@@ -20,6 +20,7 @@ class ObservedEvents:
     prefill_ended: Methods = field(default_factory=list)
     queued: Methods = field(default_factory=list)
     ran: Methods = field(default_factory=list)
+    scored: Methods = field(default_factory=list)
     thinking_ended: Methods = field(default_factory=list)
     withdrawn: Methods = field(default_factory=list)
 

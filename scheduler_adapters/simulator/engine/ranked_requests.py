@@ -1,6 +1,7 @@
 """The requests of one instance by rank: calls of the policy, priority levels, waiting queues."""
 
 from bisect import insort
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from math import inf
 from operator import attrgetter
@@ -118,8 +119,8 @@ class RankedRequests:
         """Time at which the next late score is available; inf without any."""
         return self.late_scores[0][0] if self.late_scores else inf
 
-    def take_late_scores(self) -> None:
-        """Rank the waiting requests by scores that have arrived; others keep theirs for later."""
+    def take_late_scores(self) -> Iterator[RequestState]:
+        """Rank and yield the waiting requests whose scores have arrived; others keep theirs."""
         while self.next_score_s <= self.load.now_s:
             _, _, request, score = heappop(self.late_scores)
             if request.is_gone:
@@ -130,6 +131,7 @@ class RankedRequests:
             request.late_score = score
             if request.is_waiting:
                 self.wait_again(request)
+                yield request
 
     def wait_again(self, request: RequestState) -> None:
         """Rank a request that waits again, by its late score if it has one, and queue it."""

@@ -54,7 +54,7 @@ def test_the_printed_commands_work_and_ctrl_c_leaves_nothing(trained):
             completion, requests_total, registry = re.findall(r"^  (curl .*)$", text, flags=re.M)
             completed, counts = run(completion), run(requests_total)
             # On a busy machine a score is later than its request's start: again, until one is not.
-            while not (scored := re.findall(r'hint="late".*\} ([1-9]\S*)$', counts, flags=re.M)):
+            while not (scored := re.findall(r'hint="scored".*\} ([1-9]\S*)$', counts, flags=re.M)):
                 run(completion)
                 counts = run(requests_total)
             registered = run(registry)

@@ -44,16 +44,6 @@ def test_a_steady_clock_counts_work_at_any_speed(machine):
         assert clock() - before_s == pytest.approx(0.5)
 
 
-def test_beside_small_steps_the_speed_is_told_now_and_then_only(machine):
-    clock = SteadyClock()
-    begun_s = machine.cpu_s
-    for _ in range(1000):
-        machine.work(0.001)
-        clock.note_speed()
-    assert machine.cpu_s - begun_s < 1.25 * 1.0
-    assert clock() == pytest.approx(1.0)
-
-
 def test_measuring_takes_no_time_and_waiting_skips_ahead(machine):
     clock = SteadyClock()
     clock.restart()

@@ -127,7 +127,9 @@ def test_an_idle_engine_waits_for_the_scores_of_a_burst():
     tracker.begin_step(queue, num_free=2, is_idle=True)
     assert numbers(queue) == [1, 2, 3, 0]  # 2 at the median of the two scores before it
     assert (scoring.waits_s, queue.held) == ([5.0], {})
-    assert tracker.annotation_counts == AnnotationCounts(unscored=4, late=3, undecodable=1)
+    for item in queue:
+        tracker.admitted(item.lengthwise, tracker.load.now_s)
+    assert tracker.annotation_counts == AnnotationCounts(scored=3, unscored=1, undecodable=1)
 
 
 def test_a_request_is_held_until_its_score_or_a_deadline():
@@ -153,12 +155,13 @@ def test_requests_that_start_at_once_are_neither_held_nor_scored():
     tracker.begin_step(queue, num_free=2, num_tokens=100, is_idle=True)
     assert (numbers(queue), queue.held, scoring.submitted) == ([0, 1], {}, [])
     assert not tracker.late_scores._waiting  # nothing is kept of them
-    queue.remove(0)  # it has started, while the other lacked memory
+    first = queue.remove(0)  # it has started, while the other lacked memory
+    tracker.admitted(first.lengthwise, tracker.load.now_s)
     tracker.begin_step(queue, num_free=1)
     assert [key for key, _ in scoring.submitted] == ["1"]
     scoring.wait(0)
     tracker.begin_step(queue, num_free=1)
-    assert tracker.annotation_counts == AnnotationCounts(unscored=2, late=1, at_once=1)
+    assert tracker.annotation_counts == AnnotationCounts(unscored=1, late=1, at_once=1)
 
 
 @pytest.mark.parametrize("scarce", [{"num_free": 1}, {"num_free": 2, "num_tokens": 1}])
@@ -192,7 +195,7 @@ def test_requests_beyond_the_rankers_queue_are_not_held():
     tracker, queue = burst_of(Scoring({}, most=1), 2, still_clock())
     tracker.begin_step(queue)
     assert (numbers(queue), [*queue.held]) == ([1], [0])
-    assert tracker.annotation_counts == AnnotationCounts(unscored=2, full=1)
+    assert tracker.annotation_counts == AnnotationCounts(full=1)
 
 
 def test_a_request_scored_elsewhere_is_not_scored_again():

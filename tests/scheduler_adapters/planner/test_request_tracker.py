@@ -108,11 +108,11 @@ def test_a_late_score_moves_a_request_that_waits_and_no_other():
     assert in_order(queue) == [early, middle, waits]
     assert (early.view.score, early.view.quantiles) == (1.0, quantiles)
     assert started.view.score is None
-    assert tracker.annotation_counts == AnnotationCounts(scored=1, unscored=3, late=1)
+    assert tracker.annotation_counts == AnnotationCounts(late=1)
     after = track(tracker, key="next")
     fill(queue, after)
     assert in_order(queue) == [early, after, middle, waits]
-    assert tracker.annotation_counts.late == 2
+    assert tracker.annotation_counts.late == 1  # `next` was never ranked without its score
     inbox.append(LateScore("waits", -9.0))
     tracker.begin_step(queue)
     assert in_order(queue) == [waits, early, after, middle]
@@ -129,12 +129,12 @@ def test_a_score_during_a_run_counts_after_an_eviction():
     tracker.begin_step(queue)
     runs.view.phase = Phase.ANSWERING
     tracker.rerank(runs)
-    assert (runs.view.score, tracker.annotation_counts.late) == (None, 0)
+    assert runs.view.score is None
     tracker.requeue(runs, generated_tokens=2, preemptions=1)
     fill(queue, runs)
     assert (runs.view.score, runs.view.quantiles) == (9.0, ((0.5, 1.0),))
     assert in_order(queue) == [first, runs]  # the median stood where the first does
-    assert (runs.rank.key, tracker.annotation_counts.late) == ((9.0,), 1)
+    assert (runs.rank.key, tracker.annotation_counts.late) == ((9.0,), 0)
     for _ in range(3):  # the median of four scores, once there are so many
         track(tracker, 9.0)
     assert track(tracker, None).rank.key == (9.0,)

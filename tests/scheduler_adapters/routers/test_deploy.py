@@ -13,6 +13,7 @@ from scheduler_adapters.__main__ import PROGRAM
 
 ROOM = Path(routers.__file__).parent
 FILES = [ROOM / "deploy/picker.yaml", ROOM / "deploy/ray.yaml"]
+FILES += [ROOM.parent / "engines/deploy/engine.yaml"]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -31,9 +32,11 @@ def test_labels_ports_and_hosts_of_the_manifests_agree(file):
             assert spec["selector"]["matchLabels"]["app"] in by_app
             assert ("Service", spec["endpointPickerRef"]["name"]) in specs
     hosts = re.findall(r"(lengthwise-[a-z]+):\d+", text)
-    assert hosts
     assert {("Service", host) for host in hosts} <= specs.keys()
     for container in by_app.values():
+        for probe in (each for name, each in container.items() if name.endswith("Probe")):
+            port = probe["httpGet"]["port"] if "httpGet" in probe else probe["grpc"]["port"]
+            assert port in {each for port in container["ports"] for each in port.values()}
         line = " ".join(container["command"] + container.get("args", []))
         command, *arguments = [*line.partition("scheduler_adapters ")[2].split(), ""]
         assert command in ("", "serve-vllm", "serve-picker", "serve-ray")

@@ -23,7 +23,7 @@ from scoring_service.transport.limits import Workers
 
 @pytest.fixture
 def calls(tiny_model):
-    service = ScoringService(tiny_model, ServerConfig(default_deadline_s=5.0))
+    service = ScoringService(tiny_model, ServerConfig())
     workers = Workers(1, max_tasks=1, max_bytes=1000)
     yield CallLifecycle(service, Metrics(service), workers)
     workers.close()
@@ -71,7 +71,7 @@ def test_a_large_request_is_read_by_a_worker_or_refused_if_many(calls):
     gate.set()
 
 
-@pytest.mark.parametrize(("given_s", "expected_s"), [(2.0, 2.0), (None, 5.0)])
+@pytest.mark.parametrize(("given_s", "expected_s"), [(2.0, 2.0), (None, 10.0)])
 def test_a_call_without_a_deadline_has_the_services(calls, monkeypatch, given_s, expected_s):
     begun = []
     monkeypatch.setattr(calls.service, "begin", lambda *arguments: begun.append(arguments[2]))

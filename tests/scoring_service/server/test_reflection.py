@@ -5,7 +5,6 @@ from queue import SimpleQueue
 
 import grpc
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_reflection.v1alpha import reflection_pb2 as pb
 
 from scoring_service.server import health, oip
@@ -51,31 +50,6 @@ def test_the_services_are_listed_and_described(ask):
         assert ask(symbol(name)).file_descriptor_response.file_descriptor_proto
     ours = {SERVICE, oip.SERVICE, health.SERVICE}
     assert names == ours | {"grpc.reflection.v1alpha.ServerReflection"}
-
-
-@pytest.mark.parametrize("ask", PATHS[:1], indirect=True)
-def test_a_score_needs_no_proto_file(server, ask):
-    pool = descriptor_pool.DescriptorPool()
-    listed = ask(symbol(SERVICE)).file_descriptor_response.file_descriptor_proto
-    files = {one.name: one for one in map(descriptor_pb2.FileDescriptorProto.FromString, listed)}
-
-    def add(name):
-        if (file := files.pop(name, None)) is not None:
-            for needed in file.dependency:
-                add(needed)
-            pool.Add(file)
-
-    for name in list(files):
-        add(name)
-    method = pool.FindServiceByName(SERVICE).methods_by_name["Score"]
-    request, response = map(
-        message_factory.GetMessageClass, (method.input_type, method.output_type)
-    )
-    with grpc.insecure_channel(server.target) as channel:
-        score = channel.unary_unary(
-            f"/{SERVICE}/Score", request.SerializeToString, response.FromString
-        )
-        assert score(request(prompt="yes"), timeout=60).scored.prompt_tokens > 0
 
 
 def test_an_unknown_name_is_not_found_and_the_stream_goes_on(ask):

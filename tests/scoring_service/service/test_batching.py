@@ -92,17 +92,6 @@ def idle(batcher):
     wait_until(lambda: batcher._free == batcher._num_runners)
 
 
-def test_submitting_does_not_wait_and_what_is_done_has_a_score():
-    held = Held()
-    waiting, dropped = held.ask(1, 2), held.ask(3)
-    assert waiting.ended.empty()
-    held.batcher.drop(dropped.call)
-    assert isinstance(dropped.result, ScoringTimeout)
-    assert held.end() == [[1], [2]]
-    held.batcher.drop(held.first.call)
-    assert (held.first.result, waiting.results) == (0.0, [1.0, 2.0])
-
-
 def test_a_listener_that_fails_stops_no_runner():
     batcher, model = MicroBatcher(num_runners=1), FakeModel()
     call = Call(time.monotonic() + 600)
@@ -175,22 +164,6 @@ def test_a_slow_machine_admits_fewer():
     assert held.batcher.counts["refused_prompts"] == 1
     held.batcher.slowdown = 1.0
     held.end()
-
-
-def test_more_runners_wait_less():
-    clock, model = Clock(), FakeModel(SECOND)
-    model.gate.clear()
-    batcher = MicroBatcher(num_runners=2, clock=clock)
-    busy = [Asked(batcher, model, name, timeout_s=math.inf) for name in (1, 2)]
-    for _ in busy:
-        assert model.entered.acquire(timeout=60)
-    assert batcher.predicted_wait_s() == 1.0
-    waiting = Asked(batcher, model, 3, timeout_s=math.inf)
-    assert batcher.predicted_wait_s() == 1.5
-    model.gate.set()
-    assert waiting.result == 3.0
-    idle(batcher)
-    assert batcher.predicted_wait_s() == 0
 
 
 def test_only_what_is_as_urgent_counts_as_ahead():

@@ -33,4 +33,4 @@ def test_a_bundle_ranks_a_burst_before_its_first_step(model, tiny_bundle):
         order = [*results_of(manager, len(words))]
         manager.stop(block=True)
     assert order == ["yes", "no", "short", "poem", "essay", "long essay"]
-    assert counts == AnnotationCounts(unscored=6, late=6)
+    assert counts == AnnotationCounts(scored=6)

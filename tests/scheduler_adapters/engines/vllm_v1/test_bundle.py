@@ -1,14 +1,22 @@
 """A tracker bundle inside the real vLLM: `LLM.generate` and `LLM.chat`, token ids and lists."""
 
 import random
+import re
 import shutil
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lengthwise.errors import BundleError
+from scheduler_adapters.engines.engine_metrics import observers_from_environment
+from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import scheduler_of, set_environment
+from scheduler_adapters.planner.request_annotations import AnnotationCounts
+from scheduler_adapters.policy import load_policy
+from scheduler_adapters.timeline.live_log import VARIABLE
+from scheduler_adapters.timeline.timeline import read_timeline
 from tests.scheduler_adapters.engines.chat_templates import CHATML, byte_tokenizer
 from tests.scheduler_adapters.late_burst import SEATS, ByRank
 
@@ -69,10 +77,41 @@ def test_a_burst_of_200_is_ranked_before_its_first_step(llm, watched):
     llm.generate(prompts, few(), use_tqdm=False)
     tracker, started = watched
     counts = tracker.annotation_counts
-    assert (counts.unscored, counts.late) == (200, 200)
+    assert counts == AnnotationCounts(scored=200)
     assert all(view.score is not None for view in started)
     scores = [view.score for view in started]
     assert max(scores[:SEATS]) <= min(scores[SEATS:])
+
+
+def test_counters_say_what_the_timeline_says(llm, tmp_path, monkeypatch):
+    """In a burst under a strict guard, scored by the engine or by the client; then at once."""
+    monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "timeline.jsonl"))
+    scheduler, dice = scheduler_of(llm.llm_engine), random.Random(1)
+    observers = observers_from_environment(scheduler, thinks=False)
+    scheduler.lengthwise_start(load_policy("pars", times=0.1, at_least=4), observers=observers)
+    sent = few()
+    sent.extra_args = {"lengthwise_score": 2.5}
+    llm.generate(
+        [" ".join(dice.choices(WORDS, k=12)) for _ in range(100)],
+        [sent if number % 5 == 0 else few() for number in range(100)],
+        use_tqdm=False,
+    )
+    llm.generate(PROMPT, few(), use_tqdm=False)
+    text = observers[-1].report()["metrics"]
+    for observer in observers:
+        observer.close()
+    scheduler.lengthwise_start(load_policy("pars", guard="none"))
+    (counted,) = re.findall(r"^lengthwise_admissions_past_lower_score_total (\S+)$", text, re.M)
+    hints = dict(re.findall(r'^lengthwise_engine_requests_total{hint="(\w+)"} (\S+)$', text, re.M))
+    timeline = read_timeline(tmp_path / "timeline.jsonl")
+    scores, began_s = timeline.requests.score, timeline.scheduled_s
+    assert float(hints["scored"]) == np.isfinite(scores).sum() == 100
+    assert float(hints["unscored"]) == float(hints["at_once"]) == np.isnan(scores).sum() == 1
+    past = sum(
+        (scores[began_s > at_s] < score).any() for at_s, score in zip(began_s, scores, strict=True)
+    )
+    assert float(counted) == past > 10
 
 
 def test_a_prompt_has_one_score_by_every_way_in(llm, watched):
@@ -85,16 +124,8 @@ def test_a_prompt_has_one_score_by_every_way_in(llm, watched):
     llm.chat(chat, few(), use_tqdm=False)
     llm.chat([chat, chat], few(), use_tqdm=False)
     tracker, started = watched
-    assert tracker.annotation_counts.late == 7
+    assert tracker.annotation_counts == AnnotationCounts(scored=7)
     assert len({view.score for view in started}) == 1
-
-
-def test_prompts_that_all_start_at_once_are_not_scored(llm, watched):
-    llm.generate([PROMPT] * SEATS, few(), use_tqdm=False)
-    llm.generate(PROMPT, few(), use_tqdm=False)
-    tracker, started = watched
-    assert (tracker.annotation_counts.late, tracker.annotation_counts.at_once) == (0, SEATS)
-    assert {view.score for view in started} == {None}
 
 
 def test_a_prompt_that_cannot_be_decoded_is_unranked_and_counted(llm, watched):
@@ -103,8 +134,8 @@ def test_a_prompt_that_cannot_be_decoded_is_unranked_and_counted(llm, watched):
     watched[0].holds._scores_all = True
     embeds = torch.zeros((5, llm.model_config.get_hidden_size()), dtype=torch.bfloat16)
     llm.generate([{"prompt_embeds": embeds}, PROMPT], few(), use_tqdm=False)
-    counts = watched[0].annotation_counts
-    assert (counts.unscored, counts.late, counts.undecodable) == (2, 1, 1)
+    counted = AnnotationCounts(scored=1, unscored=1, undecodable=1)
+    assert watched[0].annotation_counts == counted
 
 
 def test_a_broken_bundle_is_refused_before_the_model_loads(llm, tiny_bundle, tmp_path):
