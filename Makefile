@@ -1,5 +1,4 @@
 # make demo    set up, train a ranker on real prompts, serve it, and watch a real engine answer sooner
-# make play    after the demo: its ranker, vLLM and MLflow on loopback, and commands to try, until Ctrl-C
 # make check   lint, types and the fast tests: three minutes, for the daily loop
 # make test    set up, then lint, types and the whole CPU test suite, on a machine without data too
 # make test-data  the tests that need the data folder (.ci/run calls both)
@@ -23,7 +22,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo play check test test-data docs lint soak mutants bench clean dist pins
+.PHONY: help setup demo check test test-data docs lint soak mutants bench clean dist pins
 
 export LENGTHWISE_DATA ?= $(abspath $(wildcard ../shared/data))
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -51,9 +50,6 @@ demo: setup
 		$(PY) -m training fit demo --out mlruns/demo; \
 	fi
 	@$(PY) -m scheduler_adapters demo --trained mlruns/demo
-
-play: setup
-	@$(PY) -m scheduler_adapters play --trained mlruns/demo
 
 lint: setup
 	@.venv/bin/python .ci/pins.py

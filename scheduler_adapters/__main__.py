@@ -7,7 +7,6 @@ from lengthwise.command_line.program import Program
 
 COMMANDS: Final = {
     "demo": ("demo:demo", "a trained ranker, served, orders the queues of the simulator and vLLM"),
-    "play": ("play:play", "a trained ranker, vLLM with its scores, and MLflow, on loopback"),
     "models": ("models:run", "latency presets: their origin, and their error in measurements"),
     "simulate": ("simulate:run", "one policy on one trace: the table of latencies"),
     "compare": ("compare:run", "several policies on the same requests: table, report, CSV"),
@@ -27,8 +26,7 @@ PROGRAM: Final = Program(
     about="Schedule LLM requests by predicted length: in virtual time, or in an engine.",
     commands=COMMANDS,
     extra="simulate",
-    extras=dict.fromkeys(("serve-vllm", "play"), "vllm")
-    | {"serve-picker": "epp", "serve-ray": "ray"},
+    extras={"serve-vllm": "vllm", "serve-picker": "epp", "serve-ray": "ray"},
     values=dict.fromkeys(("policy", "policies"), "scheduler_adapters.policy:POLICIES")
     | {
         "placement": "scheduler_adapters.placement:PLACEMENTS",

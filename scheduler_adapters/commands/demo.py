@@ -49,7 +49,6 @@ _SECONDS: Final[Mapping[ClockKind, str]] = {
 }
 _SHOWN: Final = 48
 _NEXT: Final = {
-    "talk to this ranker behind a small vLLM": "make play",
     "know what it would bring to your server": "lengthwise advise --log gateway.jsonl --gpu h100",
     "put it before your vLLM": "lengthwise serve-vllm MODEL --bundle mlruns/demo/bundle",
 }

@@ -125,7 +125,7 @@ def test_the_lead_says_how_many_times_lower(simulated, tmp_path):
     assert "of a burst 3.0-fold." in text
     assert "<td>3.00x</td>" in text
     assert text.count("<svg") == 3  # who waits under FCFS and PARS, latency
-    assert "make play" in text
+    assert "serve-vllm MODEL --bundle mlruns/demo/bundle" in text
 
 
 def test_the_figure_beside_the_page_has_a_panel_per_engine(simulated, tmp_path):
