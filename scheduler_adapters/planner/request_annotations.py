@@ -14,6 +14,8 @@ Option and metric names call them hints. vLLM's OpenAI server takes them in the 
 | lengthwise_client | set by the middleware: name of the sender, for shares between clients |
 | lengthwise_request_key | set by the middleware, which may send the score later: 32 hex digits |
 
+Requests that vLLM makes itself, as for beam search, carry class and client in their id.
+
 Quantiles are one flat list because vLLM takes no objects here. Fractions in (0, 1) rise, tokens do
 not fall; a list has 100 pairs at most. A class has 100 characters at most.
 """
@@ -32,6 +34,7 @@ from scheduler_adapters.views import Quantiles, are_quantiles
 if TYPE_CHECKING:
     from scheduler_adapters.workload.requests import Requests
 
+HINT_START: Final = "lengthwise_"
 SCORE: Final = "lengthwise_score"
 QUANTILES: Final = "lengthwise_quantiles"
 USER_CLASS: Final = "lengthwise_class"
@@ -117,6 +120,24 @@ def request_key(carried: Mapping[str, Any] | None) -> str | None:
 
 
 _is_key = re.compile(r"[0-9a-f]{32}").fullmatch
+
+
+def id_mark(client: str, user_class: str | None) -> str:
+    """Return the end of a request's id that `annotations_of_id` reads, also amid a longer id."""
+    return f"-lengthwise_{client}_{(user_class or '').encode().hex()}_"
+
+
+def annotations_of_id(request_id: str) -> dict[str, Any]:
+    """Return class and client by the last mark in an id, if there is one."""
+    return {
+        key: value.decode(errors="replace")
+        for client, user_class in _MARK.findall(request_id)[-1:]
+        for key, value in ((CLIENT, client.encode()), (USER_CLASS, bytes.fromhex(user_class)))
+        if value
+    }
+
+
+_MARK: Final = re.compile(r"-lengthwise_([0-9a-f]+)_((?:[0-9a-f]{2})*)_")
 
 
 def score_annotations(score: float, quantiles: Mapping[float, float]) -> dict[str, Any]:

@@ -68,6 +68,8 @@ class Leg:
     """Reason of the request's end."""
     num_resumes: int = 0
     """Failures of replicas that the request has survived."""
+    num_silenced: int = 0
+    """Failures without a token since the replica had accepted."""
 
     @property
     def generated_tokens(self) -> int:

@@ -4,34 +4,19 @@ A field is carried exactly, or the request is refused: a leg begins anew inside 
 engine's own state, such as counts of tokens for penalties, would be lost with a move.
 """
 
+import reprlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
+from pydantic import ValidationError
+
+from scheduler_adapters.engines.body_fields import FIELDS
 from scheduler_adapters.routers.legs import Leg
 
 Piece = tuple[str, bool]
 """Text of an output, and whether it is reasoning."""
-_Kind = type | tuple[type, ...]
-SAMPLING: Final[Mapping[str, _Kind]] = {
-    **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty"), (int, float)),
-    **{"top_k": int, "min_tokens": int, "seed": int, "logit_bias": dict, "ignore_eos": bool},
-}
-"""Fields for the engine that mean the same in every leg."""
-_OWN: Final[Mapping[str, _Kind]] = {
-    **dict.fromkeys(("max_tokens", "max_completion_tokens", "n"), int),
-    **{"model": str, "prompt": (str, list), "messages": list, "stop": (str, list)},
-    **{"stop_token_ids": list, "stream": bool, "stream_options": dict, "user": str},
-    **{"chat_template_kwargs": dict, "metadata": dict},
-}
-"""Fields for the gateway."""
-_NEUTRAL: Final[Mapping[str, Sequence[Any]]] = {
-    **{"best_of": (1,), "echo": (False,), "suffix": ("",), "logprobs": (False,)},
-    **dict.fromkeys(("top_logprobs", "presence_penalty", "frequency_penalty"), (0,)),
-    **{"tools": ([],), "tool_choice": ("none",), "response_format": ({"type": "text"},)},
-}
-"""Fields with the values that have no effect; others cannot be carried."""
 
 
 class BadRequest(Exception):
@@ -42,40 +27,41 @@ class BadRequest(Exception):
         self.param = param
 
 
-def read_body(content: Any, *, is_chat: bool, model: str) -> dict[str, Any]:
+def read_body(
+    content: Any, model: str, vocabulary: int, max_tokens: int, *, is_chat: bool
+) -> dict[str, Any]:
     """Return the fields of a body without nulls, `stop` as a list, and `max_tokens` if it is set.
 
-    Raises BadRequest: a field is wrong, or cannot be carried.
+    Raises BadRequest: a field is wrong, or cannot be carried. A prompt of ids has at most
+    `max_tokens` of them.
     """
     if not isinstance(content, dict):
         raise BadRequest("body", "the body is no JSON object; send one")
     given = {name: value for name, value in content.items() if value is not None}
-    kinds = {**SAMPLING, **_OWN}
-    wrong = [name for name in given.keys() & kinds if not isinstance(given[name], kinds[name])]
-    wrong += [name for name in given.keys() - kinds if given[name] not in _NEUTRAL.get(name, ())]
-    if not wrong:
-        stop = given.get("stop", [])
-        given["stop"] = [stop] if isinstance(stop, str) else stop
-        given["max_tokens"] = given.get("max_completion_tokens", given.get("max_tokens"))
-        wrong = [name for name, holds in _checks(given, is_chat, model) if not holds]
-    if wrong:
-        found = f"{wrong[0]} is {content.get(wrong[0])!r}, wrong or not kept between replicas"
-        raise BadRequest(wrong[0], f"{found}; correct it, or leave it out")
+    prompt = given.get(key := "messages" if is_chat else "prompt")
+    if not prompt:
+        raise BadRequest(key, f"there is no {key}, or none in it; give one")
+    if not is_chat and isinstance(prompt, list) and len(prompt) > max_tokens:
+        raise BadRequest("prompt", f"prompt of {len(prompt)} tokens; use 1 to {max_tokens}")
+    for name, value in given.items():
+        if (one := FIELDS.get(name)) is None:
+            raise BadRequest(name, f"{name:.80} is not kept between replicas; leave it out")
+        try:
+            one.validate_python(value)
+        except ValidationError as error:
+            found = f"{name} is {reprlib.repr(value)} ({error.errors()[0]['msg']})"
+            raise BadRequest(name, f"{found}; correct it") from None
+    for name in ("prompt", "stop_token_ids", "logit_bias"):
+        ids = given.get(name, ())
+        if type(ids) is not str and any(int(token) >= vocabulary for token in ids):
+            raise BadRequest(name, f"{name} has ids of no token; use 0 to {vocabulary - 1}")
+    if given.get("model", model) != model:
+        raise BadRequest("model", f"there is no model {given['model']!r:.80}; use {model!r}")
+    if "seed" in given and given.get("temperature", 1) != 0:
+        raise BadRequest("seed", "a seed fixes no sampled tokens after a move; leave seed out")
+    given["stop"] = [stop] if isinstance(stop := given.get("stop", []), str) else stop
+    given["max_tokens"] = given.get("max_completion_tokens", given.get("max_tokens"))
     return given
-
-
-def _checks(given: Mapping[str, Any], is_chat: bool, model: str) -> Iterator[tuple[str, bool]]:
-    prompt = given.get(key := "messages" if is_chat else "prompt", "")
-    is_text = isinstance(prompt, str) or all(type(token) is int for token in prompt)
-    has_texts = all(isinstance(m, dict) and isinstance(m.get("content"), str) for m in prompt)
-    yield key, bool(prompt) and (has_texts if is_chat else is_text)
-    yield "model", given.get("model", model) == model
-    yield "n", given.get("n", 1) == 1
-    # A seed fixes no sampled tokens after a move.
-    yield "seed", "seed" not in given or given.get("temperature", 1) == 0
-    yield "max_tokens", given["max_tokens"] is None or given["max_tokens"] > 0
-    yield "stop", all(isinstance(text, str) and text for text in given["stop"])
-    yield "stop_token_ids", all(type(token) is int for token in given.get("stop_token_ids", ()))
 
 
 @dataclass(slots=True)
@@ -105,11 +91,12 @@ class Writer:
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """Return the answer to a request without a stream."""
-        text = "".join(text for text, is_reasoning in pieces if not is_reasoning)
-        thought = "".join(text for text, is_reasoning in pieces if is_reasoning)
-        message = {"role": "assistant", "content": text} | (
-            {"reasoning_content": thought} if thought else {}
+        text, thought = (
+            "".join(text for text, is_thought in pieces if is_thought is kind)
+            for kind in (False, True)
         )
+        reasoning = {"reasoning_content": thought} if thought else {}
+        message = {"role": "assistant", "content": text} | reasoning
         content = {"message": message} if self.is_chat else {"text": text}
         kind = "chat.completion" if self.is_chat else "text_completion"
         return self._answer(content, self.request.finish, kind) | {"usage": self.usage()}
@@ -125,12 +112,15 @@ class Writer:
         }
 
     def _answer(self, content: Mapping[str, Any], finish: str | None, kind: str) -> dict[str, Any]:
-        head = {"id": f"cmpl-{self.request.request_id}", "object": kind}
-        choice = {"index": 0, **content, "finish_reason": finish}
-        return {**head, "created": self.created, "model": self.model, "choices": [choice]}
+        return {
+            "id": f"cmpl-{self.request.request_id}",
+            **{"object": kind, "created": self.created, "model": self.model},
+            "choices": [{"index": 0, **content, "finish_reason": finish}],
+        }
 
 
 def error_body(status: int, message: str, param: str | None = None) -> dict[str, Any]:
     """Return an error in OpenAI's form."""
-    kind = "invalid_request_error" if status < 500 else "service_unavailable"
+    kinds = {500: "server_error", 503: "service_unavailable"}
+    kind = kinds.get(status, "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": status}}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from lengthwise.settings import Count, checked
+from lengthwise.settings import Count, Positive, checked
 from scheduler_adapters.placement import Watch
 from scheduler_adapters.routers.legs import Leg
 
@@ -34,6 +34,7 @@ class ReplicaLoad:
     Args:
         watch: limits of the placement by which legs are counted.
         lists_decodes: list the decodes in each report, for a placement that moves them at ticks.
+        stall_s: seconds with legs and without a message after which the engine counts as hung.
     """
 
     @checked
@@ -44,14 +45,15 @@ class ReplicaLoad:
         block_tokens: Count = 16,
         watch: Watch | None = None,
         lists_decodes: bool = False,
+        stall_s: Positive = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total_blocks, self.block_tokens = total_blocks, block_tokens
         self.watch, self.clock = watch or Watch(), clock
-        self.lists_decodes = lists_decodes
+        self.lists_decodes, self.stall_s = lists_decodes, stall_s
         self.legs: dict[int, _RunningLeg] = {}
         self.num_begun = self.num_reports = self.num_messages = 0
-        self.busy_since_s = clock()
+        self.busy_since_s = self.served_s = clock()
         """Time since which there has been a leg at all times."""
         self.arrived: dict[str, int] = {}
         """Highest number of a leg that has arrived, by router."""
@@ -61,7 +63,7 @@ class ReplicaLoad:
         if (routed := leg.routed) is not None:
             self.arrived[routed.router] = max(routed.number, self.arrived.get(routed.router, 0))
         if not self.legs:
-            self.busy_since_s = self.clock()
+            self.busy_since_s = self.served_s = self.clock()
         self.num_begun += 1
         answer = leg.generated_tokens - leg.thinking_tokens
         self.legs[self.num_begun] = _RunningLeg(leg, len(leg.token_ids), leg.is_thinking, answer)
@@ -70,6 +72,7 @@ class ReplicaLoad:
     def emitted(self, number: int, token_ids: Sequence[int]) -> None:
         """Count tokens of a leg."""
         one, now_s = self.legs[number], self.clock()
+        self.served_s = now_s
         self.num_messages += 1
         one.is_started = True
         one.context_tokens += len(token_ids)

@@ -32,11 +32,11 @@ class RoutingConfig:
     """Age of a report above which its replica is left out. Without any fresh report the shortest
     queue decides."""
 
-    def load(self, *, has_pools: bool = False) -> Placement:
+    def load(self) -> Placement:
         """Return the placement; raise UnsupportedByEngine if it needs pools and there are none."""
         made = load_placement(self.placement, **self.settings)
         used = [method for method in ("at_prefill_end", "tick") if overrides(made, method)]
-        if used and not (self.routing_only or has_pools):
+        if used and not (self.routing_only or getattr(self, "roles", False)):
             raise UnsupportedByEngine(
                 f"placement {made.name!r} has {' and '.join(used)}, which need replicas with roles "
                 "behind a gateway on Ray; set routing_only to use its other decisions"
@@ -51,9 +51,6 @@ class MovingConfig(RoutingConfig):
     roles: Sequence[Role] = ()
     """Role of each replica by its rank, for placements with pools: [prefill, decode, both]. Further
     replicas serve both. Empty: no pools."""
-
-    def load(self, *, has_pools: bool = False) -> Placement:
-        return super().load(has_pools=has_pools or bool(self.roles))
 
 
 class Routing:

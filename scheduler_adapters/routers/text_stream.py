@@ -1,16 +1,25 @@
 """Text of a stream of tokens: decoding across legs, and stop strings."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from typing import Any, Final
 
 from lengthwise.errors import ConfigError
+from scheduler_adapters.routers.openai_bodies import BadRequest
+
+_OF_TEMPLATES: Final = frozenset({"add_generation_prompt", "continue_final_message", "documents"})
+"""Arguments of the tokenizer's method that a request may set: they change the text alone."""
+_TEMPLATE: Final = "chat_template_kwargs"
+_WORD: Final = re.compile(r"[^\W\d]\w*")
 
 
 class TransformersCodec:
     """The tokenizer of a model folder, or of a hub name, by the transformers library.
 
-    Another class with the same public methods serves a gateway as well. `stop_token_ids` end every
-    output. Raises ConfigError: there is no fast tokenizer.
+    Another class with the same public methods serves a gateway as well; its texts are encoded in
+    threads. `stop_token_ids` end every output, and ids below `vocabulary` are known. Raises
+    ConfigError: there is no fast tokenizer.
     """
 
     def __init__(self, model: str) -> None:
@@ -22,15 +31,38 @@ class TransformersCodec:
         except (OSError, ValueError, AttributeError) as error:
             flaw = f"no fast tokenizer in {model!r} ({error})"
             raise ConfigError(f"{flaw}; name a model with a tokenizer.json") from error
+        self.backend.no_truncation()
+        self.backend.no_padding()
         end = self.tokenizer.eos_token_id
         self.stop_token_ids = [] if end is None else [end]
+        self.vocabulary = len(self.tokenizer)
+        theirs = signature(self.tokenizer.apply_chat_template).parameters.keys() | {"messages"}
+        self._arguments = {
+            *_WORD.findall(str(self.tokenizer.chat_template))
+        } - theirs | _OF_TEMPLATES
 
-    def encode(self, text: str) -> list[int]:
-        return list(self.tokenizer.encode(text))
+    def encode(self, text: str, *, adds_special_tokens: bool = True) -> list[int]:
+        # Of the tokenizer's methods, only those of batches release Python's lock.
+        (found,) = self.backend.encode_batch_fast([text], add_special_tokens=adds_special_tokens)
+        return list(found.ids)
 
-    def encode_chat(self, messages: Sequence[Any], **template: Any) -> list[int]:
-        settings = {"add_generation_prompt": True, "return_dict": False} | template
-        return list(self.tokenizer.apply_chat_template(list(messages), **settings))
+    def encode_chat(self, messages: Sequence[Any], template: Mapping[str, Any]) -> list[int]:
+        """Return the ids of a chat by the model's own template.
+
+        Raises BadRequest: the template refuses the messages, or does not read an argument.
+        """
+        for name in template.keys() - self._arguments:
+            raise BadRequest(_TEMPLATE, f"{name:.80} is not read by the template; leave it out")
+        try:
+            text = self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, **{"add_generation_prompt": True, **template}
+            )
+        except Exception as error:  # templates raise anything, by what is sent to them
+            raise BadRequest(
+                _TEMPLATE if template else "messages",
+                f"the model's chat template refuses the messages ({error}); correct them",
+            ) from error
+        return self.encode(text, adds_special_tokens=False)
 
     def decoder(self) -> Callable[[int], str]:
         """Return a decoder for one stream: a token in, the text that it completes out."""

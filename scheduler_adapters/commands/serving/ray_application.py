@@ -93,7 +93,10 @@ def build(settings: dict[str, Any]) -> Any:
         **(on_cpu if config.is_on_cpu else {}),
     )
     placement = config.made_placement
-    counting = {"watch": placement.watch, "lists_decodes": overrides(placement, "tick")}
+    counting = {
+        **{"watch": placement.watch, "lists_decodes": overrides(placement, "tick")},
+        "stall_s": config.stall_s,
+    }
     return build_gateway(build_llm_deployment(model, bind_kwargs=counting), config)
 
 

@@ -1,10 +1,10 @@
-"""Bodies of requests to vLLM's server: the place of the prompt, and of hints.
+"""Bodies of requests to vLLM's server: the place of the prompt, of hints and of operators' fields.
 
 `SCORED` and `UNSCORED` list the generation endpoints of vLLM 0.32. A request is scored by all its
 texts (`prompt_text.py`). Prompts of one request share their parameters, so they share one score,
 the highest. Token ids are not scored, nor are more than `MOST_PROMPTS` prompts. Hints stand in
-`vllm_xargs`, at `GENERATE` in `sampling_params.extra_args`; every endpoint takes a priority.
-Imports no engine.
+`vllm_xargs`, at `GENERATE` in `sampling_params.extra_args`. What only an operator may set
+stands there or in the body itself. Imports no engine.
 """
 
 import json
@@ -13,10 +13,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from lengthwise.tables import prompt_text
-from scheduler_adapters.planner.request_annotations import CLIENT, FROM_CLIENTS, LIMITS, REQUEST_KEY
+from scheduler_adapters.planner import request_annotations as hints
 
 XARGS: Final = "vllm_xargs"
 PRIORITY: Final = "priority"
+OPERATORS: Final = frozenset({PRIORITY, "kv_transfer_params", "ec_transfer_params"})
+"""Fields for an operator's own gateways: the order of all clients' requests, and the peers from
+which an engine pulls KV and encoder caches."""
+BEAMS: Final = "use_beam_search"
+"""Field of a search that makes requests without `vllm_xargs`."""
 HINT_HEADERS: Final = frozenset({b"x-vllm-priority", b"x-data-parallel-rank"})
 """Headers for a priority, which overrides that of the body, and for the choice of an engine."""
 GENERATE: Final = "/inference/v1/generate"
@@ -59,28 +64,24 @@ SCORED: Final[Mapping[str, tuple[Callable[[Mapping[str, Any]], Prompts], tuple[s
 }
 """Endpoint -> its prompts (none without readable text), and fields of which a body must have one:
 for a body without them vLLM answers with its number of fields."""
-UNSCORED: Final = frozenset(
-    {
-        "/v1/audio/transcriptions",
-        "/v1/audio/translations",
-        "/v1/realtime",
-        "/v1/systemone",
-        "/generative_scoring",
-        "/cohere/v2/chat",
-    }
-)
+UNSCORED: Final = frozenset({
+    *("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime"),
+    *("/v1/systemone", "/generative_scoring", "/cohere/v2/chat"),
+})  # fmt: skip
 """Generation endpoints whose requests are only counted."""
 GUARDED: Final = "/v1"
 """Start of the paths at which every vLLM with API keys requires one."""
-_HINT_START: Final = "lengthwise_"
+_IN_FORMS: Final = (hints.HINT_START, "_transfer_params")
 _ASCII_ESCAPE: Final = re.compile(rb"\\u00[2-7]")
-_HINT: Final = re.compile(
-    "".join(rf"(?:{char}|\\u00{ord(char):02x})" for char in _HINT_START).encode(), re.IGNORECASE
+_IN_FORM: Final = re.compile(
+    "|".join(
+        "".join(rf"(?:{char}|\\u00{ord(char):02x})" for char in word) for word in _IN_FORMS
+    ).encode(),
+    re.IGNORECASE,
 )
-
-
 _OBJECT: Final = re.compile(rb"[ \t\r\n]*\{(?=[ \t\r\n]*\")")
-_SPECIAL: Final = (_HINT_START.encode(), f'"{PRIORITY}"'.encode(), f'"{XARGS}"'.encode())
+_QUOTED: Final = [f'"{name}"' for name in (*sorted(OPERATORS), XARGS, BEAMS)]
+_SPECIAL: Final = [word.encode() for word in (hints.HINT_START, *_QUOTED)]
 _IDS: Final = re.compile(rb"\"prompt\"\s*:\s*\[\s*[\[\d]")
 _LARGE: Final = 1 << 18
 """Bytes of a body whose parsing takes milliseconds of the event loop."""
@@ -92,15 +93,15 @@ def media_type(content_type: bytes) -> bytes:
 
 
 def form_may_hold_hints(content_type: bytes, content: bytes) -> bool:
-    """Return whether a form holds hints or declares an encoding of its own."""
+    """Return whether a form holds hints or a transfer, or declares an encoding of its own."""
     if b"charset" in content_type.lower():
         return True
-    is_likely = _HINT_START.encode() in content or _ASCII_ESCAPE.search(content)
-    return bool(is_likely and _HINT.search(content))
+    is_likely = any(word.encode() in content for word in _IN_FORMS) or _ASCII_ESCAPE.search(content)
+    return bool(is_likely and _IN_FORM.search(content))
 
 
 def is_plain(content: bytes, path: str, required: tuple[str, ...]) -> bool:
-    """Return whether a body, unparsed, cannot hold a hint or a priority and takes hints of ours."""
+    """Return whether a body, unparsed, holds nothing that is dropped, and takes hints of ours."""
     if required and not any([f'"{name}"'.encode() in content for name in required]):
         return False
     if path == GENERATE or b"\0" in content or not _OBJECT.match(content):
@@ -127,19 +128,23 @@ def parse(content: bytes, required: tuple[str, ...] = ()) -> dict[str, Any] | No
     return body if all(each is None or isinstance(each, dict) for each in _places(body)) else None
 
 
-def own_hints(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hints in a body, in every place."""
-    return {
-        key: carrier[key] for carrier in _carriers(body) for key in carrier.keys() & FROM_CLIENTS
+def held(body: Mapping[str, Any]) -> set[str]:
+    """Return the names of the hints and of the operators' fields in a body, in every place."""
+    keys = {key for carrier in _carriers(body) for key in carrier}
+    return (keys & (hints.FROM_CLIENTS | OPERATORS)) | {
+        name for name in OPERATORS if body.get(name) not in (None, 0)
     }
 
 
-def drop_hints(body: dict[str, Any], keys: Iterable[str]) -> bool:
-    """Remove hints and what only we set from a body; return whether there was one."""
-    carriers, dropped = _carriers(body), {*keys, CLIENT, LIMITS, REQUEST_KEY}
-    found = [(carrier, key) for carrier in carriers for key in carrier.keys() & dropped]
-    for carrier, key in found:
-        del carrier[key]
+def drop(body: dict[str, Any], names: Iterable[str]) -> bool:
+    """Remove these and what only we set, in every place; return whether there was one."""
+    dropped = {*names, hints.CLIENT, hints.LIMITS, hints.REQUEST_KEY}
+    found = [(carrier, key) for carrier in _carriers(body) for key in carrier.keys() & dropped]
+    found += [(body, name) for name in dropped & OPERATORS if body.get(name) not in (None, 0)]
+    if hints.HINT_START in str(body.get("request_id")):  # a form that is ours
+        found.append((body, "request_id"))
+    for place, key in found:
+        del place[key]
     return bool(found)
 
 

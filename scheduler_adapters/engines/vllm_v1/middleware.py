@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final
 
 from lengthwise.addresses import network_of
@@ -30,36 +31,16 @@ from scheduler_adapters.engines.engine_metrics import exposition
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineReports
 from scheduler_adapters.engines.score_channel import LateScoring
 from scheduler_adapters.engines.user_classes import UserClasses, bearer_token, read_user_classes
-from scheduler_adapters.engines.vllm_v1 import client_bodies
-from scheduler_adapters.engines.vllm_v1.asgi import (
-    App,
-    Receive,
-    Scope,
-    Send,
-    appending,
-    bound_end,
-    first_headers,
-    path_of,
-    peer_of,
-    read_body,
-    replay,
-    send_json,
-    without,
-)
-from scheduler_adapters.engines.vllm_v1.client_bodies import HINT_HEADERS, PRIORITY
+from scheduler_adapters.engines.vllm_v1 import asgi, client_bodies
+from scheduler_adapters.engines.vllm_v1.asgi import App, Receive, Scope, Send
+from scheduler_adapters.engines.vllm_v1.client_bodies import HINT_HEADERS, OPERATORS, PRIORITY
 from scheduler_adapters.engines.vllm_v1.request_scores import (
     Client,
     RequestScores,
     ScoreConfig,
     ScoreMetrics,
 )
-from scheduler_adapters.planner.request_annotations import (
-    CLIENT,
-    FROM_CLIENTS,
-    REQUEST_KEY,
-    TBT_S,
-    USER_CLASS,
-)
+from scheduler_adapters.planner import request_annotations as hints
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.fail_open import FailOpenScorer
 
@@ -71,6 +52,8 @@ for it. Empty: none, and the middleware sees the address of the connection."""
 LOAD_PATH: Final = "/lengthwise/load"
 _ANY_MODEL: Final = ("VLLM_SKIP_MODEL_NAME_VALIDATION", "VLLM_ALLOW_RUNTIME_LORA_UPDATING")
 """Variables with which vLLM also takes names of models that it has not loaded."""
+_REQUEST_ID: Final = b"x-request-id"
+"""Header of a request's id, with which the ids of all requests begin that vLLM makes for it."""
 _MOST_RECENT: Final = 1024
 """Most clients of which the permissions are kept."""
 _LONGEST_KEPT: Final = 512
@@ -128,37 +111,34 @@ class ScoreMiddleware:
     classes: UserClasses = field(default_factory=UserClasses)
     reports: EngineReports | None = None
     """None: the engines share no folder with this process."""
-    unnamed: str | None = ""
-    """Name of the first client, whose requests carry none; "": not known yet; None: all do."""
 
     def __post_init__(self) -> None:
         self._recent = lru_cache(_MOST_RECENT)(self._client)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = path_of(scope) if scope["type"] in ("http", "websocket") else ""
+        path = asgi.path_of(scope) if scope["type"] in ("http", "websocket") else ""
         if path in client_bodies.UNSCORED:
-            self.unnamed = None  # requests of these endpoints carry no name
             self.scores.count_elsewhere("endpoint")
         if scope["type"] == "lifespan":
-            bound_end(scope)
+            asgi.bound_end(scope)
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given, is_post = first_headers(scope), scope["method"] == "POST"
+        given, is_post = asgi.first_headers(scope), scope["method"] == "POST"
         client = self._client_of(scope, given)
         if self.reports is not None and scope["method"] == "GET":
             if path == LOAD_PATH:
                 if not (client.is_let_in or self.config.open_load):
-                    await send_json(send, {"error": "Unauthorized"}, 401)
+                    await asgi.send_json(send, {"error": "Unauthorized"}, 401)
                     return
                 loads = [report["load"] for report in await self.reports.read()]
-                await send_json(send, [load for load in loads if load], 200)
+                await asgi.send_json(send, [load for load in loads if load], 200)
                 return
             if path.rstrip("/") == "/metrics":
                 figures = exposition(await self.reports.read())
                 self.scores.metrics.dropped_reports.set(self.reports.drops.count)
-                plain = without(scope, b"accept", b"accept-encoding")
-                await self.app(plain, receive, appending(figures, send))
+                plain = asgi.without(scope, b"accept", b"accept-encoding")
+                await self.app(plain, receive, asgi.appending(figures, send))
                 return
         is_refused = path.startswith(client_bodies.GUARDED) and not client.is_let_in  # by vLLM
         if not is_post or is_refused:
@@ -167,13 +147,17 @@ class ScoreMiddleware:
             await self.app(scope, receive, send)
             return
         if (has_priority := not HINT_HEADERS.isdisjoint(given)) and not client.may_hint:
-            scope = without(scope, *HINT_HEADERS)
+            scope = asgi.without(scope, *HINT_HEADERS)
+        if hints.HINT_START in given.get(_REQUEST_ID, b"").decode("latin-1"):
+            scope = asgi.without(scope, _REQUEST_ID)  # a form that is ours
+        if path not in client_bodies.SCORED:
+            scope = self._naming(scope, client)
         kind = client_bodies.media_type(given.get(b"content-type", b""))
         # vLLM decodes no content encoding, so a body that declares one is read as it is.
         if kind == b"application/json":
             await self._serve_json(client, path, has_priority, scope, receive, send)
         elif kind.startswith(b"multipart/") and not client.may_hint:
-            await self._serve_form(scope, receive, send)
+            await self._serve_form(given[b"content-type"], scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
@@ -186,7 +170,7 @@ class ScoreMiddleware:
         receive: Receive,
         send: Send,
     ) -> None:
-        message, content = await read_body(receive)
+        message, content = await asgi.read_body(receive)
         prompts_of, required = client_bodies.SCORED.get(path, (None, ()))
         is_plain = client_bodies.is_plain(content, path, required)
         is_unread = is_plain and (self.scores.is_away or client_bodies.has_many_ids(content))
@@ -195,18 +179,17 @@ class ScoreMiddleware:
             # The server answers such a body as it always does.
             if prompts_of is not None and message["type"] == "http.request":
                 self.scores.metrics.count("unscored", "unreadable")
-            self._count_hints(has_priority, client)
-            await self.app(scope, replay(message, receive), send)
+            self._count_hints(has_priority, client.may_hint)
+            await self.app(scope, asgi.replay(message, receive), send)
             return
         is_changed = bool(body or has_priority) and self._drop_hints(body, has_priority, client)
         added: dict[str, Any] = {}
+        if body.get(client_bodies.BEAMS):
+            scope = self._naming(scope, client)
         if prompts_of is not None:
-            user_class = self.classes.of(client.token, scope["headers"], peer_of(scope))
-            added = self.classes.annotations(user_class)
-            if self.unnamed == "":
-                self.unnamed = client.share
-            if self.config.shares and client.share != self.unnamed:
-                added[CLIENT] = client.share
+            added = self.classes.annotations(self._class_of(scope, client))
+            if self.config.shares:
+                added[hints.CLIENT] = client.share
             prompts = () if self.scores.scorer is None else prompts_of(body)
             if _has_model(scope, body.get("model")):
                 added |= await self.scores.annotations(body, prompts, client)
@@ -214,26 +197,25 @@ class ScoreMiddleware:
                 self.scores.metrics.count("unscored", "unknown_model")
         if is_changed or added:
             content = client_bodies.attached(content, body, added, path, is_changed=is_changed)
-            scope = without(scope, b"content-length", b"transfer-encoding")
+            scope = asgi.without(scope, b"content-length", b"transfer-encoding")
             scope["headers"].append((b"content-length", str(len(content)).encode()))
             message = {"type": "http.request", "body": content, "more_body": False}
-        receive, key = replay(message, receive), added.get(REQUEST_KEY)
+        receive, key = asgi.replay(message, receive), added.get(hints.REQUEST_KEY)
         with self.scores.until_answered(key, send) as send:
             await self.app(scope, receive, send)
 
-    async def _serve_form(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_form(self, kind: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         # Hints cannot be removed from a form.
-        message, content = await read_body(receive)
-        kind = first_headers(scope).get(b"content-type", b"")
+        message, content = await asgi.read_body(receive)
         if client_bodies.form_may_hold_hints(kind, content):
             self.scores.metrics.client_hints.labels("refused").inc()
-            said = "the form holds lengthwise_ hints or names a charset; send it without these"
-            await send_json(send, {"error": {"message": said, "code": 400}}, 400)
+            said = "the form holds hints, a transfer or a charset; send it without these"
+            await asgi.send_json(send, {"error": {"message": said, "code": 400}}, 400)
             return
-        await self.app(scope, replay(message, receive), send)
+        await self.app(scope, asgi.replay(message, receive), send)
 
     def _client_of(self, scope: Scope, given: Mapping[bytes, bytes]) -> Client:
-        address = self.classes.client_address(scope["headers"], peer_of(scope)) or ""
+        address = self.classes.client_address(scope["headers"], asgi.peer_of(scope)) or ""
         authorization = given.get(b"authorization", b"")
         is_short = len(authorization) <= _LONGEST_KEPT
         return (self._recent if is_short else self._client)(authorization, address)
@@ -253,21 +235,32 @@ class ScoreMiddleware:
             is_trusted=is_trusted,
         )
 
-    def _drop_hints(self, body: dict[str, Any], has_priority: bool, client: Client) -> bool:
-        """Remove the client's hints that it may not send; return whether there were any."""
-        own = client_bodies.own_hints(body)
-        in_body = body.get(PRIORITY) not in (None, 0)
-        self._count_hints(bool(own) or in_body or has_priority, client)
-        if client.may_hint:
-            has_class = client.token in self.classes.api_keys
-            return client_bodies.drop_hints(body, {USER_CLASS, TBT_S} if has_class else ())
-        if in_body:
-            del body[PRIORITY]
-        return client_bodies.drop_hints(body, FROM_CLIENTS) or in_body
+    def _class_of(self, scope: Scope, client: Client) -> str | None:
+        return self.classes.of(client.token, scope["headers"], asgi.peer_of(scope))
 
-    def _count_hints(self, has_any: bool, client: Client) -> None:
+    def _naming(self, scope: Scope, client: Client) -> Scope:
+        """Return the scope with an id by which vLLM's own requests for it are charged to it."""
+        if not self.config.shares:
+            return scope
+        own = asgi.first_headers(scope).get(_REQUEST_ID, token_hex(16).encode())
+        mark = hints.id_mark(client.share, self._class_of(scope, client))
+        others = asgi.without(scope, _REQUEST_ID)["headers"]
+        return {**scope, "headers": [*others, (_REQUEST_ID, own + mark.encode())]}
+
+    def _drop_hints(self, body: dict[str, Any], has_priority: bool, client: Client) -> bool:
+        """Remove what the client may not send; return whether there was any."""
+        names = set() if client.is_trusted else OPERATORS - {PRIORITY}
+        if not client.may_hint:
+            names |= {*hints.FROM_CLIENTS, PRIORITY}
+        elif client.token in self.classes.api_keys:
+            names |= {hints.USER_CLASS, hints.TBT_S}
+        held = client_bodies.held(body)
+        self._count_hints(bool(held) or has_priority, client.may_hint and not held & names)
+        return client_bodies.drop(body, names)
+
+    def _count_hints(self, has_any: bool, are_kept: bool) -> None:
         if has_any:
-            self.scores.metrics.client_hints.labels("kept" if client.may_hint else "dropped").inc()
+            self.scores.metrics.client_hints.labels("kept" if are_kept else "dropped").inc()
 
 
 class VllmScores(ScoreMiddleware):
@@ -297,8 +290,6 @@ class VllmScores(ScoreMiddleware):
             scores=RequestScores(config, scorer, metrics, late, in_engine=config.scores_in_engine),
             classes=read_user_classes(Path(config.classes)) if config.classes else UserClasses(),
             reports=EngineReports(Path(folder)) if folder else None,
-            # Of several API servers each would have a first client of its own.
-            unnamed=None if "PROMETHEUS_MULTIPROC_DIR" in os.environ else "",
         )
 
 
@@ -309,10 +300,8 @@ def hash_of(key: str) -> str:
 
 def _has_model(scope: Scope, name: object) -> bool:
     """Return False if vLLM has no model of that name, and so refuses the request."""
-    if not name or not isinstance(name, str):
-        return True
     models = getattr(getattr(scope.get("app"), "state", None), "openai_serving_models", None)
-    if models is None:
+    if models is None or not name or not isinstance(name, str):
         return True
     is_open = any(os.environ.get(each, "0").lower() in ("1", "true") for each in _ANY_MODEL)
     return is_open or models.is_base_model(name) or name in models.lora_requests

@@ -17,6 +17,7 @@ from scheduler_adapters.engines.vllm_v1.versions import (
 )
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.ranked_queue import RankedQueue, RankedRequest
+from scheduler_adapters.planner.request_annotations import annotations_of_id
 from scheduler_adapters.planner.request_tracker import RequestTracker
 from scheduler_adapters.views import Phase
 
@@ -121,12 +122,13 @@ def _tracked(
     request: Request, tracker: RequestTracker, memory: VllmMemory | None = None
 ) -> RankedRequest:
     if not hasattr(request, "lengthwise"):
+        carried = (request.sampling_params and request.sampling_params.extra_args) or {}
         request.lengthwise = tracker.track(
             request.request_id,
             # The front end stamps wall clock, the engine counts monotonic seconds.
             age_s=time.time() - request.arrival_time,
             prompt_tokens=request.num_prompt_tokens,
-            carried=request.sampling_params and request.sampling_params.extra_args,
+            carried=annotations_of_id(request.request_id) | carried,
             priority=request.priority,
             prompt=_text_ids(request),
             limits=limits_of(request.sampling_params),

@@ -21,7 +21,7 @@ from lengthwise.tables.prompt_text import CutText
 from scheduler_adapters.engines.bundle_scoring import Deadline, cut_score
 from scheduler_adapters.engines.score_channel import RETRIED, LateScoring
 from scheduler_adapters.engines.vllm_v1.asgi import Message, Send
-from scheduler_adapters.engines.vllm_v1.client_bodies import Prompts, own_hints
+from scheduler_adapters.engines.vllm_v1.client_bodies import Prompts, held
 from scheduler_adapters.planner.request_annotations import REQUEST_KEY, SCORE, score_annotations
 from scoring_service.client.fail_open import Answer, FailOpenScorer
 
@@ -160,7 +160,7 @@ class RequestScores:
         self, body: Mapping[str, Any], prompts: Prompts, client: Client
     ) -> dict[str, Any]:
         """Return the annotations of a request's score, or the key of a score that may be late."""
-        if body and SCORE in own_hints(body):
+        if body and SCORE in held(body):
             self.metrics.count("explicit")
             return {}
         if self.scorer is None:

@@ -122,7 +122,7 @@ class EngineScrape:
                     page = await self._page(name)
                 self.received(name, report_of(page), mark)
                 is_failing = False
-            except (httpx.HTTPError, TimeoutError, ValueError) as error:
+            except Exception as error:  # whatever a page holds, the next one is read
                 if not is_failing:
                     log.warning("no metrics of %s: %s %s", name, type(error).__name__, error)
                 is_failing = True

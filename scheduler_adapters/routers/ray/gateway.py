@@ -5,17 +5,19 @@
 `engines` is a bound deployment of a `RayReplica`.
 """
 
+import asyncio
 import json
 import logging
 import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import fields
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import ray
 from ray import serve
@@ -25,9 +27,11 @@ from ray.serve.config import RequestRouterConfig
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from lengthwise import strict_json
 from lengthwise.errors import require
 from lengthwise.settings import Count, settings
 from lengthwise.tables import prompt_text
+from scheduler_adapters.engines.body_fields import SAMPLING
 from scheduler_adapters.placement import Placement, overrides
 from scheduler_adapters.routers import openai_bodies as openai
 from scheduler_adapters.routers.legs import Leg, MovePoints
@@ -39,7 +43,9 @@ from scheduler_adapters.timeline.live_log import TimelineFile, finished_row
 
 log = logging.getLogger(__name__)
 
-_CHAT = "/v1/chat/completions"
+_CHAT: Final = "/v1/chat/completions"
+_BYTES_PER_TOKEN: Final = 64
+"""Bytes of a body, and for each token of its context; text of any language needs fewer."""
 
 
 @settings
@@ -52,6 +58,8 @@ class GatewayConfig(MovingConfig, LegLimits):
     """Token that ends the reasoning phase; None: the model does not reason."""
     max_context_tokens: int = 4096
     """Most tokens of prompt and output."""
+    max_body_bytes: Count = 4 << 20
+    """Longest body, else status 413; at most 64 KiB and 64 bytes per token of the context."""
     hand_over_kv: bool = False
     """Hand the KV of a moved request over; the engines need a connector for it. False: it is
     computed again."""
@@ -112,6 +120,7 @@ class PhaseGateway:
 
     def __init__(self, engines: Any, config: GatewayConfig, make_codec: Callable[[str], Any]):
         self.config, self.codec = config, make_codec(config.model)
+        self.readers = ThreadPoolExecutor(2, "reader")  # parse and tokenize bodies
         self.scores = RoutingScores(config.scorer, config.scorer_deadline_s)
         handle = engines.options(method_name="generate", stream=True)
         self.streams = LegStreams(handle, config, config.move_points)
@@ -138,20 +147,26 @@ class PhaseGateway:
             return JSONResponse({"requests": self.counts, "legs": streams, "scores": scores})
         if path not in (_CHAT, "/v1/completions") or request.method != "POST":
             return JSONResponse(openai.error_body(404, f"no endpoint {path!r}"), 404)
-        try:
-            content = json.loads(await request.body())
-        except (ValueError, RecursionError):
-            content = None
-        return await self.answer(content, is_chat=path == _CHAT)
+        content, longest = bytearray(), _BYTES_PER_TOKEN * self.config.max_context_tokens
+        most = min(self.config.max_body_bytes, (64 << 10) + longest)
+        async for part in request.stream():
+            content += part
+            if len(content) > most:
+                self.counts["refused"] += 1
+                return JSONResponse(openai.error_body(413, f"a body has at most {most} bytes"), 413)
+        return await self.answer(bytes(content), is_chat=path == _CHAT)
 
-    async def answer(self, content: Any, *, is_chat: bool) -> Response:
+    async def answer(self, content: bytes, *, is_chat: bool) -> Response:
         """Return the answer to a body: JSON, or a stream of server-sent events."""
         try:
-            given = openai.read_body(content, is_chat=is_chat, model=self.config.model)
-            request = await self._request(given, is_chat=is_chat)
+            given, request, text = await asyncio.get_running_loop().run_in_executor(
+                self.readers, self._read, time.monotonic(), content, is_chat
+            )
         except openai.BadRequest as error:
             self.counts["refused"] += 1
             return JSONResponse(openai.error_body(400, str(error), error.param), 400)
+        if (found := await self.scores.of(text)) is not None:
+            request.score, request.quantiles = found
         writer = openai.Writer(given, is_chat, request, self.config.model)
         pieces = self._pieces(request, StopStrings(given["stop"]), is_chat=is_chat)
         try:
@@ -167,35 +182,40 @@ class PhaseGateway:
         self.counts["finished"] += 1
         return JSONResponse(writer.whole(parts))
 
-    async def _request(self, given: dict[str, Any], *, is_chat: bool) -> Leg:
-        """Return the request with its tokens and its score."""
-        arrival_s, config = time.monotonic(), self.config
-        text = prompt_text.of_chat(given) if is_chat else given["prompt"]
+    def _read(
+        self, arrival_s: float, content: bytes, is_chat: bool
+    ) -> tuple[dict[str, Any], Leg, str | None]:
+        """Return a body's fields, its request and the text to score; called in a thread."""
+        config, codec = self.config, self.codec
+        most = config.max_context_tokens - 1
+        try:
+            body = strict_json.parsed(content.decode())
+        except ValueError as error:
+            raise openai.BadRequest("body", f"the body is no JSON ({error}); send JSON") from error
+        given = openai.read_body(body, config.model, codec.vocabulary, most, is_chat=is_chat)
         if is_chat:
-            ids = self.codec.encode_chat(given["messages"], **given.get("chat_template_kwargs", {}))
+            text = prompt_text.of_chat(given)
+            ids = codec.encode_chat(given["messages"], given.get("chat_template_kwargs", {}))
         else:
-            ids = self.codec.encode(text) if isinstance(text, str) else text
+            text = prompt_text.scored_text(prompt := given["prompt"])
+            ids = codec.encode(prompt) if isinstance(prompt, str) else prompt
+        if not 0 < len(ids) <= most:
+            raise openai.BadRequest("prompt", f"prompt of {len(ids)} tokens; use 1 to {most}")
         room = config.max_context_tokens - len(ids)
-        if not ids or room < 1:
-            right = f"1 to {config.max_context_tokens - 1} tokens"
-            raise openai.BadRequest("prompt", f"prompt of {len(ids)} tokens; use {right}")
-        found = await self.scores.of(text)
-        ends = () if given.get("ignore_eos") else self.codec.stop_token_ids
+        ends = () if given.get("ignore_eos") else codec.stop_token_ids
         # A template with thinking switched off ends with the end of an empty thought.
-        return Leg(
+        return given, Leg(
             request_id=secrets.token_hex(12),
-            token_ids=list(ids),
+            token_ids=ids,
             prompt_tokens=len(ids),
             is_thinking=config.think_end is not None and config.think_end not in ids[-4:],
             max_tokens=min(given["max_tokens"] or room, room),
-            sampling={name: given[name] for name in openai.SAMPLING if name in given},
+            sampling={name: given[name] for name in SAMPLING if name in given},
             stop_token_ids=(*ends, *given.get("stop_token_ids", ())),
             think_end=config.think_end,
             arrival_s=arrival_s,
-            score=found and found[0],
-            quantiles=found[1] if found else (),
             gateway=self.actor,
-        )
+        ), text  # fmt: skip
 
     async def _pieces(
         self, request: Leg, stops: StopStrings, *, is_chat: bool
@@ -254,8 +274,10 @@ class PhaseGateway:
     def _failure(self, error: Exception) -> tuple[dict[str, Any], int]:
         self.counts["failed"] += 1
         if isinstance(error, Unavailable):
-            return openai.error_body(503, f"{error}; try again later"), 503
+            return openai.error_body(error.status, str(error)), error.status
         cause = getattr(error, "cause", None) or error
+        if isinstance(cause, ValueError):  # engines refuse parameters by it, before any work
+            return openai.error_body(400, f"the engine refuses the request: {cause}"), 400
         log.error("engine failed: %s", cause)
         return openai.error_body(500, f"the engine failed: {type(cause).__name__}: {cause}"), 500
 
@@ -289,4 +311,5 @@ def engine_options(config: MovingConfig, *, report_s: float = 0.2) -> dict[str, 
         request_routing_stats_period_s=report_s,
         request_routing_stats_timeout_s=max(config.max_stale_s, report_s),
     )
-    return {"max_ongoing_requests": 1000, "request_router_config": router}
+    health = {"health_check_period_s": 2.0}  # three failures in a row restart a replica
+    return {"max_ongoing_requests": 1000, "request_router_config": router, **health}

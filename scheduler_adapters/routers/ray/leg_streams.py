@@ -1,7 +1,8 @@
 """Streams of legs over a handle of Ray Serve: opened, moved at move points, resumed.
 
 A leg that cannot be moved stays where it is. A leg whose replica fails is continued by another
-replica, from the last token received. So is a request whose KV could not be handed over.
+replica, from the last token received. So is a request whose KV could not be handed over. A request
+under which two replicas failed before its next token is given to no third one.
 """
 
 import asyncio
@@ -27,6 +28,14 @@ _FAILURES: Final = (RayError, RayServeException, BrokenLeg, TimeoutError)
 
 class Unavailable(Exception):
     """Request that no replica has served in time."""
+
+    status = 503
+
+
+class Suspect(Unavailable):
+    """Request under which two replicas fell silent or ended before its next token."""
+
+    status = 500
 
 
 class _Stream:
@@ -63,7 +72,8 @@ class LegLimits:
     accept_s: Positive = 10.0
     """Seconds until a replica accepts a leg; after that, the client gets status 503."""
     stall_s: Positive = 60.0
-    """Seconds without a message after which a replica counts as failed for this request."""
+    """Seconds without a message after which a replica counts as failed for this request. Without
+    one of any request it is restarted, so this is longer than the longest prefill."""
     request_s: Positive = 600.0
     """Seconds for a whole request."""
     max_resumes: int = 3
@@ -87,7 +97,7 @@ class LegStreams:
         """Yield the number of new tokens of each message, until the request has ended.
 
         Raises:
-            Unavailable: no replica has accepted it, or too many have failed.
+            Unavailable: no replica has accepted it, or too many have failed. Suspect: under it.
         """
         stream = self._open(request.leg("arrival"))
         end_s = time.monotonic() + self.limits.request_s
@@ -130,10 +140,19 @@ class LegStreams:
         request.excluded |= {at} - {""}
         request.num_resumes += 1
         log.warning("%s failed at %s: %s", request.request_id, at or "no replica", error)
+        if stream.replica and len(stream.leg.token_ids) == len(request.token_ids):
+            request.num_silenced += 1
+        if request.num_silenced > 1:
+            log.error("%s ended or silenced two replicas; it is not resumed", request.request_id)
+            raise Suspect(f"two failures under {request.request_id}; send another") from error
         if not at:
-            raise Unavailable(f"no replica within {self.limits.accept_s:g} s") from error
+            raise Unavailable(
+                f"no replica within {self.limits.accept_s:g} s; try again later"
+            ) from error
         if request.num_resumes > self.limits.max_resumes or time.monotonic() >= end_s:
-            raise Unavailable(f"replicas failed {request.num_resumes} times") from error
+            raise Unavailable(
+                f"replicas failed {request.num_resumes} times; try again later"
+            ) from error
         self.counts["resumed"] += 1
         return request.leg("resumed")
 

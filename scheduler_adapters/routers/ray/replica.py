@@ -11,6 +11,7 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.util import list_named_actors
 
+from lengthwise.errors import SchedulingError
 from scheduler_adapters.routers.legs import Emitted, Finish, Leg
 from scheduler_adapters.routers.replica_load import ReplicaLoad
 
@@ -84,6 +85,11 @@ class RayReplica(ABC):
         self.load.end(number)
         del self._tasks[number]
         ready.put_nowait(None if task.cancelled() else task.exception())
+
+    async def check_health(self) -> None:
+        """Raise SchedulingError if the engine hangs; Ray calls this and restarts the replica."""
+        if (load := self.load).legs and load.clock() > load.served_s + load.stall_s:
+            raise SchedulingError(f"no message of {len(load.legs)} legs in {load.stall_s:g} s")
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """Return the report for routers; called by Ray at regular times."""

@@ -30,8 +30,7 @@ class PlacementRouter(RequestRouter):  # type: ignore[misc]
         self._names: list[str] = []
 
     def _queue_length(self, name: str) -> int | None:
-        length: int | None = self.replica_queue_len_cache.get(self._by_name[name].replica_id)
-        return length
+        return self.replica_queue_len_cache.get(self._by_name[name].replica_id)  # type: ignore[no-any-return]
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Take new replicas and new reports; Ray calls this whenever a report has changed."""

@@ -1,6 +1,5 @@
 """Decisions of the router, and their parity with the simulated cluster on the same views."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -221,17 +220,3 @@ def test_prefilled_requests_wait_and_ticks_set_roles_and_moves():
     assert choose("quantum", "c") == ("b", "placement")
     assert choose("quantum", "c") == ("c", "placement")  # moved once
     assert choose("prefilled", "b") == ("b", "placement")  # not of a role that hands over
-
-
-def test_a_measured_prefill_cost_decides_where_phasor_sends(tmp_path):
-    """One long prompt, or a tenth more tokens in short ones, whose attention costs less."""
-    long = REPORT | {"prefill_tokens": 4000, "prefill_squares": 4000**2}
-    short = REPORT | {"prefill_tokens": 4400, "prefill_squares": 4400 * 1100}
-    cost = {"format": "lengthwise-prefill-cost/1", "model": "m", "device": "d", "r2": 1.0}
-    file, chosen = tmp_path / "cost.json", []
-    for alpha in (0, 1e9):
-        file.write_text(json.dumps(cost | {"alpha": alpha, "beta": 1e9, "peak_flop_per_s": 1e9}))
-        routing = Routing(load_placement("phasor", cost=str(file)), clock=lambda: 10.0)
-        routing.update({"long": long, "short": short})
-        chosen.append(routing.choose("1", leg(), ["long", "short"]))
-    assert chosen == ["long", "short"]

@@ -1,5 +1,7 @@
+import pytest
 from hypothesis import given, strategies as st
 
+from scheduler_adapters.routers.openai_bodies import BadRequest
 from scheduler_adapters.routers.text_stream import StopStrings, TransformersCodec
 
 
@@ -13,7 +15,8 @@ def test_any_pieces_give_the_text_before_the_stop_string(pieces, stop):
     assert stream.has_stopped is (stop in text)
 
 
-def test_a_model_folder_encodes_and_decodes(tmp_path):
+@pytest.fixture(scope="module")
+def codec(tmp_path_factory):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from tokenizers.decoders import ByteLevel
     from transformers import PreTrainedTokenizerFast
@@ -22,10 +25,26 @@ def test_a_model_folder_encodes_and_decodes(tmp_path):
     backend = Tokenizer(models.BPE(vocabulary, []))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(False), ByteLevel()
     made = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="!")
-    made.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}>"
-    made.save_pretrained(tmp_path)
-    codec = TransformersCodec(str(tmp_path))
+    shown = "{{ m.content if m.content else raise_exception('no content') }}"
+    made.chat_template = f"{{% for m in messages %}}{shown}{{% endfor %}}>{{{{ tail }}}}"
+    made.save_pretrained(folder := tmp_path_factory.mktemp("codec"))
+    return TransformersCodec(str(folder))
+
+
+def test_a_model_folder_encodes_and_decodes(codec):
     tokens = codec.encode("né€")
-    assert codec.encode_chat([{"role": "user", "content": "né€"}]) == tokens + codec.encode(">")
+    assert codec.encode_chat([{"role": "user", "content": "né€"}], {}) == tokens + codec.encode(">")
     assert list(map(codec.decoder(), tokens)) == ["n", "", "é", "", "", "€"]
     assert codec.stop_token_ids == codec.encode("!")
+
+
+def test_a_request_sets_what_its_template_reads_and_no_more(codec):
+    chat = [{"role": "user", "content": "a"}]
+    assert codec.encode_chat(chat, {"tail": "b", "add_generation_prompt": False}) == codec.encode(
+        "a>b"
+    )
+    for name in ("return_tensors", "chat_template", "tokenize", "messages", "padding", "unread"):
+        with pytest.raises(BadRequest, match=f"{name} is not read by the template"):
+            codec.encode_chat(chat, {name: "pt"})
+    with pytest.raises(BadRequest, match=r"template refuses the messages \(no content\)"):
+        codec.encode_chat([{"role": "user", "content": ""}], {})

@@ -85,6 +85,11 @@ class VllmReplica(RayReplica, LLMServer):  # type: ignore[misc]
                 kv_transfer.kept_kv(output.kv_transfer_params, context, self.load.block_tokens),
             )
 
+    async def check_health(self) -> None:
+        """Raise if vLLM has ended, or hangs."""
+        await LLMServer.check_health(self)
+        await RayReplica.check_health(self)
+
     async def record_routing_stats(self) -> dict[str, Any]:
         """Return the report for routers: the legs here, and the engine's own figures."""
         loads = [one["load"] for one in await self._reports.read() if one["load"]]

@@ -6,11 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler_adapters.engines.vllm_v1.asgi import path_of
-from tests.scheduler_adapters.engines.vllm_v1.middleware_bench import (
-    Bench,
-    FakeScorer,
-    Server,
-)
+from tests.scheduler_adapters.engines.vllm_v1.middleware_bench import Bench, FakeScorer
 
 
 @pytest.mark.parametrize(
@@ -28,14 +24,12 @@ def test_a_path_is_read_as_vllms_routes_read_it(root, path, is_scored):
 
 
 def test_the_server_hears_of_a_client_that_leaves():
-    server = Server()
-    heard = []
+    bench, heard = Bench(FakeScorer()), []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        await server(scope, receive, send)
+        await bench.server(scope, receive, send)
         heard.append((await receive())["type"])
 
-    bench = Bench(FakeScorer())
     bench.middleware.app = app
     asyncio.run(bench.call(b'{"prompt": "x"}'))
     assert heard == ["http.disconnect"]

@@ -82,11 +82,12 @@ def test_what_vllm_refuses_is_no_body(sent):
 @pytest.mark.parametrize("name", ["lengthwise_limits", "lengthwise_request_key"])
 def test_what_only_we_set_is_dropped_from_trusted_clients_too(name):
     body = {"vllm_xargs": {name: [0, 1]}, "sampling_params": {"extra_args": {name: 1}}}
-    assert client_bodies.drop_hints(body, ())
+    body["request_id"] = "a-lengthwise_0123456789abcdef__"
+    assert client_bodies.drop(body, ())
     assert body == {"vllm_xargs": {}, "sampling_params": {"extra_args": {}}}
 
 
-spellings = st.sampled_from(["lengthwise_score", "lengthwise_tbt_s", "priority"]).flatmap(
+spellings = st.sampled_from(["lengthwise_score", "ec_transfer_params", "priority"]).flatmap(
     lambda word: st.tuples(
         *(st.sampled_from([c, f"\\u{ord(c):04x}", f"\\u{ord(c):04X}"]) for c in word)
     )
@@ -100,7 +101,7 @@ def test_no_spelling_of_a_hint_is_overlooked(spelled):
     for encoding in ("utf-8", "utf-16"):
         body = client_bodies.parse(text.encode(encoding))
         assert body is not None
-        assert client_bodies.drop_hints(body, [name])
+        assert client_bodies.drop(body, [name])
     if name != "priority":
         assert client_bodies.form_may_hold_hints(b"", text.encode())
 

@@ -23,6 +23,7 @@ from scheduler_adapters.engines.vllm_v1.middleware import (
     hash_of,
 )
 from scheduler_adapters.engines.vllm_v1.request_scores import ScoreMetrics
+from scheduler_adapters.planner.request_annotations import annotations_of_id, id_mark
 from scoring_service.client.channel import ClientSecurity
 from scoring_service.client.fail_open import FailOpenScorer
 from tests.scheduler_adapters.engines.vllm_v1.middleware_bench import (
@@ -81,17 +82,10 @@ def test_a_request_that_vllm_refuses_costs_no_score(key):
     assert scorer.asked == ["hello"]
 
 
-@pytest.mark.parametrize(
-    ("name", "variable", "is_scored"),
-    [
-        ("served", "0", True),
-        ("adapter", "0", True),
-        (None, "0", True),
-        ("none", "0", False),
-        ("none", "1", True),
-    ],
-)
-def test_a_request_for_an_unknown_model_costs_no_score(name, variable, is_scored, monkeypatch):
+@pytest.mark.parametrize("name", ["served", "adapter", None, "none"])
+@pytest.mark.parametrize("variable", ["0", "1"])
+def test_a_request_for_an_unknown_model_costs_no_score(name, variable, monkeypatch):
+    is_scored = name != "none" or variable == "1"
     monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", variable)
     models = SimpleNamespace(is_base_model="served".__eq__, lora_requests={"adapter": 1})
     bench = Bench(scorer := FakeScorer())
@@ -102,6 +96,7 @@ def test_a_request_for_an_unknown_model_costs_no_score(name, variable, is_scored
 
 
 MESSAGES = [{"role": "user", "content": "hello"}]
+TRANSFERS = {f"{kind}_transfer_params": {"remote_host": "10.0.0.9"} for kind in ("kv", "ec")}
 CHOSEN = {"X-Vllm-Priority": "-7", "X-data-parallel-rank": "1"}
 
 
@@ -122,9 +117,10 @@ CHOSEN = {"X-Vllm-Priority": "-7", "X-data-parallel-rank": "1"}
 )
 def test_no_endpoint_lets_hints_or_a_priority_through(path, sent, score):
     bench = Bench(FakeScorer(), classes=CLASSES)
-    reached = bench.post(sent | {"priority": -7, "stream": True}, path, headers=CHOSEN)
+    more = {"priority": -7, "stream": True, **TRANSFERS}
+    reached = bench.post(sent | more, path, headers=CHOSEN)
     assert reached.pop("stream")
-    assert "priority" not in reached
+    assert not reached.keys() & {"priority", *TRANSFERS}
     assert not bench.server.headers.keys() & HINT_HEADERS
     hints = (reached.get("sampling_params", {}).get("extra_args") or reached["vllm_xargs"]).items()
     ours = {"lengthwise_class": "batch"} | ({} if score is None else {"lengthwise_score": score})
@@ -137,8 +133,9 @@ def test_no_endpoint_lets_hints_or_a_priority_through(path, sent, score):
 @pytest.mark.parametrize("path", ["/pooling", "/v1/embeddings", "/cohere/v2/chat", "/of/a/plugin"])
 def test_hints_and_priorities_are_dropped_at_any_endpoint(path):
     bench = Bench(FakeScorer())
-    sent = {"input": "x", "sampling_params": {"extra_args": HINTS | {"a": 1}}, "priority": -1}
-    assert bench.post(sent | {"vllm_xargs": HINTS}, path) == {
+    own = HINTS | TRANSFERS
+    sent = {"input": "x", "sampling_params": {"extra_args": own | {"a": 1}}, "priority": -1}
+    assert bench.post(sent | {"vllm_xargs": own, **TRANSFERS}, path) == {
         "input": "x",
         "sampling_params": {"extra_args": {"a": 1}},
         "vllm_xargs": {},
@@ -160,24 +157,17 @@ def test_a_header_and_the_usual_priority_leave_the_body():
 @pytest.mark.parametrize(
     "spelled",
     [
-        b'{"vllm_xargs": {"lengthwise_score": -1}}',
-        rb'{"vllm_xargs": {"\u006cengthwise_score": -1}}',
-        rb'{"vllm_xargs": {"lengthwise\u005Fscore": -1}}',
-        b'{"vllm_xargs": {"lengthwise_score": -1}, "vllm_xargs": {"lengthwise_score": -2}}',
-        '{"vllm_xargs": {"lengthwise_score": -1}}'.encode("utf-16"),
-        b'\xef\xbb\xbf{"vllm_xargs": {"lengthwise_score": -1}}',
-        rb'{"priorit\u0079": -5}',
+        b'{"vllm_xargs": {"lengthwise_score": -1}, ',
+        rb'{"vllm_xargs": {"\u006cengthwise_score": -1}, ',
+        b'{"vllm_xargs": {"lengthwise_score": -1}, "vllm_xargs": {"lengthwise_score": -2}, ',
+        b'\xef\xbb\xbf{"vllm_xargs": {"lengthwise_score": -1}, ',
+        rb'{"priorit\u0079": -5, ',
     ],
 )
 def test_a_large_body_and_a_strange_spelling_hide_no_hint(spelled, size):
-    bench = Bench(FakeScorer())
-    scored = ("scored", "cut" if size > MAX_CHARACTERS else "")
-    is_wide = b"\0" in spelled
-    end = "}".encode("utf-16-le") if is_wide else b"}"
-    padding = ', "prompt": "' + "x" * size + '"}'
-    padded = spelled.removesuffix(end) + padding.encode("utf-16-le" if is_wide else "ascii")
+    bench, scored = Bench(FakeScorer()), ("scored", "cut" if size > MAX_CHARACTERS else "")
     for path in ("/v1/completions", "/pooling"):
-        reached = bench.post(padded, path)
+        reached = bench.post(spelled + b'"prompt": "' + b"x" * size + b'"}', path)
         assert "lengthwise_score" not in (reached.get("vllm_xargs") or {}) or bench.count(*scored)
         assert "priority" not in reached
     assert bench.hints_counted("dropped") == 2
@@ -215,12 +205,8 @@ def test_a_second_header_hides_nothing():
     reached = bench.post({"prompt": "hello"} | HINTED, more_headers=second, **key("sk-1"))
     assert reached["vllm_xargs"] == CHAT | {"lengthwise_score": 5.0}
     assert bench.hints_counted("dropped") == 1
-
-
-def test_a_class_header_that_comes_twice_counts_for_none():
-    bench = Bench(None, classes=CLASSES)
-    own = [(b"x-user-class", b"chat"), (b"x-user-class", b"batch")]
-    assert bench.hints({"prompt": "x"}, more_headers=own) == BATCH
+    twice = [(b"x-user-class", b"chat"), (b"x-user-class", b"batch")]
+    assert Bench(None, CLASSES).hints({"prompt": "x"}, more_headers=twice) == BATCH
 
 
 FORM = "multipart/form-data; boundary=b"
@@ -232,6 +218,7 @@ FORM = "multipart/form-data; boundary=b"
         (b'name="vllm_xargs"\r\n\r\n{"lengthwise_score": -1}', FORM, 400),
         (rb'name="vllm_xargs"\r\n\r\n{"lengthwis\u0065_score": -1}', FORM, 400),
         ('{"lengthwise_score": -1}'.encode("utf-16"), FORM + "; charset=utf-16", 400),
+        (rb'name="vllm_xargs"\r\n\r\n{"kv_tr\u0061nsfer_params": "x"}', FORM, 400),
         (b'name="file"\r\n\r\n\\u00a0\\u0041 sound', FORM, 200),
     ],
 )
@@ -255,22 +242,11 @@ def test_an_unguarded_endpoint_drops_hints_without_a_key():
     assert scorer.asked == []
 
 
-def test_a_socket_of_sound_is_counted():
-    bench = Bench(FakeScorer())
-    scope = {"type": "websocket", "path": "/v1/realtime", "headers": []}
-
-    async def app(*call: Any) -> None: ...
-
-    bench.middleware.app = app
-    asyncio.run(bench.middleware(scope, app, app))  # type: ignore[arg-type]
-    assert bench.count("unscored", "endpoint") == 1
-
-
 def test_a_trusted_key_sends_hints_and_a_keys_class_stays():
     bench = Bench(FakeScorer(), classes=CLASSES)
     given = {key: value for key, value in HINTS.items() if key != "lengthwise_request_key"}
     headers = {"Authorization": "Bearer sk-gate"} | CHOSEN
-    sent = {"prompt": "x", "vllm_xargs": HINTS, "priority": -7}
+    sent = {"prompt": "x", "vllm_xargs": HINTS, "priority": -7, **TRANSFERS}
     assert bench.post(sent, headers=headers) == sent | {"vllm_xargs": given}
     assert bench.server.headers.keys() >= HINT_HEADERS
     assert (bench.hints_counted("dropped"), bench.hints_counted("kept")) == (0, 1)
@@ -278,7 +254,8 @@ def test_a_trusted_key_sends_hints_and_a_keys_class_stays():
     bench = Bench(FakeScorer(), classes=CLASSES, client_hints=True)
     own = {"lengthwise_score": 7, "lengthwise_class": "vip", "lengthwise_tbt_s": 9.0, "other": "x"}
     sent = {"prompt": "x", "vllm_xargs": own}
-    assert bench.hints(sent) == own
+    # Who may rank may not name the peers of an engine.
+    assert bench.post(sent | TRANSFERS) == sent
     reached = bench.hints(sent, **key("sk-1"))
     assert reached == CHAT | {"lengthwise_score": 7, "other": "x"}
     assert bench.scores.scorer.asked == []  # type: ignore[union-attr]
@@ -332,16 +309,12 @@ def test_a_body_whose_size_vllm_will_quote_keeps_it(path):
     assert bench.count("unscored", "unreadable") == 1
 
 
-@pytest.mark.parametrize(
-    ("path", "content_type"),
-    [("/v1/embeddings", "application/json"), ("/v1/completions", "text/plain")],
-)
-def test_other_requests_are_not_touched(path, content_type):
-    bench = Bench(FakeScorer())
-    content = b'{"prompt": "x"}'
-    asyncio.run(bench.call(content, path, content_type=content_type))
-    assert bench.server.content == content
-    assert bench.count("scored") == bench.count("unscored", "unreadable") == 0
+def test_other_requests_are_not_touched():
+    bench, content = Bench(FakeScorer()), b'{"prompt": "x"}'
+    for other in ({"path": "/v1/embeddings"}, {"content_type": "text/plain"}):
+        asyncio.run(bench.call(content, **other))
+        assert bench.server.content == content
+        assert bench.count("scored") == bench.count("unscored", "unreadable") == 0
 
 
 json_values = st.recursive(
@@ -364,11 +337,7 @@ def test_late_scores_need_a_shared_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(middleware, "ScoreMetrics", lambda: ScoreMetrics(CollectorRegistry()))
     classes = tmp_path / "classes.json"
     classes.write_text('{"classes": {"chat": {"tbt_s": 0.1}}, "default": "chat"}')
-    for folder, late_s, is_late in (
-        ("", 5.0, False),
-        (tmp_path, None, False),
-        (tmp_path, 5.0, True),
-    ):
+    for folder, late_s, is_late in (("", 5.0, False), (tmp_path, None, False), (tmp_path, 5, True)):
         config = MiddlewareConfig(
             scorer="127.0.0.1:1", late_s=late_s, classes=str(classes),
             security=ClientSecurity(token="t"),
@@ -427,7 +396,6 @@ def test_only_a_router_with_a_key_is_answered_here(tmp_path):
 
 def test_no_client_can_set_the_name_that_the_engine_knows():
     bench, forged = Bench(None, CLASSES, shares=True, client_hints=True), "lengthwise_client"
-    bench.middleware.unnamed = None
 
     def name_of(body: Mapping[str, Any] | None = None, key: str = "", **sent: Any) -> str:
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -449,28 +417,24 @@ def test_no_client_can_set_the_name_that_the_engine_knows():
     assert forged not in bench.hints(body)
 
 
-def test_the_first_client_of_a_lone_server_needs_no_name():
-    bench, forged = Bench(None, shares=True), {"lengthwise_client": "x"}
-
-    def name_of(end: int, path: str = "/v1/completions") -> str | None:
-        body = {"prompt": "hello", "vllm_xargs": forged} if end % 2 else {"prompt": "hello"}
-        reached = bench.post(body, path, client=(f"10.0.0.{end}", 1)).get("vllm_xargs") or {}
-        return reached.get("lengthwise_client")
-
-    assert [name_of(1), name_of(1)] == [None, None]
-    second = name_of(2)
-    assert second
-    assert [name_of(2), name_of(1)] == [second, None]
-    # Requests of this endpoint carry no name: from now on those of all clients do.
-    name_of(3, "/cohere/v2/chat")
-    assert name_of(1) not in (None, second)
-    assert name_of(2) == second
-
-
-@pytest.mark.parametrize("folder", [None, "/tmp"])
-def test_one_of_several_servers_names_each_client(folder, monkeypatch):
-    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "")
-    monkeypatch.setattr(middleware, "ScoreMetrics", lambda: None)
-    if folder:
-        monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", folder)
-    assert middleware.VllmScores(Server()).unnamed == (None if folder else "")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "x", "use_beam_search": True, "n": 4}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "use_beam_search": True}),
+        *((path, {"input": "x"}) for path in ("/pooling", "/v1/embeddings", "/generative_scoring")),
+    ],
+)
+def test_requests_that_vllm_makes_are_charged_to_their_client(path, body):
+    bench, forged = Bench(None, CLASSES, shares=True), f"a{id_mark('0123', 'chat')}"
+    named = bench.hints({"prompt": "x"}, **key("sk-1"))
+    headers = {"X-Request-Id": "mine", "Authorization": "Bearer sk-1"}
+    for own in ("mine", forged):
+        bench.post(body | {"request_id": forged}, path, headers=headers | {"X-Request-Id": own})
+        name = bench.server.headers[b"x-request-id"].decode()
+        found = annotations_of_id(f"cmpl-{name}-0-123-beam-1-abc")
+        assert found == {key: named[key] for key in ("lengthwise_client", "lengthwise_class")}
+        assert name.index("-lengthwise") == (4 if own == "mine" else 32)
+        assert b"request_id" not in bench.server.content
+    bench.post({"prompt": "x"}, headers={"X-Request-Id": forged})
+    assert b"x-request-id" not in bench.server.headers

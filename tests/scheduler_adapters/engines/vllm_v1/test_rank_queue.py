@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_adapters.planner.request_annotations import id_mark
 from scheduler_adapters.planner.request_tracker import RequestTracker
 from scheduler_adapters.policies.shortest_predicted import pars
 
@@ -37,6 +38,10 @@ def test_only_requests_with_kv_blocks_stand_in_the_second_queue():
     holders.prepend_requests(iter([waiting(5.0, 0), waiting(2.0, 1), waiting(4.0, 0)]))
     assert [one.request_id for one in holders] == ["2.0", "3.0"]
     assert [one.request_id for one in ranked] == ["4.0", "5.0"]
+    beam = waiting(6.0, 0)
+    beam.request_id, beam.sampling_params.extra_args = f"a{id_mark('ab', 'vip')}-beam-1", None
+    ranked.add_request(beam)
+    assert (beam.lengthwise.view.client, beam.lengthwise.view.user_class) == ("ab", "vip")
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}

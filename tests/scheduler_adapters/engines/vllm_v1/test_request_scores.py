@@ -152,11 +152,13 @@ def test_a_late_score_holds_its_place_while_it_is_requested():
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("outcome", ["timeout", "breaker_open", "unavailable"])
+@pytest.mark.parametrize(
+    "outcome", ["timeout", "breaker_open", "unavailable", "invalid_prompt", "error"]
+)
 def test_without_a_score_the_request_goes_on_as_it_was_sent(outcome):
-    bench = Bench(FakeScorer(outcome))
-    sent = b'{"prompt":  "hello"}'
-    bench.post(sent)
+    scorer = FakeScorer(outcome)
+    bench = late_bench(scorer)[0] if outcome in ("invalid_prompt", "error") else Bench(scorer)
+    bench.post(sent := b'{"prompt":  "hello"}')
     assert bench.server.content == sent
     assert bench.count("late" if outcome == "timeout" else "unscored", outcome) == 1
 
@@ -324,14 +326,6 @@ def test_the_answer_ends_the_request_of_a_late_score(fails):
         assert late.sent == []
 
     asyncio.run(main())
-
-
-@pytest.mark.parametrize("outcome", ["invalid_prompt", "error"])
-def test_a_prompt_that_cannot_be_scored_gets_no_request_key(outcome):
-    bench, _ = late_bench(FakeScorer(outcome))
-    sent = {"prompt": "hello"}
-    assert bench.post(sent) == sent
-    assert bench.count("unscored", outcome) == 1
 
 
 def test_no_score_is_awaited_of_a_service_long_away(monkeypatch):

@@ -53,14 +53,16 @@ def test_scrapes_outlast_bad_pages_and_mark_their_begin(caplog):
     async def scrape():
         seen = asyncio.Queue()
         async with FakeEngine() as engine:
-            engine.page = "nothing"
+            engine.page, too_much = "nothing", VLLM.replace(b" 3.0", b" 1e308")
             scrapes = EngineScrape(lambda: 7, lambda *one: seen.put_nowait(one), every_s=0.01)
             scrapes.update([engine.name])
-            while "no vllm:num_requests_running" not in caplog.text:
-                await asyncio.sleep(0.01)
-            engine.page = None
-            name, report, mark = await seen.get()
-            assert (name, report["total_blocks"], mark) == (engine.name, 1000, 7)
+            for flaw in ("no vllm:num_requests_running", "OverflowError"):
+                while flaw not in caplog.text:
+                    await asyncio.sleep(0.01)
+                engine.page = None
+                name, report, mark = await seen.get()
+                assert (name, report["total_blocks"], mark) == (engine.name, 1000, 7)
+                engine.page = too_much.replace(b" 4.0", b" 1e308").decode()
             await scrapes.close()
 
     asyncio.run(asyncio.wait_for(scrape(), 60))

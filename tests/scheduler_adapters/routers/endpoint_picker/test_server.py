@@ -147,6 +147,9 @@ def test_envoy_serves_on_without_the_picker_and_uses_it_again(tmp_path):
             answers = [await it.stream() for _ in range(6)]
             assert {status for status, _, _ in answers} == {200}
             assert {engine for _, engine, _ in answers} == set(it.names)
+            paths = ("/health", "/v1/models", "/metrics", "/sleep", "/v1%2f..%2fsleep", "/v1x")
+            asked = [await it.client.get(path) for path in paths]
+            assert [answer.status_code for answer in asked] == [200, 200, 404, 404, 400, 404]
             with started(command, ready="choosing"):
                 while {(await it.stream())[1] for _ in range(3)} != {it.names[2]}:
                     pass

@@ -36,7 +36,7 @@ def expected(prompt_ids):
 class Codec:
     """Tokens as numbers in text."""
 
-    stop_token_ids = (END,)
+    stop_token_ids, vocabulary = (END,), 10_000
 
     def __init__(self, model):
         pass

@@ -4,13 +4,16 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import httpx
 import psutil
 import pytest
+from starlette.requests import Request
 
 from benchmarks.soak.cluster import actors, prepare_ray, prompts, stream_all
 from lengthwise.child_processes import free_port
@@ -162,6 +165,51 @@ def nodes():
         ray.shutdown()
         made.cluster.shutdown()
         made.clients.shutdown(wait=False)
+
+
+POISONS = [{"prompt": ids} for ids in ([-1], [10_000], [1.5], ["a"], [[1]], [1] * 4096)]
+POISONS += [{"prompt": "1", "temperature": one} for one in (float("nan"), -1, "0", True)]
+POISONS += [[], None, 7, {}, {"prompt": "1", "kv_transfer_params": {}}, {"prompt": "1 " * 200_000}]
+
+
+class SlowCodec(fake_engines.Codec):
+    """Encodes once the event loop has taken a turn since."""
+
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def encode(self, text):
+        self.has_begun.set()
+        return super().encode(text) if self.may_end.wait(60) else []
+
+
+def test_no_poisoned_body_reaches_an_engine_or_holds_the_loop():
+    from scheduler_adapters.routers.ray import gateway
+
+    made = gateway.PhaseGateway.__new__(gateway.PhaseGateway)  # without engines
+    made.config, made.codec = gateway.GatewayConfig(model="m"), SlowCodec("m")
+    made.readers, made.counts = ThreadPoolExecutor(1), Counter()
+
+    async def asked(body):
+        async def receive():
+            return {"type": "http.request", "body": json.dumps(body).encode()}
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+        answer = await made(Request(scope, receive))
+        return answer.status_code, json.loads(answer.body)["error"]
+
+    async def run():
+        long = asyncio.create_task(asked({"prompt": "1 " * 4096}))
+        while not made.codec.has_begun.is_set():
+            await asyncio.sleep(0.01)
+        made.codec.may_end.set()
+        return await long, [await asked(body) for body in POISONS]
+
+    (_, error), answers = asyncio.run(run())
+    assert "prompt of 4096 tokens" in error["message"]
+    for body, (status, error) in zip(POISONS, answers, strict=True):
+        assert (error["type"], error["code"]) == ("invalid_request_error", status), body
+        assert status == 413 or error["param"] in f"body prompt {body}"
+    assert [status for status, _ in answers] == [400] * (len(POISONS) - 1) + [413]
 
 
 def test_tokens_and_usage_are_those_of_one_engine(nodes):

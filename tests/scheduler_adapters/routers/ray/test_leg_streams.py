@@ -63,6 +63,15 @@ class Handle:
         yield SimpleNamespace(replica_id="b")
 
 
+def test_a_request_that_silenced_two_replicas_ends_no_third(caplog):
+    handle, limits = Handle([["a", SILENT], ["b", SILENT]]), leg_streams.LegLimits(stall_s=0.05)
+    streams = leg_streams.LegStreams(handle, limits, MovePoints())
+    with pytest.raises(leg_streams.Suspect, match="two failures under a;"):
+        asyncio.run(anext(streams.serve(leg(tokens=[1, 2, 3]))))
+    assert leg_streams.Suspect.status == 500
+    assert "a ended or silenced two replicas" in caplog.text
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_leg_that_fails_loses_and_doubles_no_token(case):
     handle, one = Handle(CASES[case]), leg(tokens=[1, 2, 3])

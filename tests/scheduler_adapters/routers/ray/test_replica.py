@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lengthwise.errors import SchedulingError
 from scheduler_adapters.routers.legs import Emitted
 from scheduler_adapters.routers.replica_load import ReplicaLoad
 from tests.scheduler_adapters.routers.test_legs import leg
@@ -49,6 +50,23 @@ def test_the_work_of_a_dead_gateway_ends_once_read_or_unread(is_read, make_repli
 
     monkeypatch.setattr(replica, "_LOOK_S", 0.01)
     assert asyncio.run(run()) == ("x", 1)
+
+
+def test_a_replica_with_work_and_no_progress_is_not_healthy(make_replica):
+    async def run():
+        replica, now_s = make_replica(), [0.0]
+        replica.load.clock = lambda: now_s[0]
+        await anext(stream := replica.generate(leg(max_tokens=0)))
+        await replica.check_health()
+        now_s[0] = 61.0
+        with pytest.raises(SchedulingError, match="no message of 1 legs"):
+            await replica.check_health()
+        await stream.aclose()
+        while replica.load.legs:
+            await asyncio.sleep(0)
+        await replica.check_health()
+
+    asyncio.run(run())
 
 
 def test_a_leg_that_waits_behind_others_gives_signs_of_life(make_replica, monkeypatch):
