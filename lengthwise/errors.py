@@ -92,8 +92,3 @@ def require(name: str, value: object, holds: bool, right: str) -> None:
     """Raise ConfigError unless a setting `holds`; `right` names its right values."""
     if not holds:
         raise ConfigError(f"{name} is {value}; use {right}")
-
-
-def at_least(name: str, value: float | None, least: float) -> None:
-    """Raise ConfigError unless a setting is None or no less than `least`."""
-    require(name, value, value is None or value >= least, f"{least} or more")

@@ -162,5 +162,5 @@ def quiet_mlflow() -> None:
     os.environ.setdefault("DO_NOT_TRACK", "true")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # --json is one line
-    for name in ("alembic", "mlflow.store.db.utils", "mlflow.system_metrics"):
+    for name in ("alembic", "mlflow.store.db.utils", "mlflow.system_metrics", "mlflow.pyfunc"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -107,8 +107,8 @@ def parse(
         parsed = parser.parse_args(words)
         for name in (name for name in nested if name in parsed):
             found, usual = (_plain(parser, each)[name] for each in (parsed, standard))
-            changed = {key: found.get(key) for key in {**usual, **found}}
-            changed = {key: value for key, value in changed.items() if value != usual.get(key)}
+            pairs = {key: found.get(key) for key in {**usual, **found}}.items()
+            changed = {key: value for key, value in pairs if value != usual.get(key)}
             given[name] = {**given.get(name, {}), **changed}
             parsed.pop(name)
         values = vars(parser.instantiate(parsed)) | {n: given[n] for n in nested if n in given}

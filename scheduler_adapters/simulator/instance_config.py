@@ -1,11 +1,10 @@
 """A simulated instance as settings: a preset, and limits that replace its own."""
 
 import logging
-from dataclasses import dataclass
-from math import inf
 from typing import Any, Literal
 
-from lengthwise.errors import ConfigError, require
+from lengthwise.errors import ConfigError
+from lengthwise.settings import PositiveFinite, settings
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import HostLink
 from scheduler_adapters.workload.requests import Requests
@@ -13,7 +12,7 @@ from scheduler_adapters.workload.requests import Requests
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class InstanceConfig:
     """One engine replica, and the engine whose step rules it follows."""
 
@@ -30,15 +29,12 @@ class InstanceConfig:
     kv_blocks: int | None = None
     """KV memory in blocks of 16 tokens; none: the free memory of the profile's GPU. 1000000000 is
     memory without a limit: what a limit costs. Raise max_num_seqs, too."""
-    host_gb_per_s: float | None = None
+    host_gb_per_s: PositiveFinite | None = None
     """Bandwidth to host memory for evicted KV, GB/s (50: PCIe 5 x16); none: evicted KV is computed
     again. Only policies with "offload": true in their settings use it."""
 
     def __post_init__(self) -> None:
-        gb_per_s = self.host_gb_per_s
-        if gb_per_s is not None:
-            require("host_gb_per_s", gb_per_s, 0 < gb_per_s < inf, "GB/s above 0")
-        if gb_per_s is not None and self.engine != "plain":
+        if (gb_per_s := self.host_gb_per_s) is not None and self.engine != "plain":
             raise ConfigError(f"host_gb_per_s is {gb_per_s}; only the plain engine has host memory")
 
     def instance(self) -> Instance:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lengthwise.errors import InvalidDecision, SchedulingError, at_least
+from lengthwise.errors import InvalidDecision, SchedulingError, require
 from scheduler_adapters.placement import Move, Placement, SetRole, overrides
 from scheduler_adapters.simulator.cluster.clock import (
     ARRIVED,
@@ -92,7 +92,7 @@ class Cluster:
         keeps_kv: bool,
     ) -> None:
         self.keeps_kv, self.age = keeps_kv, age or TelemetryAge()
-        at_least("clients", clients, 1)
+        require("clients", clients, clients is None or clients >= 1, "1 or more")
         if clients is not None:  # 0 s for requests that are never sent
             requests = replace(requests, arrival_s=np.zeros(len(requests)))
         self.requests, self.placement, self.clients = requests, placement, clients

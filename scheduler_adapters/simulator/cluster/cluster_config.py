@@ -1,13 +1,13 @@
 """Settings of a simulated cluster that commands share: placement, instances, their roles."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from math import inf
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 
-from lengthwise.errors import ConfigError, at_least, require
+from lengthwise.errors import ConfigError, require
+from lengthwise.settings import Count, PositiveFinite, settings
 from scheduler_adapters.placement import PLACEMENTS, Placement, load_placement
 from scheduler_adapters.placements.baselines import ShortestQueue
 from scheduler_adapters.placements.freeness import PrefillCost
@@ -35,7 +35,7 @@ def calibrated_cost(instance: Instance, model: str, gpu: str) -> PrefillCost:
     return PrefillCost(**fitted, peak_flop_per_s=peak, model=model, device=gpu)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ClusterConfig(InstanceConfig):
     """Equal instances, and the placement that chooses one of them for each request."""
 
@@ -45,20 +45,17 @@ class ClusterConfig(InstanceConfig):
     memory-aware, distserve, splitwise, memory-aware-pools, phasor, pascal."""
     placement_settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the placement, e.g. {"migration": "never"}."""
-    instances: int = 1
+    instances: Count = 1
     """Equal instances of the cluster."""
     prefill_instances: int | None = None
     """Number of instances, from the first, that only prefill; the others only decode."""
     elastic_instances: int = 0
     """Number of instances, from the last, for both: phasor gives them to the pool in need."""
-    fabric_gb_per_s: float = 12.5
+    fabric_gb_per_s: PositiveFinite = 12.5
     """Bandwidth of the link of each instance to the others, for KV, GB/s."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("instances", self.instances, 1)
-        gb_per_s = self.fabric_gb_per_s
-        require("fabric_gb_per_s", gb_per_s, 0 < gb_per_s < inf, "GB/s above 0")
         if not self.placement_names and (self.instances > 1 or self.placement_settings):
             raise ConfigError(f"instances is {self.instances} without a placement; name one")
         pool = self.prefill_instances
