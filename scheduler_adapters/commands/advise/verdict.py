@@ -85,17 +85,24 @@ def decide(
         learned = policy if policy in saved else max(LEARNED, key=lambda one: saved[one].value)
         gain = saved[learned]
         if 0 < num_prompts < LEAST_PROMPTS:
-            text = f"{num_prompts} prompts are too few to judge a ranker by"
-            return "unclear", f"{text}, {LEAST_PROMPTS} are needed; give a longer log"
+            return "unclear", (
+                f"{num_prompts} prompts are too few to judge a ranker by, {LEAST_PROMPTS} are "
+                "needed; give a longer log"
+            )
         if not tau_b.low > 0:  # NaN: all lengths, or all scores, are the same
-            text = f"tau_b is {tau_b}, where 0 is chance"
-            return "no", f"the prompts do not predict the lengths: {text}"
+            return "no", (
+                f"the prompts do not predict the lengths: tau_b is {tau_b}, where 0 is chance"
+            )
         if gain.low < WORTHWHILE <= gain.high and gain.value > 0:
-            text = f"{learned} saves {gain:%} of the mean E2E; give a longer log or better ranker"
-            return "unclear", f"the ranker's errors decide. {text}"
+            return "unclear", (
+                f"the ranker's errors decide. {learned} saves {gain:%} of the mean E2E; give a "
+                "longer log or a better ranker"
+            )
     if policy == "fcfs":
-        text = f"the best other policy, {best}, saves {saved[best]:%} of the mean E2E"
-        return "no", f"{text}, and less than {WORTHWHILE:.0%} is nothing"
+        return "no", (
+            f"the best other policy, {best}, saves {saved[best]:%} of the mean E2E, and less than "
+            f"{WORTHWHILE:.0%} is nothing"
+        )
     tails = growths(found, policy)
     worse = [name for name, (*_, growth) in tails.items() if growth > tolerance]
     if carried[policy][0].value < (1 - tolerance) * carried["fcfs"][0].value:
@@ -107,10 +114,13 @@ def decide(
         f"requests end later, the worst 1% of all by {delay_s:.3g} s or more"
     )
     limit = f"worse by more than {tolerance:.0%} (--tolerance)"
-    if not worse:
-        return "yes", f"serve with {policy}. It {text}. Nothing is {limit}"
-    are = "is" if len(worse) == 1 else "are"
-    return "unclear", f"{policy} {text}. Here {_listed(worse)} {are} {limit}: weigh gain and price"
+    if worse:
+        are = "is" if len(worse) == 1 else "are"
+        return "unclear", f"{policy} {text}. Here {_listed(worse)} {are} {limit}: weigh both"
+    text = f"serve with {policy}. It {text}. Nothing is {limit}"
+    if saved[best].value > saved[policy].value + WORTHWHILE:
+        text += f". {best} saves {saved[best]:%}, at a higher price"
+    return "yes", text
 
 
 def _listed(words: list[str]) -> str:

@@ -80,6 +80,7 @@ LESS = {"fcfs": (Spread(1, 1, 1), 1), "pars": (Spread(0.7, 0.7, 0.7), None)}
         ("fcfs", 9.9, 9.0, {"tau_b": Spread(0.02, -0.03, 0.07)}, "no", "do not predict"),
         ("fcfs", 9.9, 9.0, {"tau_b": Spread(nan, nan, nan)}, "no", "do not predict the lengths"),
         ("slai", 9.9, 9.0, {"tau_b": Spread(nan, nan, nan)}, "yes", "serve with slai"),
+        ("slai", 7.0, 17.0, {}, "yes", "(--tolerance). pars saves 30.0%, at a higher price"),
     ],
 )
 def test_the_answer_states_gain_and_price(policy, mean_s, tail_s, changes, answer, said):
