@@ -44,10 +44,11 @@ def growths(found: Figures, policy: str) -> dict[str, tuple[float, float, float]
 
 
 def recommended(found: Figures, tolerance: float, *, without: Collection[str] = ()) -> str:
-    """Return the policy with the least harm and cost within 2% of the best mean E2E.
+    """Return the policy with the least harm and cost near the best mean E2E.
 
-    The best is one whose tails grow by no more than `tolerance`, if such a policy saves 2%. FCFS is
-    cheaper than a rule without learning, and that than a learned order. The oracle is none.
+    Near are those within 2% of it, and learned orders whose intervals overlap. The best is one
+    whose tails grow by no more than `tolerance`, if such a policy saves 2%. FCFS is cheaper than a
+    rule without learning, and that than a learned order. The oracle is none.
     """
     policies = [one for one, load in found if load == 1 and one not in ("oracle", *without)]
     mean_s = {one: spread_of(found, one, "e2e_s.mean").value for one in policies}
@@ -58,12 +59,16 @@ def recommended(found: Figures, tolerance: float, *, without: Collection[str] = 
     gentle = [one for one in policies if not harm[one]]  # FCFS at least
     if min(mean_s[one] for one in gentle) > (1 - WORTHWHILE) * mean_s["fcfs"]:
         gentle = policies
-    most_s = (1 + WORTHWHILE) * min(mean_s[one] for one in gentle)
+    best, saved = min(gentle, key=mean_s.__getitem__), gains(found)
+
+    def is_near(one: str) -> bool:
+        overlaps = one in LEARNED and saved[one].high >= saved[best].low
+        return overlaps or mean_s[one] <= (1 + WORTHWHILE) * mean_s[best]
 
     def price(one: str) -> tuple[float, bool, bool, float]:
         return harm[one], one in LEARNED, one != "fcfs", mean_s[one]
 
-    return min((one for one in gentle if mean_s[one] <= most_s), key=price)
+    return min(filter(is_near, gentle), key=price)
 
 
 def decide(
