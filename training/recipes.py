@@ -128,9 +128,8 @@ def student_of(config: TrainConfig) -> TrainConfig:
     without their lengths. An epoch of the teacher is three here; its other changes of the Trainer
     are kept.
     """
-    most, usual = config.split.train_prompts, recipe("demo").trainer
-    data = replace(config.data, unlabelled=(config.data.dataset,))
-    data = replace(data, max_unlabelled=None if most is None else 3 * most)
+    most, usual = 3 * (config.split.train_prompts or 0) or None, recipe("demo").trainer
+    data = replace(config.data, unlabelled=(config.data.dataset,), max_unlabelled=most)
     changed = {name: own for name, own in config.trainer.items() if own != usual.get(name)}
     if (epochs := config.trainer.get("max_epochs") or -1) > 0:
         changed["max_epochs"] = 3 * epochs

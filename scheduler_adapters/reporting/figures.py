@@ -62,11 +62,12 @@ def _panels(
     names = table["policy"].unique()
     colours, looks = colours_of(names), {}
     for number, name in enumerate(names):
-        dashes = {"dashes": _DASHES[number % len(_DASHES)]}
-        # Smaller and smaller, so that of equal values each is seen.
-        size = max(3.5, 7.5 - number)
-        markers = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": size}
-        looks[name] = {"color": colours[name], "label": name, **(markers if marked else dashes)}
+        looks[name] = {"color": colours[name], "label": name} | (
+            # Smaller and smaller, so that of equal values each is seen.
+            {"marker": _MARKERS[number % len(_MARKERS)], "markersize": max(3.5, 7.5 - number)}
+            if marked
+            else {"dashes": _DASHES[number % len(_DASHES)]}
+        )
     found = []
     for title in table[by].unique():
         with _canvas(3.9, 3.1 + 0.2 * -(-len(names) // 3)) as (figure, axis):
@@ -85,10 +86,8 @@ def _panels(
 def _plain_ticks(side: Axis) -> None:
     """Give a logarithmic axis plain numbers, as many as fit."""
     if side.get_scale() == "log":
-        low, high = side.get_view_interval()
-        decades = np.log10(high / low)
-        steps = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
-        wide = LogLocator(subs=steps, numticks=8)
+        decades = np.ptp(np.log10(side.get_view_interval()))
+        wide = LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,), numticks=8)
         side.set_major_locator(wide if decades > 1 else MaxNLocator(5, steps=[1, 2, 5, 10]))
         side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         side.set_minor_locator(NullLocator())

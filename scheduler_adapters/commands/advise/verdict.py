@@ -44,10 +44,11 @@ def growths(found: Figures, policy: str) -> dict[str, tuple[float, float, float]
 
 
 def recommended(found: Figures, tolerance: float, *, without: Collection[str] = ()) -> str:
-    """Return the policy with the least harm and cost within 2% of the best mean E2E.
+    """Return the policy with the least harm and cost near the best mean E2E.
 
-    The best is one whose tails grow by no more than `tolerance`, if such a policy saves 2%. FCFS is
-    cheaper than a rule without learning, and that than a learned order. The oracle is none.
+    Near are those within 2% of it, and learned orders whose intervals overlap. The best is one
+    whose tails grow by no more than `tolerance`, if such a policy saves 2%. FCFS is cheaper than a
+    rule without learning, and that than a learned order. The oracle is none.
     """
     policies = [one for one, load in found if load == 1 and one not in ("oracle", *without)]
     mean_s = {one: spread_of(found, one, "e2e_s.mean").value for one in policies}
@@ -58,12 +59,16 @@ def recommended(found: Figures, tolerance: float, *, without: Collection[str] = 
     gentle = [one for one in policies if not harm[one]]  # FCFS at least
     if min(mean_s[one] for one in gentle) > (1 - WORTHWHILE) * mean_s["fcfs"]:
         gentle = policies
-    most_s = (1 + WORTHWHILE) * min(mean_s[one] for one in gentle)
+    best, saved = min(gentle, key=mean_s.__getitem__), gains(found)
+
+    def is_near(one: str) -> bool:
+        overlaps = one in LEARNED and saved[one].high >= saved[best].low
+        return overlaps or mean_s[one] <= (1 + WORTHWHILE) * mean_s[best]
 
     def price(one: str) -> tuple[float, bool, bool, float]:
         return harm[one], one in LEARNED, one != "fcfs", mean_s[one]
 
-    return min((one for one in gentle if mean_s[one] <= most_s), key=price)
+    return min(filter(is_near, gentle), key=price)
 
 
 def decide(
@@ -85,17 +90,24 @@ def decide(
         learned = policy if policy in saved else max(LEARNED, key=lambda one: saved[one].value)
         gain = saved[learned]
         if 0 < num_prompts < LEAST_PROMPTS:
-            text = f"{num_prompts} prompts are too few to judge a ranker by"
-            return "unclear", f"{text}, {LEAST_PROMPTS} are needed; give a longer log"
+            return "unclear", (
+                f"{num_prompts} prompts are too few to judge a ranker by, {LEAST_PROMPTS} are "
+                "needed; give a longer log"
+            )
         if not tau_b.low > 0:  # NaN: all lengths, or all scores, are the same
-            text = f"tau_b is {tau_b}, where 0 is chance"
-            return "no", f"the prompts do not predict the lengths: {text}"
+            return "no", (
+                f"the prompts do not predict the lengths: tau_b is {tau_b}, where 0 is chance"
+            )
         if gain.low < WORTHWHILE <= gain.high and gain.value > 0:
-            text = f"{learned} saves {gain:%} of the mean E2E; give a longer log or better ranker"
-            return "unclear", f"the ranker's errors decide. {text}"
+            return "unclear", (
+                f"the ranker's errors decide. {learned} saves {gain:%} of the mean E2E; give a "
+                "longer log or a better ranker"
+            )
     if policy == "fcfs":
-        text = f"the best other policy, {best}, saves {saved[best]:%} of the mean E2E"
-        return "no", f"{text}, and less than {WORTHWHILE:.0%} is nothing"
+        return "no", (
+            f"the best other policy, {best}, saves {saved[best]:%} of the mean E2E, and less than "
+            f"{WORTHWHILE:.0%} is nothing"
+        )
     tails = growths(found, policy)
     worse = [name for name, (*_, growth) in tails.items() if growth > tolerance]
     if carried[policy][0].value < (1 - tolerance) * carried["fcfs"][0].value:
@@ -107,10 +119,13 @@ def decide(
         f"requests end later, the worst 1% of all by {delay_s:.3g} s or more"
     )
     limit = f"worse by more than {tolerance:.0%} (--tolerance)"
-    if not worse:
-        return "yes", f"serve with {policy}. It {text}. Nothing is {limit}"
-    are = "is" if len(worse) == 1 else "are"
-    return "unclear", f"{policy} {text}. Here {_listed(worse)} {are} {limit}: weigh gain and price"
+    if worse:
+        are = "is" if len(worse) == 1 else "are"
+        return "unclear", f"{policy} {text}. Here {_listed(worse)} {are} {limit}: weigh both"
+    text = f"serve with {policy}. It {text}. Nothing is {limit}"
+    if saved[best].value > saved[policy].value + WORTHWHILE:
+        text += f". {best} saves {saved[best]:%}, at a higher price"
+    return "yes", text
 
 
 def _listed(words: list[str]) -> str:

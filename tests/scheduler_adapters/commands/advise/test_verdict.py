@@ -44,6 +44,13 @@ def test_the_least_harm_and_cost_near_the_best_is_recommended(policies, found):
     assert recommended(figures_of(**policies), 0.2) == found
 
 
+def test_learned_orders_with_overlapping_intervals_count_as_near():
+    found = figures_of(srpt=(7.0, 30.0), pars=(7.5, 13.0))
+    assert recommended(found, 0.2) == "srpt"
+    uncertain = [dict(found["srpt", 1.0][0], **{"e2e_s.mean": mean_s}) for mean_s in (6.8, 7.2)]
+    assert recommended(found | {("srpt", 1.0): uncertain}, 0.2) == "pars"
+
+
 def test_orders_of_useless_scores_are_not_recommended():
     found = figures_of(pars=(5, 5), slai=(9, 10))
     assert recommended(found, 0.2, without=("pars",)) == "slai"
@@ -80,6 +87,7 @@ LESS = {"fcfs": (Spread(1, 1, 1), 1), "pars": (Spread(0.7, 0.7, 0.7), None)}
         ("fcfs", 9.9, 9.0, {"tau_b": Spread(0.02, -0.03, 0.07)}, "no", "do not predict"),
         ("fcfs", 9.9, 9.0, {"tau_b": Spread(nan, nan, nan)}, "no", "do not predict the lengths"),
         ("slai", 9.9, 9.0, {"tau_b": Spread(nan, nan, nan)}, "yes", "serve with slai"),
+        ("slai", 7.0, 17.0, {}, "yes", "(--tolerance). pars saves 30.0%, at a higher price"),
     ],
 )
 def test_the_answer_states_gain_and_price(policy, mean_s, tail_s, changes, answer, said):
