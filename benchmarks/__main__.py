@@ -30,10 +30,6 @@ PROGRAM: Final = Program(
     title="Evidence",
     about="Measure what the documentation states: papers, peers, speed, studies, soak.\n\n"
     f"scripts:\n{table_of({name: ('', line) for name, (_, line) in SCRIPTS.items()})}",
-    examples="""\
-reproduce slai --json
-simulator
-service --bundle mlruns/demo/bundle""",
     commands={
         "reproduce": (
             "benchmarks.papers.reproduce:run",

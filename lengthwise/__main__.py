@@ -3,13 +3,16 @@
 The packages above are found by their entry points and called through their `Program`.
 """
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_type_hints
+from importlib import import_module
+from typing import Any, Final, Literal, get_origin, get_type_hints
 
-from lengthwise.command_line.options import POSITIONAL, Command, make_parser
+from lengthwise.command_line.options import POSITIONAL, make_parser
 from lengthwise.command_line.program import DISTRIBUTION, Program, programs, run_named, table_of
+from lengthwise.command_line.stand_ins import absent_libraries_stood_in
 
 _ABOUT: Final = """usage: lengthwise COMMAND ...        lengthwise COMMAND --help
 
@@ -27,7 +30,6 @@ OWN: Final = Program(
     module="lengthwise",
     title="Other",
     about="Show what is read from a log of requests, and complete words in a shell.",
-    examples="inspect gateway.jsonl",
     commands={
         "inspect": (
             "lengthwise.command_line.inspect_log:inspect",
@@ -52,17 +54,15 @@ class CompletionOptions:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 after an error of ours, 130 after Ctrl-C."""
+    if not sys.flags.safe_path and (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)  # last, unlike `python -m`: no file here takes a library's place
     return run_named(by_name([OWN, *programs().values()]), help_page, arguments)
 
 
-def by_name(found: Iterable[Program]) -> dict[str, tuple[Program, str]]:
-    """Return the program and its command by the unique name under `lengthwise`."""
-    named = [
-        (program.names.get(command, command), (program, command))
-        for program in found
-        for command in program.commands
-    ]
-    assert len(dict(named)) == len(named), "two commands have one name; see Program.names"
+def by_name(found: Iterable[Program]) -> dict[str, Program]:
+    """Return the program of each command."""
+    named = [(command, program) for program in found for command in program.commands]
+    assert len(dict(named)) == len(named), "two commands have one name"
     return dict(named)
 
 
@@ -70,42 +70,31 @@ def help_page() -> str:
     """Return the commands, grouped by package, and examples."""
     found = [*programs().values(), OWN]
     width = max(map(len, by_name(found)))
-    groups = [
-        f"{program.title}\n"
-        + table_of({program.names.get(c, c): line for c, line in program.commands.items()}, width)
-        for program in found
-    ]
+    groups = [f"{program.title}\n{table_of(program.commands, width)}" for program in found]
     return _ABOUT.format(commands="\n\n".join(groups))
 
 
 def completion(options: CompletionOptions) -> None:
-    """Print the script that completes commands and options in a shell.
-
-    A command whose packages are not installed is completed by its name only.
-    """
+    """Print the script that completes commands, options and their known values in a shell."""
     from jsonargparse import ArgumentParser
 
     parser = ArgumentParser(prog=DISTRIBUTION)
     commands = parser.add_subcommands(required=False)
-    for name, (program, command) in by_name([*programs().values(), OWN]).items():
-        known = make_parser(f"{DISTRIBUTION} {name}", _settings_of(program, command))
-        for action in known._actions:
+    for name, program in by_name([*programs().values(), OWN]).items():
+        with absent_libraries_stood_in():
+            function = program.command(name)
+            if "arguments" in get_type_hints(function):
+                function = program.command(name, "run")
+        known = make_parser(f"{DISTRIBUTION} {name}", function)
+        actions: list[Any] = known._actions
+        for action in actions:
             action.option_strings = [word.replace("_", "-") for word in action.option_strings]
-        commands.add_subcommand(name, known, help=program.commands[command][1])
+            if place := program.values.get(action.dest):
+                module, _, values = place.partition(":")
+                action.nargs = "*" if get_origin(action._typehint) is list else None
+                action._typehint = Literal[tuple(getattr(import_module(module), values))]
+        commands.add_subcommand(name, known, help=program.commands[name][1])
     print(parser.get_completion_script(f"shtab-{options.shell}"))
-
-
-def _settings_of(program: Program, name: str) -> Command:
-    """Return the function with the options of a command: `run` if the command parses its own."""
-    try:
-        command = program.command(name)
-        return program.command(name, "run") if "arguments" in get_type_hints(command) else command
-    except ImportError:
-        return nothing
-
-
-def nothing() -> None:
-    """Stand for a command that cannot be imported."""
 
 
 if __name__ == "__main__":

@@ -167,10 +167,13 @@ class ModelBundle:
     def load(cls, path: str | os.PathLike[str]) -> ModelBundle:
         """Read a bundle and verify the SHA-256 of each of its files.
 
+        Args:
+            path: folder of the bundle, or of the run that holds it.
+
         Raises:
             BundleError: not a bundle, of a newer format, or a file is missing or damaged.
         """
-        folder = Path(path)
+        folder = bundle_folder(path)
         manifest = read_manifest(folder)
         for name, expected in manifest.files.items():
             if not (folder / name).is_file():
@@ -207,6 +210,13 @@ class ModelBundle:
             shutil.rmtree(work, ignore_errors=True)
             raise
         return cls.load(target)
+
+
+def bundle_folder(path: str | os.PathLike[str]) -> Path:
+    """Return the folder of a bundle; in that of a run it is `bundle`."""
+    folder, inside = Path(path), Path(path) / "bundle"
+    is_run = (inside / MANIFEST).is_file() and not (folder / MANIFEST).exists()
+    return inside if is_run else folder
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:

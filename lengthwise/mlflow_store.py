@@ -8,7 +8,6 @@
 MLflow is imported by `open` only, so that a service without MLflow can find a bundle.
 """
 
-import importlib.metadata
 import logging
 import os
 import shlex
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from lengthwise import __version__
 from lengthwise.addresses import shown
 from lengthwise.errors import ConfigError
 
@@ -142,18 +142,16 @@ def tags_of_run() -> dict[str, str]:
     """
     here = Path(__file__)
     words = ["git", "-C", str(here.parent), "rev-parse", "HEAD", f"HEAD:./{here.name}"]
-    commit = version = ""
+    commit = ""
     with suppress(OSError, subprocess.SubprocessError):
         found = subprocess.run(words, capture_output=True, text=True, check=True, timeout=10)
         commit = found.stdout.split()[0]
-    with suppress(importlib.metadata.PackageNotFoundError):
-        version = importlib.metadata.version("lengthwise")
     tags = {
         "mlflow.source.type": "LOCAL",
         "mlflow.source.name": sys.argv[0],
         "mlflow.source.git.commit": commit,
         "command": shlex.join(sys.argv)[:5000],  # MLflow's limit
-        "version": version,
+        "version": __version__,
     }
     return {key: value for key, value in tags.items() if value}
 

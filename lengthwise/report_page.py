@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -24,6 +23,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from lengthwise import __version__
 from lengthwise.bundle import BANNER
 from lengthwise.tables.files import write_whole
 
@@ -162,8 +162,8 @@ def _table(table: pd.DataFrame) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a cell holds words, which are aligned to the left."""
-    return isinstance(value, str) and value[:1].isalpha()
+    """Return whether a cell holds words, or is long: aligned to the left, and wrapped."""
+    return isinstance(value, str) and (value[:1].isalpha() or len(value) > 30)
 
 
 def _cells(values: Sequence[Any]) -> list[str]:
@@ -183,8 +183,7 @@ def _cells(values: Sequence[Any]) -> list[str]:
 def _footer() -> str:
     day = datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())), UTC).date()
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    command = shlex.join(["python", *sys.orig_argv[1:]])
-    made = (
-        f"Lengthwise {version('lengthwise')}, {day}, {machine}, Python {platform.python_version()}"
-    )
-    return f"<footer><code>{html.escape(command)}</code><br>{html.escape(made)}</footer>"
+    is_short = Path(sys.argv[0]).name == "lengthwise"
+    words = ["lengthwise", *sys.argv[1:]] if is_short else ["python", *sys.orig_argv[1:]]
+    made = f"Lengthwise {__version__}, {day}, {machine}, Python {platform.python_version()}"
+    return f"<footer><code>{html.escape(shlex.join(words))}</code><br>{html.escape(made)}</footer>"

@@ -25,20 +25,14 @@ PROGRAM: Final = Program(
     module="scheduler_adapters",
     title="Schedulers",
     about="Schedule LLM requests by predicted length: in virtual time, or in an engine.",
-    examples="""\
-simulate --trace requests.parquet --policy pars --json
-compare --policies '[fcfs, pars, slai]' --rates-per-s '[8, 12, 16]'
-capacity --policies '[fcfs, pars]' --slo '{"ttft_s.p90": 1}'""",
     commands=COMMANDS,
     extra="simulate",
     extras=dict.fromkeys(("serve-vllm", "play"), "vllm")
     | {"serve-picker": "epp", "serve-ray": "ray"},
-    moved={
-        **{name: f"benchmarks {name}" for name in ("reproduce", "rivals", "validate")},
-        "replay-cluster": "benchmarks replay-cluster",
-        "bench": "benchmarks simulator",
-        "bench-engine": "benchmarks engine-step",
-        "bench-routing": "benchmarks routing",
+    values=dict.fromkeys(("policy", "policies"), "scheduler_adapters.policy:POLICIES")
+    | {
+        "placement": "scheduler_adapters.placement:PLACEMENTS",
+        "gpu": "scheduler_adapters.simulator.latency.facts:GPUS",
     },
 )
 main: Final = PROGRAM.run

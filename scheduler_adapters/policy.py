@@ -133,7 +133,7 @@ def flaw_of(rank: object) -> str:
             return f"{name} is {key!r}; make it a tuple of numbers"
         for number in key:
             if number is None:
-                return f"{name} holds None; rank requests without a score too, e.g. `Rank()`"
+                return f"{name} holds None; rank a request without a score by its median_score"
             if not _is_number(number):
                 return f"{name} holds {number!r}; use numbers, and no NaN"
     for name in ("lane", "valid_until_s", "valid_tokens", "valid_until_started"):

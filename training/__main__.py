@@ -7,13 +7,6 @@ from typing import Final
 
 from lengthwise.command_line.program import Program
 
-_ABOUT: Final = """\
-Train rankers that order prompts by the length of a model's response.
-
-Lengths are tokens; a score is higher for a longer response; tau_b (Kendall) is 1 for the right
-order, 0 for chance. Data is read from --data-dir, else from $LENGTHWISE_DATA; without both a
-synthetic set takes its place, with a warning."""
-
 
 def _prepare() -> None:
     # Idle OpenMP threads that spin would starve the others on a shared machine. A short spin stays:
@@ -32,10 +25,7 @@ def _prepare() -> None:
 PROGRAM: Final = Program(
     module="training",
     title="Rankers",
-    about=_ABOUT,
-    examples="""\
-fit demo --out mlruns/demo          4,000 real prompts, minutes on two cores
-fit demo --out run --loss.delta .3  any setting of a recipe can be overridden""",
+    about="Train rankers that order prompts by the length of a model's response.",
     commands={
         "fit": ("fit:main", "train a ranker by a recipe; ends in a bundle and an MLflow run"),
         "predict": ("predict:main", "score prompts by a checkpoint, with Lightning's Trainer"),
@@ -53,7 +43,6 @@ fit demo --out run --loss.delta .3  any setting of a recipe can be overridden"""
     },
     extra="train",
     extras={"collect": "collect", "fetch": "collect"},
-    moved={"reproduce": "benchmarks objectives"},
     prepare=_prepare,
 )
 main: Final = PROGRAM.run

@@ -52,6 +52,8 @@ class DataConfig(RecordOptions):
     unlabelled: tuple[str, ...] = ()
     """Data sets, tables or logs whose prompts a teacher scores beside the training prompts; their
     lengths, if any, are not read. Prompts of the validation and test parts are left out."""
+    max_unlabelled: Count | None = None
+    """Most prompts of them, in hash order; None takes all."""
     num_processes: Count | None = None
     """Processes that tokenize; None: this one."""
 
@@ -202,7 +204,8 @@ class TrainConfig:
     """CPU threads of torch; None leaves torch's choice."""
     seed: int = 0
     student: bool = False
-    """Afterwards distil a small ranker from this one (recipe small), into OUT/small."""
+    """Distil a small ranker from this one, into OUT/small; recipe demo does, --no-student switches
+    it off."""
     int8_max_tau_b_drop: float = 0.005
     """INT8 is left out of the bundle if it loses more tau_b on the validation split."""
 

@@ -124,10 +124,17 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
 def student_of(config: TrainConfig) -> TrainConfig:
     """Return the settings of a small ranker with the data and splits of its teacher, in short.
 
-    Prompts of the data set beyond `split.train_prompts` are learnt without their lengths.
+    Prompts of the data set beyond `split.train_prompts`, three for each of these, are learnt
+    without their lengths. An epoch of the teacher is three here; its other changes of the Trainer
+    are kept.
     """
+    most, usual = config.split.train_prompts, recipe("demo").trainer
     data = replace(config.data, unlabelled=(config.data.dataset,))
-    small = replace(recipe("small").with_trainer(max_epochs=6), data=data, split=config.split)
+    data = replace(data, max_unlabelled=None if most is None else 3 * most)
+    changed = {name: own for name, own in config.trainer.items() if own != usual.get(name)}
+    if (epochs := config.trainer.get("max_epochs") or -1) > 0:
+        changed["max_epochs"] = 3 * epochs
+    small = replace(recipe("small").with_trainer(**changed), data=data, split=config.split)
     optim = replace(small.optim, ema_decay=None)  # An average lags behind in so few steps.
     return replace(small, optim=optim, threads=config.threads, seed=config.seed)
 

@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.papers.runs import Experiment, ReproduceConfig, kept
 from scheduler_adapters.policies.rad import RAD, RADTwin
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.staircase import StaircaseLatency, tiles_of
+from scheduler_adapters.simulator.latency.staircase import StaircaseLatency
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import Timeline
@@ -55,8 +55,9 @@ class TileSetting:
         # The theorem assumes room for a tile of the longest requests: memory is not its subject.
         limits = {"max_num_seqs": 4096, "max_tokens": 4096, "kv_blocks": 10**6}
         preset = Instance.preset(PROFILE, **limits)
-        self.latency = latency or tiles_of(preset.latency, PROFILE)
-        self.instance = replace(preset, latency=self.latency)
+        tiles = latency or preset.latency
+        assert isinstance(tiles, StaircaseLatency)
+        self.latency, self.instance = tiles, replace(preset, latency=tiles)
         self.mean_work_s = self.latency.mean_work_s(*self._draw(NUM_REQUESTS, 0))
 
     def _draw(self, count: int, seed: int) -> tuple[Ints, Ints]:

@@ -11,6 +11,7 @@ from benchmarks.papers.rows import KINDS, VERDICTS, Paper, PaperFigure, counts, 
 from benchmarks.papers.runs import ReproduceConfig
 from lengthwise.report_page import ReportSection, write_report
 from lengthwise.strict_json import to_json
+from scheduler_adapters.reporting.figures import bar_figure
 
 
 def run(config: ReproduceConfig) -> None:
@@ -34,15 +35,24 @@ def run(config: ReproduceConfig) -> None:
         found = {"counts": counts(rows), "criteria": paper.criteria, "report": str(page)}
         print(to_json({"paper": config.paper, "rows": [asdict(row) for row in rows], **found}))
         return
-    for row in rows:
-        kind = "" if row.kind == "paper" else f"({row.kind}) "
-        print(f"{row.verdict:9} {kind}{row.metric} | {row.workload} | {row.baseline}")
-        print(f"      paper: {row.paper}; ours: {row.ours}")
-        direction, band = row.criterion and f"direction if {row.criterion}", row.band
-        print(f"      {'; '.join(filter(None, (direction, band and f'figure if {band}')))}")
-        if row.note:
-            print(f"      {row.note}")
+    for row in map(cells_of, rows):
+        print(f"{row['verdict']:9} {row['figure']}", f"paper: {row['paper']}", sep="\n      ")
+        for name in ("ours", "counts as", "note"):
+            print(f"      {name}: {row[name]}\n" * bool(row[name]), end="")
     print(f"{in_words(paper, rows)} Report: {page}")
+
+
+def cells_of(row: PaperFigure) -> dict[str, str]:
+    """Return the texts of a row by the headings of the table."""
+    bounds = {"direction": row.criterion, "figure": row.band}
+    return {
+        "figure": f"{row.metric}; {row.workload}; against {row.baseline}",
+        "verdict": row.verdict if row.kind == "paper" else f"{row.verdict} ({row.kind})",
+        "paper": row.paper,
+        "ours": row.ours,
+        "counts as": "; ".join(f"{verdict} if {text}" for verdict, text in bounds.items() if text),
+        "note": row.note,
+    }
 
 
 def in_words(paper: Paper, rows: Sequence[PaperFigure]) -> str:
@@ -55,11 +65,22 @@ def in_words(paper: Paper, rows: Sequence[PaperFigure]) -> str:
 
 def write_page(config: ReproduceConfig, paper: Paper, rows: Sequence[PaperFigure]) -> Path:
     """Write the rows as a page that stands alone; returns its path."""
-    names = {"criterion": "direction if", "band": "figure if also", "kind": "row"}
-    table = pd.DataFrame(map(asdict, rows)).rename(columns=names)
+    points = [
+        (f"{one.verdict}: {one.metric}, {one.workload}"[:80], one.verdict, *ratio)
+        for one in rows
+        for ratio in one.ratios
+    ]
+    sections = []
+    if points:
+        drawn = pd.DataFrame(points, columns=["policy", "verdict", "mean", "low", "high"])
+        caption = "Rows with a number of the paper's, which is 1 here. Whiskers: 95% intervals."
+        figure = bar_figure(drawn, "ours / the paper's", by="verdict", mark=1.0)
+        sections.append(ReportSection(heading="Beside the paper", figure=figure, caption=caption))
+    table = pd.DataFrame(map(cells_of, rows))
+    sections.append(ReportSection(heading="Figures", text=paper.conditions, table=table))
     return write_report(
         config.out or Path("mlruns") / "reproduce" / config.paper,
         title=f"{config.paper.upper()} reproduced in virtual time",
         lead=in_words(paper, rows),
-        sections=[ReportSection(heading="Figures", text=paper.conditions, table=table)],
+        sections=sections,
     )[0]

@@ -41,6 +41,8 @@ class PaperFigure:
     """paper; fitted: a criterion or a choice was settled with our figure at hand; own: a comparison
     that is not the paper's."""
     note: str
+    ratios: Sequence[tuple[float, float, float]]
+    """Ours / the paper's, of each of its numbers: mean and 95% interval."""
 
 
 def counts(figures: Iterable[PaperFigure]) -> dict[str, dict[str, int]]:
@@ -116,7 +118,9 @@ class Row:
         }
         numbers = ", ".join(f"{number:g}" for number in self.numbers)
         band = f"within {self.band:.0%} of {numbers}" if numbers else ""
-        return PaperFigure(**texts, verdict=self.verdict(found), band=band, kind=self.kind)
+        own = {"verdict": self.verdict(found), "band": band, "kind": self.kind}
+        ratios = [(a / n, b / n, c / n) for n, a, b, c in self._matched(found)]
+        return PaperFigure(**texts, **own, ratios=ratios)
 
     def verdict(self, found: Mapping[str, Any]) -> str:
         """Return the verdict on what is measured."""
@@ -135,14 +139,18 @@ class Row:
 
     def _is_near(self, found: Mapping[str, Any]) -> bool:
         """Return whether our interval holds the paper's number, or our mean is in its band."""
-        values = found[self.matched or self.judged]
-        each = values if len(self.numbers) > 1 else [values]
         near = [
-            low <= paper <= high or abs(np.mean(own) - paper) <= self.band * abs(paper)
-            for paper, own in zip(self.numbers, each, strict=True)
-            for low, high in [interval(np.atleast_1d(own).tolist())]
+            low <= paper <= high or abs(mean - paper) <= self.band * abs(paper)
+            for paper, mean, low, high in self._matched(found)
         ]
         return all(near)
+
+    def _matched(self, found: Mapping[str, Any]) -> Iterator[tuple[float, float, float, float]]:
+        """Yield each of the paper's numbers with the mean and the interval of ours."""
+        values = found[self.matched or self.judged] if self.numbers else []
+        each = values if len(self.numbers) > 1 else [values]
+        for paper, own in zip(self.numbers, each, strict=False):
+            yield paper, float(np.mean(own)), *interval(np.atleast_1d(own).tolist())
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Order against cost of trained rankers, and a figure beside it.
+"""Order against cost of trained rankers.
 
     python -m benchmarks ranker-cost RUN...
 
@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
@@ -58,18 +57,5 @@ def measure(folders: list[Path]) -> pd.DataFrame:
     )
 
 
-def draw(rows: pd.DataFrame, path: Path) -> None:
-    """Write the figure of tau_b against CPU time."""
-    figure = Figure(figsize=(6, 3.5), layout="constrained")
-    axes = figure.subplots()
-    axes.scatter(rows["CPU ms"], rows["tau_b"])
-    for _, row in rows.iterrows():
-        axes.annotate(row["ranker"], (row["CPU ms"], row["tau_b"]), fontsize=8)
-    axes.set(xscale="log", xlabel="CPU per prompt, ms", ylabel="tau_b, validation prompts")
-    figure.savefig(path)
-
-
 if __name__ == "__main__":
-    found = measure([Path(word) for word in sys.argv[1:]])
-    print(found.round(3).to_string(index=False))
-    draw(found, Path("rankers.svg"))
+    print(measure([Path(word) for word in sys.argv[1:]]).round(3).to_string(index=False))

@@ -15,7 +15,7 @@ from lengthwise.report_page import ReportSection, write_report
 from lengthwise.settings import Count, Range, settings
 from lengthwise.strict_json import to_json
 from lengthwise.tables.reading import read_table
-from scheduler_adapters.commands.advise.replay import WITHIN
+from scheduler_adapters.commands.advise.verdict import WORTHWHILE
 from scheduler_adapters.policy import load_policy
 from scheduler_adapters.reporting.figures import band_figure
 from scheduler_adapters.reporting.latency_tables import interval, text_of, with_interval
@@ -220,12 +220,12 @@ def verdict(runs: pd.DataFrame) -> str:
     mean_s = runs.pivot(index="seed", columns="policy", values="mean")
     rule, learned = (mean_s[list(each)].mean().idxmin() for each in (RULES, LEARNED))
     saved = {name: (1 - mean_s[name] / mean_s["fcfs"]).tolist() for name in (rule, learned)}
-    pays = [np.mean(own) >= WITHIN and interval(own)[0] > 0 for own in saved.values()]
+    pays = [np.mean(own) >= WORTHWHILE and interval(own)[0] > 0 for own in saved.values()]
     longer = (mean_s[rule] / mean_s[learned] - 1).tolist()
     said = "a rule without learning does as well"
     if not any(pays):
         said = "nothing pays"
-    elif np.mean(longer) > WITHIN and interval(longer)[0] > 0:
+    elif np.mean(longer) > WORTHWHILE and interval(longer)[0] > 0:
         said = "learning pays"
     texts = [f"{name} saves {with_interval(own, '{:.1%}')}" for name, own in saved.items()]
     return f"{said} ({', '.join(texts)})"

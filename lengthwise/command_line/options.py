@@ -13,11 +13,24 @@ import re
 from argparse import ArgumentError, ArgumentParser as HelpPage, RawDescriptionHelpFormatter
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from functools import partial
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+from pathlib import Path
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from lengthwise.errors import ConfigError
 
@@ -79,11 +92,14 @@ def parse(
     types = {name: option._typehint for name, option in _options(parser).items()}
     words = _as_options(arguments, types, _marked(command, "positional"))
     words.sort(key=lambda word: not word.startswith("--config="))  # An option beside a file wins.
+    wanted = [word for word in words if word in HELP]
     if extend is not None:
-        extend(parser)
+        # The help leaves out the options of a library that is not installed.
+        with suppress(ModuleNotFoundError) if wanted else nullcontext():
+            extend(parser)
         types = {name: option._typehint for name, option in _options(parser).items()}
     standard = parser.get_defaults()
-    if wanted := [word for word in words if word in HELP]:
+    if wanted:
         page = _short_help(parser, command) if wanted[0] == "--help" else parser.format_help()
         print(reword(re.sub(r"--[\w.]+", lambda match: hyphens(match[0]), page)), end="")
         raise SystemExit(0)
@@ -285,14 +301,48 @@ def _list_of(items: Sequence[str], hint: Any) -> str:
 def _in_one_line(message: str, types: Mapping[str, Any]) -> str:
     if (missing := re.search(r"arguments are required: ([\w.]+)", message)) is not None:
         return f"{hyphens(missing[1])} is missing; see --help for the settings"
-    found = re.search(r'Parser key "([\w.]+)', message)
-    value = re.search(r"(?:Got|Given) value: (.*)", message)
+    if (unknown := re.search(r"unrecognized arguments: ([^\s=]+)", message)) is not None:
+        return _unknown(hyphens(unknown[1]), list(map(hyphens, types)))
+    found = re.search(r'(?:Parser key "|argument --)([\w.]+)', message)
+    value = re.search(r"(?:Got|Given) value: (.*)|expected one argument", message)
     if found is None or value is None:
         return f"{hyphens(' '.join(message.split()))}; see --help-all for the settings"
     name, hint = hyphens(found[1]), types.get(found[1])
+    given = "has no value" if value[1] is None else f"is {value[1]!r}"
     if get_origin(hint) is Literal:
-        return f"{name} is {value[1]!r}; use one of {', '.join(map(str, get_args(hint)))}"
-    if isinstance(hint, type) and not get_args(hint):
-        hint = hint.__name__
-    takes = re.sub(r"\b(?:[a-z_]+\.)+", "", str(hint or "another value"))
-    return f"{name} is {value[1]!r}; it takes {takes} (see --help-all)"
+        return f"{name} {given}; use one of {_in_words(hint)}"
+    return f"{name} {given}; it takes {_in_words(hint)} (see --help-all)"
+
+
+def _unknown(word: str, names: Sequence[str]) -> str:
+    name = word.removeprefix("--").removeprefix("no-")
+    if not word.startswith("--"):
+        return f"{word!r} belongs to no option; see --help-all for the settings"
+    near = [each for each in names if each.endswith(f".{name}")] or get_close_matches(name, names)
+    advice = f"did you mean {' or '.join(f'--{each}' for each in near)}? " if near else ""
+    return f"no option {word}; {advice}--help-all shows all"
+
+
+_WORDS: Final[Mapping[Any, str]] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Path: "a path",
+    Any: "any value",
+    type(None): "null",
+}
+
+
+def _in_words(hint: Any) -> str:
+    """Return the values of a type in the words of a user."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(map(_in_words, parts))
+    if origin is Literal:
+        return ", ".join(map(str, parts))
+    if item := _item_type(hint):
+        return f"one or more words ({_in_words(item)} each)"
+    if origin is not None and issubclass(origin, Mapping):
+        return f'JSON, {{"NAME": {_in_words(parts[1])}}}'
+    return _WORDS.get(hint, "another value")

@@ -17,6 +17,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial
@@ -24,9 +25,11 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final, TextIO, get_type_hints
 
+from lengthwise import __version__
 from lengthwise.addresses import bypass_proxies
 from lengthwise.command_line.logs import configure_logs, printable
 from lengthwise.command_line.options import HELP, Command, parse
+from lengthwise.command_line.stand_ins import PACKAGES, absent_libraries_stood_in, is_ours
 from lengthwise.errors import ConfigError, LengthwiseError
 
 Commands = Mapping[str, tuple[str, str]]
@@ -37,7 +40,6 @@ INTERRUPTED: Final = 130
 DISTRIBUTION: Final = "lengthwise"
 ENTRY_POINTS: Final = "lengthwise.commands"
 """Group of entry points, module -> its Program."""
-_PACKAGES: Final = ("training", "scoring_service", "scheduler_adapters")
 _DISK_ERRORS: Final = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES),
     *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR),  # EEXIST: a file in the place of a folder
@@ -52,8 +54,6 @@ class Program:
     title: str
     """Heading of its commands in the help of `lengthwise`."""
     about: str
-    examples: str
-    """Arguments of each example of --help, one per line."""
     commands: Commands
     """Functions of dataclasses, which are built from options. A function of
     `arguments: Sequence[str]` parses them itself for the function `run` beside it."""
@@ -61,25 +61,21 @@ class Program:
     """The extra of the distribution that its commands need."""
     extras: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Command -> its own extra, where that differs."""
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Command -> its name under `lengthwise`, where that differs."""
-    moved: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Earlier command -> the module and command that it is now."""
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Option -> "module:names" of its known values, for completion."""
     prepare: Callable[[], None] = configure_logs
     """Sets up the log and the process before a command."""
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
         """Run the command that the first argument names, as `run_named` does."""
-        return run_named({name: (self, name) for name in self.commands}, self.help_page, arguments)
+        return run_named(dict.fromkeys(self.commands, self), self.help_page, arguments)
 
     def help_page(self) -> str:
-        """Return the usage, the purpose, the commands and examples."""
-        program = f"python -m {self.module}"
-        examples = "\n".join(f"  {program} {line}" for line in self.examples.split("\n"))
+        """Return the usage, the purpose and the commands."""
         return (
-            f"usage: {program} COMMAND [options]\n\n{self.about}\n\n"
-            f"commands:\n{table_of(self.commands)}\n\nexamples:\n{examples}\n\n"
-            "COMMAND --help lists the common options of a command, --help-all all of them."
+            f"usage: python -m {self.module} COMMAND [options]\n\n{self.about}\n\n"
+            f"commands:\n{table_of(self.commands)}\n\n"
+            "COMMAND --help shows examples and the common options of a command, --help-all all."
         )
 
     def command(self, name: str, function: str | None = None) -> Command:
@@ -97,12 +93,14 @@ class Program:
 
     def _run(self, name: str, arguments: Sequence[str]) -> int | None:
         try:
-            command = self.command(name)
+            is_help = any(word in HELP for word in arguments)
+            with absent_libraries_stood_in() if is_help else nullcontext():
+                command = self.command(name)
             if "arguments" in get_type_hints(command):
                 return command(arguments)
             return run_command(f"python -m {self.module} {name}", command, arguments)
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] in (*_PACKAGES, DISTRIBUTION):
+        except ImportError as error:  # a folder of a library's name imports as an empty package
+            if error.name is None or error.path is not None or is_ours(error.name):
                 raise
             raise ConfigError(
                 f"{name} needs {error.name}, which is not installed; "
@@ -117,7 +115,7 @@ def programs() -> Mapping[str, Program]:
         points = distribution(DISTRIBUTION).entry_points.select(group=ENTRY_POINTS)
     except PackageNotFoundError:  # run from a checkout that is on the path only
         return {}
-    return {module: points[module].load() for module in _PACKAGES}
+    return {module: points[module].load() for module in PACKAGES}
 
 
 def table_of(commands: Commands, width: int = 0) -> str:
@@ -127,30 +125,27 @@ def table_of(commands: Commands, width: int = 0) -> str:
 
 
 def run_named(
-    named: Mapping[str, tuple[Program, str]],
+    named: Mapping[str, Program],
     help_page: Callable[[], str],
     arguments: Sequence[str] | None,
 ) -> int:
     """Run the command that the first argument names; returns the exit code, 2 for bad input.
 
     Args:
-        named: name -> its program and the command there.
+        named: command -> its program.
         arguments: without the program's name; None: the arguments of this process.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     if not words or words[0] in HELP:
         return exit_code_of(lambda: print(help_page())) or (0 if words else 2)
+    if words[0] == "--version":
+        return exit_code_of(lambda: print(f"{DISTRIBUTION} {__version__}"))
     if (name := words[0]) not in named:
         near = [other for other in named if name in other] or get_close_matches(name, named)
         advice = f"use {' or '.join(near)}" if near else f"use one of {', '.join(named)}"
-        error = f"no command named {name!r}; {advice}"
-        for program, _ in named.values():
-            if name in program.moved:
-                error = f"{name} is now: python -m {program.moved[name]}"
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: no command named {name!r}; {advice}", file=sys.stderr)
         return 2
-    program, command = named[name]
-    return program.run_command(command, words[1:])
+    return named[name].run_command(name, words[1:])
 
 
 def as_typed(text: str) -> str:
@@ -160,9 +155,8 @@ def as_typed(text: str) -> str:
 
     def short(match: re.Match[str]) -> str:
         program = programs().get(match[1])
-        if program is None or match[2] not in program.commands:
-            return match[0]
-        return f"{DISTRIBUTION} {program.names.get(match[2], match[2])}"
+        is_ours = match[1] == DISTRIBUTION or (program is not None and match[2] in program.commands)
+        return f"{DISTRIBUTION} {match[2]}" if is_ours else match[0]
 
     return re.sub(r"python -m (\w+) ([a-z][a-z-]*)", short, text)
 

@@ -20,9 +20,8 @@ from lengthwise.strict_json import to_json
 from scheduler_adapters.commands import experiment_settings as setup
 from scheduler_adapters.commands.experiment_settings import load_named, policy_of
 from scheduler_adapters.policy import Policy
-from scheduler_adapters.reporting.figures import capacity_figure
+from scheduler_adapters.reporting.figures import bar_figure
 from scheduler_adapters.reporting.latency_tables import capacity_table, text_of
-from scheduler_adapters.simulator.latency.staircase import tiles_of
 from scheduler_adapters.simulator.load_search import MOST_PER_S, highest_load
 from scheduler_adapters.simulator.observers import ProgressLine
 from scheduler_adapters.timeline.targets import check_targets, is_met, target_parts, targets_text
@@ -35,8 +34,6 @@ log = logging.getLogger(__name__)
 
 _REQUESTS_PER_CLIENT: Final = 4
 """Least number; the first and the last are not measured."""
-_BOUND: Final = "bound (any policy)"
-"""Name in the column of policies of tables and figures."""
 
 
 @settings
@@ -135,16 +132,9 @@ class SearchConfig(setup.Setup):
 class CapacityConfig(SearchConfig):
     """Policies, targets, and one instance or a cluster."""
 
-    bound: bool = False
-    """Show the rate above which the queue grows without end under any policy and placement (RAD,
-    Theorem 1). Needs a profile MODEL@a100-80g:staircase or @a100-40g:staircase."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self.need_rate(self.by == "rate")
-        if self.bound:
-            require("by", repr(self.by), self.by == "rate", "rate: the bound is a rate of arrivals")
-            tiles_of(self.instance().latency, self.profile)
         rate = self.rate_per_s
         require("rate_per_s", rate, rate is None, "none: capacity searches the load")
         require("slo", "empty", bool(self.slo), "at least one target, such as ttft_s.p99")
@@ -162,7 +152,6 @@ def run(config: CapacityConfig) -> None:
       python -m scheduler_adapters capacity --by concurrency --slo '{"ttft_s.p99": 2}' --out found
       python -m scheduler_adapters capacity --placement distserve --instances 8 \\
           --prefill-instances 3
-      python -m scheduler_adapters capacity --bound --profile llama-3-8b@a100-80g:staircase
 
     The load is that of one instance; in a cluster, the total divided by the instances. The interval
     is 95% over the seeds (Student). Ctrl-C ends the command; finished searches are written and
@@ -170,35 +159,25 @@ def run(config: CapacityConfig) -> None:
     """
     config.loaded_placement()  # refuses wrong settings before anything is read
     config, requests = config.loaded()
-    bounds = stability_bounds(config, requests) if config.bound else []
     found: dict[str, list[float]] = {}
     with suppress(KeyboardInterrupt):
         for policy, value in capacities(config, requests):
             found.setdefault(policy, []).append(value)
     wanted, done = len(config.policies) * config.seeds, sum(map(len, found.values()))
-    found |= {_BOUND: bounds} if bounds else {}
-    lead, files = config.searched(len(requests)), []
+    lead = config.searched(len(requests))
     if config.out is not None and done:
         sections = [capacity_section(config, found, requests)]
         title = "Load that meets the targets"
-        files = write_report(config.out, title=title, lead=lead, sections=sections)
+        write_report(config.out, title=title, lead=lead, sections=sections)
     _show(config, found, lead)
     if done < wanted:
         print(f"{wanted - done} of {wanted} searches are left out", file=sys.stderr)
         raise KeyboardInterrupt
-    metrics = {
-        f"capacity.{'bound' if name == _BOUND else name}": float(np.mean(values))
-        for name, values in found.items()
-    }
-    config.log(f"capacity by {config.by}", metrics, files)
 
 
 def _show(config: CapacityConfig, found: dict[str, list[float]], lead: str) -> None:
     each = "rates_per_s" if config.by == "rate" else "clients"
     table = capacity_table(found)
-    if config.bound:
-        table["bound_fraction"] = table["mean"] / np.mean(found[_BOUND])
-        lead = f"{bound_text(config, found)}\n{lead}"
     if not config.json:
         print(f"capacity, {config.found_unit}\n{text_of(table)}\n{lead}")
         return
@@ -207,43 +186,7 @@ def _show(config: CapacityConfig, found: dict[str, list[float]], lead: str) -> N
         row |= {"interval": [row.pop("low"), row.pop("high")]}
         rows.append(row | {each: found[row["policy"]]})
     shown = {"slo": config.slo, "by": config.by, "scores": config.scores}
-    if config.bound:
-        bound = rows.pop()
-        shown["bound"] = {name: bound[name] for name in ("mean", "interval", each)} | {
-            "instances": config.instances,
-            "cluster_per_s": config.instances * bound["mean"],
-        }
     print(to_json({**shown, "capacity": rows}))
-
-
-def bound_text(config: SearchConfig, found: Mapping[str, list[float]]) -> str:
-    """Return the bound for all instances together, and the policies measured above it."""
-    bound = float(np.mean(found[_BOUND]))
-    text = (
-        f"Above {config.instances * bound:.3f} requests/s in all the queue grows without end under "
-        "any policy and placement (RAD, Theorem 1)."
-    )
-    most = (1 + config.tolerance) * bound
-    if above := [policy for policy, values in found.items() if np.mean(values) > most]:
-        text += (
-            f" {', '.join(above)}: above the bound, as the requests end before the queue is too "
-            "long for the targets; use more num_requests or tighter targets."
-        )
-    return text
-
-
-def stability_bounds(config: SearchConfig, loaded: Requests) -> list[float]:
-    """Return the bound of Theorem 1 for each seed, in requests per second and instance.
-
-    Requests larger than an instance's KV memory are rejected, and are no work.
-    """
-    instance = config.instance()
-    tiles, rates = tiles_of(instance.latency, config.profile), []
-    for _, requests in _seeded(config, loaded):
-        lengths = np.array([requests.prompt_tokens, requests.output_tokens])
-        if (served := lengths[:, ~instance.cannot_hold(*lengths)]).size:
-            rates.append(len(requests) / served.shape[1] / tiles.mean_work_s(*served))
-    return rates
 
 
 def _seeded(config: SearchConfig, loaded: Requests) -> Iterator[tuple[SearchConfig, Requests]]:
@@ -307,17 +250,13 @@ def capacity_of(name: str, config: SearchConfig, requests: Requests, progress: P
 def capacity_section(
     config: SearchConfig, found: Mapping[str, list[float]], requests: Requests
 ) -> ReportSection:
-    """Return the loads and their bound, as a table and as bars with intervals."""
+    """Return the loads, as a table and as bars with intervals."""
     table, label = capacity_table(found), f"capacity ({config.found_unit})"
-    targets = targets_text(config.slo)
-    text = f"The highest load at which {targets}, found by bisection."
-    if _BOUND in found:
-        text += f" {bound_text(config, found)}"
     return ReportSection(
         heading="Capacity",
-        text=text,
+        text=f"The highest load at which {targets_text(config.slo)}, found by bisection.",
         table=table.rename(columns={"mean": label, "low": "95% low", "high": "95% high"}),
-        figure=capacity_figure(table, label),
+        figure=bar_figure(table, label),
         caption="Bars: mean over the seeds; whiskers: 95% interval. "
         + config.searched(len(requests)),
         drawn=("capacity", table),

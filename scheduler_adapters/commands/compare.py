@@ -19,9 +19,9 @@ from scheduler_adapters.commands.capacity import SearchConfig, capacities, capac
 from scheduler_adapters.commands.experiment_settings import check_names, check_one_of
 from scheduler_adapters.engines.score_order import ScoreOrder, past_lower_score_fraction
 from scheduler_adapters.reporting import latency_tables as tables
-from scheduler_adapters.reporting.figures import ecdf_figure, load_figure, rate_figure
+from scheduler_adapters.reporting.figures import ecdf_figure, rate_figure
 from scheduler_adapters.reporting.latency_tables import Outcome, text_of
-from scheduler_adapters.simulator.observers import LoadRecorder, ProgressLine
+from scheduler_adapters.simulator.observers import ProgressLine
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.qoe import reading_figures
 from scheduler_adapters.timeline.timeline import write_timeline
@@ -39,8 +39,7 @@ class CompareConfig(SearchConfig):
     placements: list[str] = field(default_factory=list)
     """Placements of a cluster, each with every policy; none: placement only."""
     placement_settings: dict[str, Any] = field(default_factory=dict)
-    """Settings of the placement, e.g. {"migration": "never"}. With placements: by name, which may
-    be invented: {"pascal-stay": {"placement": "pascal", "migration": "never"}}."""
+    """Settings of the placement, e.g. {"migration": "never"}; with placements by name."""
     slo: dict[str, float] = field(default_factory=dict)
     """Targets of `capacity`, e.g. {"ttft_s.p99": 1}, to search the load at which each policy meets
     them, with seeds, tolerance and by; none: no search."""
@@ -69,12 +68,11 @@ class CompareConfig(SearchConfig):
         """Return the cluster of each placement; under None the single instance."""
         if not self.placements:
             return {self.placement: self}
-        found: dict[str | None, Self] = {}
-        for name in self.placements:
-            own = dict(self.placement_settings.get(name, {}))
-            kind = own.pop("placement", name)
-            found[name] = replace(self, placements=[], placement=kind, placement_settings=own)
-        return found
+        own = self.placement_settings
+        return {
+            name: replace(self, placements=[], placement=name, placement_settings=own.get(name, {}))
+            for name in self.placements
+        }
 
     @property
     def plan(self) -> list[tuple[str, str | None, float | None]]:
@@ -129,13 +127,13 @@ def run(config: CompareConfig) -> None:
         if not outcomes:
             raise
         stopped = error  # raised again below: finished runs must be kept
-    lead, files = config.lead(requests), []
+    lead = config.lead(requests)
     if config.out is not None:
         rows = pd.DataFrame([outcome.row() for outcome in outcomes])
-        files = [save_table(rows, config.out / "summary.csv")]
+        save_table(rows, config.out / "summary.csv")
         sections = [*_sections(config, outcomes)]
         sections += [capacity_section(config, found, requests)] if found else []
-        files += write_report(config.out, title="Policies compared", lead=lead, sections=sections)
+        write_report(config.out, title="Policies compared", lead=lead, sections=sections)
     _show(config, outcomes, found, lead)
     if stopped is not None:
         plan = config.plan[len(outcomes) :]
@@ -143,12 +141,6 @@ def run(config: CompareConfig) -> None:
         left_out += ["the search for the capacity"] * bool(config.slo)
         print(f"left out {', '.join(left_out)}", file=sys.stderr)
         raise stopped
-    metrics = {
-        f"{outcome.name}.{name}": number
-        for outcome in outcomes
-        for name, number in outcome.summary.flat().items()
-    }
-    config.log(f"compare {', '.join(config.policies)}", metrics, files)
 
 
 def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
@@ -163,10 +155,9 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
             name = tables.system_name(policy, placement) + _rate_text(rate_per_s)
             progress.begin(name)
             scored = config.scored_for(policy, arriving[rate_per_s])
-            loads = [LoadRecorder() for _ in range(config.instances)]
             line = ProgressLine(progress, len(scored))
-            orders = [ScoreOrder() for _ in loads]
-            observers = [[load, line, order] for load, order in zip(loads, orders, strict=True)]
+            orders = [ScoreOrder() for _ in range(config.instances)]
+            observers = [[line, order] for order in orders]
             timeline, _ = clusters[placement].serve(
                 scored,
                 config.policy_maker(policy, scored),
@@ -174,10 +165,9 @@ def outcomes_of(config: CompareConfig, requests: Requests) -> Iterator[Outcome]:
                 observers=observers.__getitem__,
             )
             progress.step(name)
-            curves = [load.curve() for load in loads]
             past = past_lower_score_fraction(orders)
             summary = summarize(timeline)
-            yield Outcome(policy, rate_per_s, timeline, curves, summary, placement, past)
+            yield Outcome(policy, rate_per_s, timeline, summary, placement, past)
 
 
 def _rate_text(rate_per_s: float | None) -> str:
@@ -203,7 +193,7 @@ def _show(
 
 
 def _sections(config: CompareConfig, outcomes: Sequence[Outcome]) -> Iterator[ReportSection]:
-    """Yield all runs, latency against several rates, then latencies and load at the highest one."""
+    """Yield all runs, latency against several rates, then latencies at the highest one."""
     effect = tables.effect_text(outcomes).replace("\n", "\n\n")  # paragraphs
     yield ReportSection(heading="All runs", text=effect, table=tables.run_table(outcomes))
     count = len(outcomes[0].timeline.requests)
@@ -229,11 +219,4 @@ def _sections(config: CompareConfig, outcomes: Sequence[Outcome]) -> Iterator[Re
         caption="Share of requests (TTFT, E2E) and of gaps between tokens (TBT) at or below a "
         f"latency. {said}",
         drawn=("latencies", latencies),
-    )
-    load = tables.load_table(shown, config.instance().kv_blocks)
-    yield ReportSection(
-        heading="KV memory and queue over time" + _rate_text(rate_per_s),
-        figure=load_figure(load),
-        caption=f"Means over {tables.INTERVALS} intervals of virtual time. {said}",
-        drawn=("load", load),
     )

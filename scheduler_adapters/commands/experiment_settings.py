@@ -1,16 +1,12 @@
 """Settings and captions that the commands of the simulator share."""
 
 import logging
-import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
-from importlib.util import find_spec
-from math import isfinite
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from lengthwise.errors import ConfigError
-from lengthwise.mlflow_store import NOTE, find_store
 from lengthwise.settings import settings
 from scheduler_adapters.policies.fair_shares import load_shared
 from scheduler_adapters.policy import Policy
@@ -21,18 +17,11 @@ from scheduler_adapters.workload.workload import WorkloadConfig
 
 log = logging.getLogger(__name__)
 
-_EXPERIMENT: Final = "lengthwise-simulations"
-"""Beside the training runs, in the same store."""
-_DESCRIPTION: Final = "Simulated and measured schedules of `python -m scheduler_adapters`."
-
 
 @settings
 class Setup(ClusterConfig, WorkloadConfig):
     """Requests, scores, the instances that serve them, and the place of results."""
 
-    mlruns_dir: str | None = "mlruns"
-    """MLflow store for the files of --out, if mlflow is installed: a folder or a server. The
-    default is replaced by $MLFLOW_TRACKING_URI; null: none. Logging takes 3 CPU seconds."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -84,34 +73,6 @@ class Setup(ClusterConfig, WorkloadConfig):
         if len(clients := requests.clients) > 1:
             log.info("%d clients share the service", len(clients))
         return replace(self, scores=self.score_source(requests)), requests
-
-    def log(self, name: str, metrics: Mapping[str, float], files: Sequence[Path]) -> None:
-        """Log a finished run with its files in the MLflow store, if mlflow is installed.
-
-        Metrics that are not finite are left out. Nothing is logged without files.
-        """
-        if not files or self.mlruns_dir is None or find_spec("mlflow") is None:
-            return
-        tags = {NOTE: self.banner} if self.banner else {}
-        store = find_store(self.mlruns_dir)
-        client = store.open(create=True)
-        from mlflow.entities import Metric, Param
-
-        with store.errors_in_one_line():
-            now_ms = int(time.time() * 1000)
-            run_id = store.start_run(client, _EXPERIMENT, _DESCRIPTION, name, **tags)
-            status = "FAILED"
-            try:
-                client.log_batch(
-                    run_id,
-                    params=[Param(one.name, str(getattr(self, one.name))) for one in fields(self)],
-                    metrics=[Metric(k, v, now_ms, 0) for k, v in metrics.items() if isfinite(v)],
-                )
-                for path in files:
-                    client.log_artifact(run_id, str(path))
-                status = "FINISHED"
-            finally:
-                client.set_terminated(run_id, status=status)
 
 
 def check_one_of(config: object, *pairs: tuple[str, str]) -> None:

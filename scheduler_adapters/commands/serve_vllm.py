@@ -10,19 +10,25 @@ import os
 import socket
 import sys
 import tempfile
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import field, fields, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import yaml
-
+from lengthwise.bundle import bundle_folder
 from lengthwise.command_line.options import common_options
-from lengthwise.command_line.program import run_command
+from lengthwise.command_line.program import exit_code_of, run_command
 from lengthwise.errors import ConfigError, ScoringError, UnsupportedByEngine
 from lengthwise.settings import Port, settings
+from scheduler_adapters.commands.vllm_options import (
+    api_key_words,
+    chat_template,
+    configured_keys,
+    require_model,
+    require_own,
+)
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER
 from scheduler_adapters.engines.user_classes import read_user_classes
 from scheduler_adapters.engines.vllm_v1 import TESTED
@@ -141,7 +147,7 @@ class ServeConfig(ScoreConfig):
         """API keys that vLLM will accept; empty: vLLM accepts every request."""
         if self.api_key_file is not None:
             return read_secrets(self.api_key_file)
-        keys = _api_key_words(self.vllm)[0] or _configured_keys(self.vllm)
+        keys = api_key_words(self.vllm)[0] or configured_keys(self.vllm)
         return [key for key in keys or [os.environ.get("VLLM_API_KEY", "")] if key]
 
     @property
@@ -152,8 +158,8 @@ class ServeConfig(ScoreConfig):
         ranker: dict[str, Any] = {}
         if self.bundle is not None:
             own = {name: getattr(self, name) for name in ("score_all", *ScoreConfig.SHARED)}
-            ranker = {"bundle": str(self.bundle.resolve()), **own}
-            if (template := _chat_template(self.vllm)) is not None:
+            ranker = {"bundle": str(bundle_folder(self.bundle).resolve()), **own}
+            if (template := chat_template(self.vllm)) is not None:
                 ranker["chat_template"] = template
         return {SETTINGS: {**guard, **shares, **self.settings, **ranker, "policy": self.policy}}
 
@@ -226,42 +232,15 @@ def _in_memory(text: str) -> str:
     return f"/proc/{os.getpid()}/fd/{file}"
 
 
-def _api_key_words(options: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the API keys among vLLM's options, and the options without them."""
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--api-key", "--api_key", nargs="*", action="extend", default=[])
-    known, others = parser.parse_known_args(options)
-    return known.api_key, others
-
-
-def _chat_template(options: Sequence[str]) -> str | None:
-    """Return the chat template among vLLM's options: a text, or the path of a file."""
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--chat-template", "--chat_template")
-    given: str | None = parser.parse_known_args(options)[0].chat_template
-    return str(Path(given).resolve()) if given is not None and "{" not in given else given
-
-
-def _configured_keys(options: Sequence[str]) -> list[str]:
-    """Return the API keys in vLLM's own --config file; vLLM itself reports its errors."""
-    if "--config" not in options[:-1]:
-        return []
-    try:
-        content = yaml.safe_load(Path(options[options.index("--config") + 1]).read_text())
-        keys = content.get("api-key") or content.get("api_key") or []
-    except (OSError, ValueError, AttributeError, yaml.YAMLError):
-        return []
-    return [keys] if isinstance(keys, str) else [str(key) for key in keys]
-
-
 def check(config: ServeConfig) -> None:
     """Refuse settings that would fail later, or that vLLM would ignore."""
+    require_model(config.model)
     policy, middleware = configured_policy(config.additional_config), config.middleware
     for option in config.vllm:
         name = option.partition("=")[0].replace("_", "-")
         if name in ("--model", "--host", "--port", "--scheduler-cls", "--additional-config"):
             raise ConfigError(f"{name} is given to vLLM itself; give it before the --, or not")
-    if config.api_key_file is not None and _api_key_words(config.vllm)[0]:
+    if config.api_key_file is not None and api_key_words(config.vllm)[0]:
         raise ConfigError("there are --api-key-file and vLLM's own --api-key; give one of them")
     vllms = "=".join(config.vllm).replace("_", "-") + "="
     if not config.client_hints and "--scheduling-policy=priority=" in vllms:
@@ -309,7 +288,7 @@ def server_options(config: ServeConfig) -> list[str]:
         "additional-config": json.dumps(config.additional_config),
         "middleware": MIDDLEWARE,
     }
-    return [f"--{name}={value}" for name, value in options.items()] + _api_key_words(config.vllm)[1]
+    return [f"--{name}={value}" for name, value in options.items()] + api_key_words(config.vllm)[1]
 
 
 def require_free_port(host: str, port: int) -> None:
@@ -368,6 +347,8 @@ def main(arguments: Sequence[str]) -> int:
         ours, theirs = ours[:at], ours[at + 1 :]
     if ours and not ours[0].startswith("-"):
         ours[0] = f"--model={ours[0]}"
+    if unknown := exit_code_of(partial(require_own, ours, ServeConfig.__dataclass_fields__)):
+        return unknown
     if theirs:
         ours.append(f"--vllm={json.dumps(theirs)}")
     return run_command("python -m scheduler_adapters serve-vllm", run, ours)

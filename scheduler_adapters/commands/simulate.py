@@ -129,7 +129,6 @@ def run(config: SimulateConfig) -> None:
     if stopped is not None:
         print(f"{summary.num_unfinished} requests are left out of E2E", file=sys.stderr)
         raise stopped
-    config.log(f"simulate {config.policy}", summary.flat(), [config.out] if config.out else [])
 
 
 def _show(

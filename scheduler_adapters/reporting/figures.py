@@ -4,51 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from lengthwise.report_page import FIGURE_STYLE
 
 COLOURS: Final = {
-    "fcfs": "#8c8c8c",
-    "pars": "#0b62a4",
-    "oracle": "#2e8b57",
-    "pointwise": "#56a8dd",
-    "listwise": "#7b8fd4",
-    "sarathi": "#b8860b",
-    "vllm-prefill-first": "#d95f8d",
-    "orca": "#a0522d",
-    "request-level": "#4d4d4d",
-    "slai": "#c2571a",
-    "rad": "#7d4fa3",
-    "rad-twin": "#b48bd0",
-    "round-robin": "#5b6f2a",
-    "pascal": "#a0304e",
-    "shortest-prompt": "#1a9850",
-    "residual-prompt": "#66bd63",
-    "uniboost": "#d6a419",
-    "uniboost-learned": "#f46d43",
-    "srpt": "#5e3c99",
-    "virtual-token-counter": "#35978f",
+    "fcfs": "#6e6e6e",
+    "pars": "#0072b2",
+    "oracle": "#009e73",
+    "uniboost": "#e69f00",
+    "uniboost-learned": "#d55e00",
+    "srpt": "#cc79a7",
+    "slai": "#56b4e9",
 }
-"""Colours of policies in all figures; other policies take the next of `_CYCLE`."""
+"""Colours of policies in all figures, from Okabe and Ito's, which colour-blind readers tell apart.
+Other policies take those that a figure does not use; lines differ in dashes or markers, too."""
 
-_CYCLE: Final = ("#0f8b8d", "#e0a030", "#6a3d3d", "#3f4a8a", "#97b83c", "#c060c0")
+_PALETTE: Final = ("#000000", *COLOURS.values(), "#8a6d00", "#7b4ea3")
 _DASHES: Final = ((), (5, 1.6), (1.2, 1.4), (6, 1.5, 1.2, 1.5), (9, 2), (3, 1, 1, 1, 1, 1))
 _MARKERS: Final = "os^Dv*"
 """Dashes or markers of the lines of a figure, for readers without colour vision."""
+_WIDE: Final = 30
+"""Ratio of the values of a panel from which on their axis is logarithmic."""
 
 
 def colours_of(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each name: its own where it has one, else the next of the cycle."""
-    others = dict.fromkeys(name for name in names if name not in COLOURS)
-    return {**COLOURS, **{n: _CYCLE[i % len(_CYCLE)] for i, n in enumerate(others)}}
+    """Return a colour for each name: its own where it has one, else one that is left."""
+    found = {name: COLOURS[name] for name in names if name in COLOURS}
+    free = [colour for colour in _PALETTE if colour not in found.values()]
+    others = [name for name in dict.fromkeys(names) if name not in COLOURS]
+    return found | {name: free[number % len(free)] for number, name in enumerate(others)}
 
 
 def _panels(
@@ -56,7 +49,6 @@ def _panels(
     draw: Callable[[Axes, pd.DataFrame, dict[str, Any]], object],
     *,
     by: str = "panel",
-    legend: Literal["lower right", "upper right", "upper left"] = "upper left",
     marked: bool = False,
     **axes: Any,
 ) -> list[Figure]:
@@ -64,24 +56,42 @@ def _panels(
 
     Args:
         draw: adds the rows of one policy to the axes, by their colour, label, and dashes or marker.
-        legend: place of the legend.
         marked: markers in place of dashes.
         axes: labels, limits and scales.
     """
-    colours, looks = colours_of(table["policy"]), {}
-    for number, name in enumerate(table["policy"].unique()):
+    names = table["policy"].unique()
+    colours, looks = colours_of(names), {}
+    for number, name in enumerate(names):
         dashes = {"dashes": _DASHES[number % len(_DASHES)]}
-        markers = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 4}
+        # Smaller and smaller, so that of equal values each is seen.
+        size = max(3.5, 7.5 - number)
+        markers = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": size}
         looks[name] = {"color": colours[name], "label": name, **(markers if marked else dashes)}
     found = []
     for title in table[by].unique():
-        with _canvas(4.6, 3.4) as (figure, axis):
+        with _canvas(3.9, 3.1 + 0.2 * -(-len(names) // 3)) as (figure, axis):
             for name, rows in table[table[by] == title].groupby("policy", sort=False):
                 draw(axis, rows, looks[name])
             axis.set(title=title, **axes)
-            axis.legend(loc=legend)
+            for side in (axis.xaxis, axis.yaxis):
+                _plain_ticks(side)
+            # Below the axes, where it covers no line.
+            labels, columns = axis.get_legend_handles_labels(), 2 if len(names) == 4 else 3
+            figure.legend(*labels, loc="outside lower center", ncols=columns, fontsize="small")
             found.append(figure)
     return found
+
+
+def _plain_ticks(side: Axis) -> None:
+    """Give a logarithmic axis plain numbers, as many as fit."""
+    if side.get_scale() == "log":
+        low, high = side.get_view_interval()
+        decades = np.log10(high / low)
+        steps = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
+        wide = LogLocator(subs=steps, numticks=8)
+        side.set_major_locator(wide if decades > 1 else MaxNLocator(5, steps=[1, 2, 5, 10]))
+        side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        side.set_minor_locator(NullLocator())
 
 
 @contextmanager
@@ -100,7 +110,7 @@ def ecdf_figure(table: pd.DataFrame, xlabel: str, *, log_x: bool = False) -> lis
 
     axes: dict[str, Any] = {"xlabel": xlabel, "ylabel": "share", "ylim": (0, 1.01)}
     scale: dict[str, Any] = {"xscale": "log"} if log_x else {"xlim": (0, None)}
-    return _panels(table, draw, legend="lower right", **axes, **scale)
+    return _panels(table, draw, **axes, **scale)
 
 
 def waiting_figure(table: pd.DataFrame) -> list[Figure]:
@@ -112,7 +122,7 @@ def waiting_figure(table: pd.DataFrame) -> list[Figure]:
     def draw(axis: Axes, rows: pd.DataFrame, look: dict[str, Any]) -> None:
         rows = rows.sort_values("finished_s", ignore_index=True)
         axis.hlines(rows.index, 0, rows["scheduled_s"], color="#b0b0b0", linewidth=0.8)
-        kinds = {"short answer": COLOURS["pars"], "long answer": _CYCLE[1]}
+        kinds = {"short answer": COLOURS["pars"], "long answer": COLOURS["uniboost-learned"]}
         for is_long, (name, color) in enumerate(kinds.items()):
             some = rows[rows["is_long"] == bool(is_long)]
             line: dict[str, Any] = {"color": color, "linewidth": 3.2, "label": name}
@@ -120,9 +130,7 @@ def waiting_figure(table: pd.DataFrame) -> list[Figure]:
         axis.invert_yaxis()
 
     span_s = (0, float(table["finished_s"].max()))
-    return _panels(
-        table, draw, by="policy", legend="upper right", xlabel="seconds", yticks=[], xlim=span_s
-    )
+    return _panels(table, draw, by="policy", xlabel="seconds", yticks=[], xlim=span_s)
 
 
 def rate_figure(table: pd.DataFrame) -> list[Figure]:
@@ -138,44 +146,35 @@ def rate_figure(table: pd.DataFrame) -> list[Figure]:
 
 def band_figure(table: pd.DataFrame, xlabel: str) -> list[Figure]:
     """Lines with their 95% bands: columns panel, policy, x, value, low, high (seconds)."""
+    values = table.groupby("panel")["value"]
+    is_wide = values.max() > _WIDE * values.min()
 
     def draw(axis: Axes, rows: pd.DataFrame, look: dict[str, Any]) -> None:
         axis.plot(rows["x"], rows["value"], **look)
         axis.fill_between(rows["x"], rows["low"], rows["high"], color=look["color"], alpha=0.15)
+        if is_wide[rows["panel"].iloc[0]]:
+            axis.set_yscale("log")
+        else:  # from 0, so that equal policies look equal
+            axis.set_ylim(0, axis.dataLim.ymax * 1.05)
 
-    return _panels(table, draw, yscale="log", marked=True, xlabel=xlabel, ylabel="seconds")
-
-
-def load_figure(table: pd.DataFrame) -> list[Figure]:
-    """KV use, running and waiting requests over virtual time.
-
-    Columns policy, at_s, kv_usage_fraction, num_resident, num_waiting.
-    """
-    columns = {
-        "kv_usage_fraction": "KV blocks in use",
-        "num_resident": "requests running",
-        "num_waiting": "requests waiting",
-    }
-
-    def draw(axis: Axes, rows: pd.DataFrame, look: dict[str, Any]) -> None:
-        axis.plot(rows["at_s"], rows["value"], linewidth=1.4, alpha=0.9, **look)
-        if (rows["panel"] == columns["kv_usage_fraction"]).any():
-            axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-
-    long = table.rename(columns=columns).melt(["policy", "at_s"], [*columns.values()], "panel")
-    limits: dict[str, Any] = {"xlim": (0, table["at_s"].max()), "ylim": (0, None)}
-    return _panels(long, draw, legend="upper right", xlabel="virtual time (s)", **limits)
+    return _panels(table, draw, marked=True, xlabel=xlabel, ylabel="seconds")
 
 
-def capacity_figure(table: pd.DataFrame, xlabel: str) -> Figure:
-    """Bars with their 95% intervals: columns policy, mean, low, high."""
-    colours = table["policy"].map(colours_of(table["policy"])).tolist()
-    with _canvas(5.6, 0.8 + 0.42 * len(table)) as (figure, axis):
+def bar_figure(
+    table: pd.DataFrame, xlabel: str, *, by: str = "policy", mark: float | None = None
+) -> Figure:
+    """Bars with their 95% intervals: columns policy, mean, low, high; coloured by column `by`."""
+    colours = table[by].map(colours_of(table[by])).tolist()
+    width = 4.6 + 0.08 * table["policy"].str.len().max()
+    with _canvas(width, 0.8 + 0.3 * len(table)) as (figure, axis):
         spread = np.abs(table[["low", "high"]].to_numpy() - table[["mean"]].to_numpy()).T.tolist()
-        bars = axis.barh(table["policy"], table["mean"], xerr=spread, color=colours, height=0.6)
+        bars = axis.barh(table.index, table["mean"], xerr=spread, color=colours, height=0.6)
+        axis.set_yticks(table.index, table["policy"])
         axis.bar_label(bars, fmt="%.3g", padding=6)
-        axis.margins(x=0.12)
+        axis.margins(x=0.12, y=0.01)
         axis.set(xlabel=xlabel)
+        if mark is not None:
+            axis.axvline(mark, color="black", linewidth=0.8)
         axis.grid(visible=False, axis="y")
         axis.invert_yaxis()
         return figure

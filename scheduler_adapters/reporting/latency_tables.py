@@ -1,4 +1,4 @@
-"""Tables of runs, for figures and CSV files: latencies, load over time and capacity."""
+"""Tables of runs, for figures and CSV files: latencies and capacity."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from scheduler_adapters.simulator.observers import LoadCurve
 from scheduler_adapters.timeline.latency_metrics import Summary, statistic, token_gaps
 from scheduler_adapters.timeline.timeline import Timeline
 
@@ -17,8 +16,6 @@ Weighted = ArrayLike | tuple[ArrayLike, ArrayLike]
 """Values, or values with the number of occurrences of each."""
 _POINTS: Final = 400
 _NO_EFFECT: Final = 0.02
-INTERVALS: Final = 300
-"""Number of intervals of virtual time in a table of the load."""
 _COUNTS: Final = (
     *("num_finished", "num_unfinished", "num_rejected", "num_unscored", "num_preemptions"),
     "output_tokens_per_s",
@@ -35,8 +32,6 @@ class Outcome:
     policy: str
     rate_per_s: float | None
     timeline: Timeline
-    loads: Sequence[LoadCurve]
-    """Load of each instance."""
     summary: Summary
     placement: str | None = None
     """None: a single instance."""
@@ -85,15 +80,15 @@ COLUMNS: Final = {
     "policy": "policy",
     "placement": "placement",
     "rate_per_s": "req/s",
-    "ttft_p50_s": "TTFT p50 s",
-    "ttft_p99_s": "TTFT p99 s",
-    "tbt_p99_s": "TBT p99 s",
-    "tpot_mean_s": "TPOT mean s",
     "e2e_mean_s": "E2E mean s",
     "e2e_p50_s": "E2E p50 s",
     "e2e_p99_s": "E2E p99 s",
     "normalized_latency_mean_s": "E2E/token mean s",
     "normalized_latency_p90_s": "E2E/token p90 s",
+    "ttft_p50_s": "TTFT p50 s",
+    "ttft_p99_s": "TTFT p99 s",
+    "tbt_p99_s": "TBT p99 s",
+    "tpot_mean_s": "TPOT mean s",
     "longest_wait_s": "longest wait s",
     "past_lower_score_fraction": "past lower score",
     "num_preemptions": "preemptions",
@@ -128,7 +123,7 @@ def _effect(outcome: Outcome, base: Outcome) -> str:
     is_idle = abs(mean) < _NO_EFFECT and queueing < _NO_EFFECT
     why = ": there is hardly a queue, so neither matters much" if is_idle else ""
     rate = "" if base.rate_per_s is None else f" at {base.rate_per_s:g} req/s"
-    change = f"mean E2E {mean:+.0%}, p99 {p99:+.0%}"
+    change = f"mean E2E {mean:+z.0%}, p99 {p99:+z.0%}"
     return f"{outcome.system} against {base.system}{rate}: {change}{why}."
 
 
@@ -190,30 +185,6 @@ def rate_table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
         for values in [getattr(one.summary, name)]
     ]
     return pd.DataFrame(rows, columns=["metric", "policy", "rate_per_s", "p50", "p99"])
-
-
-def load_table(outcomes: Sequence[Outcome], kv_blocks: int) -> pd.DataFrame:
-    """Return the load of each run in equal intervals, up to the end of the longest run.
-
-    For a cluster: the share of all KV blocks, and the requests on all instances.
-    """
-    ends_s = [load.end_s[-1] for each in outcomes for load in each.loads if len(load.end_s)]
-    edges_s = np.linspace(0, float(max(ends_s)), INTERVALS + 1)
-    tables = []
-    for outcome in outcomes:
-        used, resident, waiting = (
-            np.sum([load.mean(getattr(load, name), edges_s) for load in outcome.loads], axis=0)
-            for name in ("used_blocks", "num_resident", "num_waiting")
-        )
-        columns = {
-            "policy": outcome.system,
-            "at_s": (edges_s[1:] + edges_s[:-1]) / 2,
-            "kv_usage_fraction": used / (kv_blocks * len(outcome.loads)),
-            "num_resident": resident,
-            "num_waiting": waiting,
-        }
-        tables.append(pd.DataFrame(columns))
-    return pd.concat(tables)
 
 
 def capacity_table(found: Mapping[str, list[float]]) -> pd.DataFrame:

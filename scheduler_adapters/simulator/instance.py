@@ -40,7 +40,7 @@ class Instance:
     """Host memory for evicted KV blocks; None: they are computed again."""
 
     @classmethod
-    def preset(cls, name: str, **changes: Any) -> Instance:
+    def preset(cls, name: str = "llama-3-8b@a100-80g", **changes: Any) -> Instance:
         """Return the instance of "model@gpu"; `changes` are fields of this class.
 
         Raises:

@@ -7,11 +7,13 @@ requests = read_trace("gateway.jsonl", TraceOptions(length_column=("usage.total_
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
 from lengthwise.errors import ScoringError
+from lengthwise.tables.columns import Log
 from lengthwise.tables.files import Paths
 from lengthwise.tables.options import TraceOptions
 from lengthwise.tables.reading import read_log
@@ -40,6 +42,7 @@ def read_trace(
     limit: int | None = None,
     scorer: PromptScorer | None = None,
     has_times: bool = True,
+    seen: Callable[[Log], object] | None = None,
 ) -> Requests:
     """Return the requests of a table with both token columns, or of a log.
 
@@ -47,6 +50,7 @@ def read_trace(
         limit: number of rows to keep, from the first; a cut is logged.
         scorer: ranker of the column `prompt`; it also counts missing prompt tokens.
         has_times: False if arrivals are drawn, so that those of the trace need no unit.
+        seen: called with all that was read.
 
     Raises:
         DataError: `read_log` refuses the files, or a value is impossible.
@@ -56,6 +60,8 @@ def read_trace(
     wants = [] if scorer is None else ["prompt"]
     found = read_log(names, options, needs=needs, wants=wants, extras=_EXTRAS)
     table, path = found.frame, found.files[0]
+    if seen is not None:
+        seen(found)
     if limit is not None and limit < len(table):
         log.info(
             "the first %s of %s requests of %s are read", f"{limit:,}", f"{len(table):,}", path

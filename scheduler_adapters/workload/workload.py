@@ -6,12 +6,11 @@ requests = workload.scored(workload.load())
 
 from dataclasses import field, replace
 from math import inf
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from lengthwise.bundle import read_manifest
+from lengthwise.bundle import bundle_folder, read_manifest
 from lengthwise.errors import ConfigError, DataError, require
 from lengthwise.settings import Count, Natural, PositiveFinite, settings
 from lengthwise.tables.options import TraceOptions
@@ -106,7 +105,7 @@ class WorkloadConfig(TraceOptions):
     def banner(self) -> str | None:
         """Warning above the figures if the scores are those of an invented data set, else None."""
         kind, _, place = (self.scores or "").partition(":")
-        return read_manifest(Path(place)).banner if kind == "bundle" else None
+        return read_manifest(bundle_folder(place)).banner if kind == "bundle" else None
 
     def score_source(self, requests: Requests) -> str:
         """Return the source of scores: the setting, else the trace, else synthetic."""

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from lengthwise.bundle import ModelBundle
+from lengthwise.bundle import ModelBundle, bundle_folder
 from lengthwise.command_line.logs import configure_logs
 from lengthwise.command_line.options import common_options
 from lengthwise.errors import ConfigError
@@ -39,7 +39,7 @@ class ServeOptions:
     def source(self) -> Callable[[], Path]:
         """Return the function that finds the folder of the present bundle."""
         if self.registry_model is None:
-            return partial(Path, self.bundle or "")
+            return partial(bundle_folder, self.bundle or "")
         return RegistrySource(self.registry_model, self.mlruns_dir).locate
 
 

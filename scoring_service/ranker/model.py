@@ -1,6 +1,7 @@
 """Served model: bundle, tokenizer, ONNX session and calibration, replaced only as a whole."""
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
@@ -64,8 +65,31 @@ class RankerModel:
         return self.scorer.score(prompts)
 
     def score_texts(self, prompts: Sequence[str]) -> list[float]:
-        """Return the score of each prompt, higher = longer, independent of the other prompts."""
+        """Return the score of each prompt, higher = longer, independent of the other prompts.
+
+        Raises TypeError for one text in place of a list.
+        """
+        if isinstance(prompts, str):
+            raise TypeError(f"prompts is one text, {prompts!r:.40}; give a list of texts")
         return [self.scorer.score([prompt.ids])[0] for prompt in self.tokenizer.tokenize(prompts)]
+
+
+def load_bundle(path: str | os.PathLike[str], precision: str = "auto") -> RankerModel:
+    """Verify the bundle in a folder, and load its ranker into this process.
+
+    Args:
+        path: folder of the bundle, or of the run that holds it.
+        precision: "fp32", "int8", or "auto": INT8 where the bundle has it.
+
+    Raises:
+        BundleError: not a bundle, or a file is missing, damaged or a misfit.
+    """
+    return RankerModel.load(ModelBundle.load(path), precision)
+
+
+def score_texts(bundle: str | os.PathLike[str], prompts: Sequence[str]) -> list[float]:
+    """Return the scores of prompts by the bundle in a folder; `load_bundle` scores repeatedly."""
+    return load_bundle(bundle).score_texts(prompts)
 
 
 def _load_scorer(bundle: ModelBundle, precision: str, pad_id: int) -> tuple[OnnxScorer, str]:

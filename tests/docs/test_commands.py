@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/guides/*.md"))]
 ELSEWHERE = re.compile(
     r"make |pip install |vllm serve |.* -m scheduler_adapters serve-(vllm|ray) "
-    r"|.* fit (small|best --e)|.* hf:|.* --push-to-hub "
+    r"|.* fit (small|best --e)|.* hf:"
 )
 OURS = re.compile(
     r"python -m (lengthwise|training|scoring_service|scheduler_adapters|benchmarks) (.*)"
@@ -70,8 +70,7 @@ def typed(page: Path) -> list[str]:
 def in_full(line: str) -> str:
     """The command of a package that a short form stands for."""
     _, name, arguments = line.split(" ", 2)
-    program, command = by_name([OWN, *programs().values()])[name]
-    return f"python -m {program.module} {command} {arguments}"
+    return f"python -m {by_name([OWN, *programs().values()])[name].module} {name} {arguments}"
 
 
 class Reader:

@@ -9,7 +9,7 @@ import pytest
 from scheduler_adapters.checks import check_policy
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import Rank
-from scoring_service.ranker.model import RankerModel
+from scoring_service.ranker.model import RankerModel, score_texts
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
 
@@ -40,6 +40,14 @@ def test_the_client_of_the_guide_gets_its_scores(tiny_bundle, capsys):
     server.stop()
     assert float(capsys.readouterr().out)
     assert names["score"] is not None
+
+
+def test_a_bundle_is_scored_from_outside_as_the_guide_shows(tiny_bundle, capsys):
+    (block,) = python_of("docs/guides/bundle.md")
+    exec(block.replace("run/bundle", str(tiny_bundle.path)), {})
+    shown = [line.split(" ", 1) for line in capsys.readouterr().out.splitlines()]
+    scores = score_texts(tiny_bundle.path, [prompt for _, prompt in shown])
+    assert [float(score) for score, _ in shown] == pytest.approx(scores, abs=1e-3)
 
 
 @pytest.mark.slow

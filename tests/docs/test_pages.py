@@ -232,10 +232,9 @@ def invocations(text: str) -> list[tuple[str, str, str]]:
 
     `lengthwise COMMAND ...` is one of them.
     """
-    for name, (program, command) in by_name(PROGRAMS).items():
-        text = re.sub(
-            rf"(?<=[`\n])lengthwise {name}(?![\w-])", f"python -m {program.module} {command}", text
-        )
+    for name, program in by_name(PROGRAMS).items():
+        full = f"python -m {program.module} {name}"
+        text = re.sub(rf"(?<=[`\n])lengthwise {name}(?![\w-])", full, text)
     found = _invocations(text, rf"python -m ({'|'.join(HOUSES)}) ([a-z][a-z-]*)(.*)")
     return [(p, c, rest) for p, c, rest in found if p != "benchmarks" or c not in SCRIPTS]
 

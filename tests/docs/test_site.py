@@ -13,18 +13,9 @@ pytestmark = pytest.mark.slow
 
 
 def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "-f",
-        str(config),
-        "-d",
-        str(site),
-    ]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    mkdocs = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    places = ["-f", str(config), "-d", str(site)]
+    return subprocess.run([*mkdocs, *places], capture_output=True, text=True, cwd=ROOT)
 
 
 def test_the_site_builds_and_needs_no_network(tmp_path):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from lengthwise import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -29,7 +31,6 @@ def test_the_licence_is_named_and_its_text_is_there():
 
 
 def test_the_changelog_has_a_section_for_the_packages_version():
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     headings = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)
     assert headings[0] == "Unreleased"
-    assert version in headings
+    assert __version__ in headings

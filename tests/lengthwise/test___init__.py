@@ -31,17 +31,29 @@ def test_no_module_imports_a_runtime_before_it_is_used():
     assert not found & {"torch", "grpc", "onnxruntime", "mlflow", "pandas", "scoring_service"}
 
 
-@pytest.mark.parametrize("name", lengthwise.__all__)
+NAMES = [name for name in lengthwise.__all__ if name != "__version__"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_name_has_an_example_and_the_type_of_the_stub(name):
     value = getattr(lengthwise, name)
     assert vars(lengthwise)[name] is value
-    assert name in dir(lengthwise)
+    assert dir(lengthwise) == sorted(lengthwise.__all__)
     assert f"lengthwise.{name}" in (lengthwise.__doc__ or "")
     stub = ast.parse((ROOT / "lengthwise/__init__.pyi").read_text()).body
     imports = [node for node in stub if isinstance(node, ast.ImportFrom)]
     places = {one.name: node.module for node in imports for one in node.names}
-    assert places.keys() == set(lengthwise.__all__)
+    assert places.keys() == set(NAMES)
     assert getattr(sys.modules[str(places[name])], name) is value
+
+
+def test_a_name_whose_packages_are_missing_names_the_extra(monkeypatch):
+    monkeypatch.delitem(vars(lengthwise), "load_bundle", raising=False)
+    for module in ("scoring_service.ranker.scorer", "scoring_service.ranker.model"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"onnxruntime.*; pip install 'lengthwise\[serve\]'$"):
+        from lengthwise import load_bundle  # noqa: F401
 
 
 def test_another_name_is_an_attribute_error():

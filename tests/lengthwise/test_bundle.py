@@ -32,6 +32,7 @@ def change_manifest(bundle, **values):
 
 def test_what_is_written_is_loaded(bundle):
     again = ModelBundle.load(bundle.path)
+    assert again == ModelBundle.load(bundle.path.parent)  # the folder of a run
     assert again.manifest == bundle.manifest
     assert set(again.manifest.files) == {p.name for p in bundle.path.iterdir()} - {MANIFEST}
     assert again.tokenizer_path.name == TOKENIZER

@@ -47,7 +47,7 @@ DESCRIPTION: Final = """Train a length ranker by a recipe and export it.
 
 Writes OUT/bundle (the model bundle), OUT/ranker.html (its quality and its worst errors),
 OUT/test.parquet (the held-out prompts), OUT/config.yaml (all settings) and an MLflow run. The
-recipe demo also distils a small ranker from its own, into OUT/small.
+recipe demo also distils a small ranker from its own, into OUT/small (--student false: it does not).
 Ctrl-C leaves a run that --resume continues. Each length of --data.heads gets a bundle of its own,
 OUT/bundle-LENGTH, from the same encoder. Under torchrun every process takes its part of each batch,
 on a GPU of its own if there are GPUs. --batch-size counts the prompts of all processes, and all of
@@ -131,7 +131,7 @@ def _add_trainer(defaults: Mapping[str, Any], parser: Any) -> None:
 
 
 @common_options(
-    *("recipe", "out", "data_dir", "teacher", "resume", "epochs", "json", "data.dataset"),
+    *("recipe", "out", "data_dir", "student", "resume", "epochs", "json", "data.dataset"),
     *("data.length_column", "encoder.backbone"),
 )
 def run(options: FitOptions, config: TrainConfig, output: OutputOptions) -> None:
@@ -145,14 +145,22 @@ def run(options: FitOptions, config: TrainConfig, output: OutputOptions) -> None
             logger.info("interrupted; the same command with --resume continues this run")
         raise
 
-    def show() -> None:
-        students = [result["small"]] if "small" in result else []
-        for figures in (result, *result.get("heads", {}).values(), *students):
-            _print_result(figures)
+    if not result:
+        return
+    small = result.get("small", {})
 
-    if result:
-        serve = f"python -m scoring_service serve --bundle {quote(result['bundle'])}"
-        print_result(result, output, show, serve)
+    def show() -> None:
+        for figures in (result, *result.get("heads", {}).values()):
+            _print_result(figures)
+        if small:
+            print(
+                "\nsmall ranker, which learnt the scores of the one above (--student false: none)"
+            )
+            _print_result(small)
+
+    is_better = (small.get("tau_b") or -1) > (result["tau_b"] or -1)
+    serve = "python -m scoring_service serve --bundle "
+    print_result(result, output, show, serve + quote((small if is_better else result)["bundle"]))
 
 
 def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
@@ -206,6 +214,7 @@ def fit(config: TrainConfig, options: FitOptions) -> dict[str, Any]:
     if config.student and _num_processes() == 1:
         folder, teacher = options.out / "small", first["bundle"]
         theirs = replace(options, out=folder, teacher=(teacher,), resume=False)
+        logger.info("a small ranker follows, in %s; --student false leaves it out", folder)
         result["small"] = fit(student_of(config), theirs)
     return result
 

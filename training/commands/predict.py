@@ -18,28 +18,6 @@ from training.config import TrainConfig, config_from
 from training.data.labels import TableOptions, observed, read_prompts, texts
 from training.release.registry import open_store
 
-DESCRIPTIONS = {
-    "predict": """Score prompts by a trained checkpoint, with Lightning's Trainer.
-
-Writes a table with the columns prompt and score; of several lengths, the first. The checkpoint is
-that of a run by its config.yaml or its MLflow id, or a file that `fit --keep-checkpoints` left.
---trainer.NAME VALUE is any setting of the Trainer, such as --trainer.accelerator gpu.
-
-examples:
-  python -m training predict --config run/config.yaml --data prompts.jsonl
-  python -m training predict --ckpt-path run/checkpoints/best.ckpt --data prompts.jsonl
-""",
-    "test": """Measure a trained checkpoint in fp32 by lengths, with Lightning's Trainer.
-
-Without --data these are the test prompts of the run of --config. `evaluate` measures the bundle, as
-it is served, with intervals and baselines.
-
-examples:
-  python -m training test --config run/config.yaml
-  python -m training test --run 1e0fe0bcf2f9495ba1af7db95f5aa149 --data run/test.parquet
-""",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOptions(RecordOptions, StoreOptions):
@@ -91,11 +69,20 @@ def _run(name: str, command: Any, arguments: Sequence[str]) -> int:
     extend_now = (
         extend if any(word.startswith(("--trainer", "--help-")) for word in arguments) else None
     )
-    program, text = f"python -m training {name}", DESCRIPTIONS[name]
-    return run_command(program, command, arguments, description=text, extend=extend_now)
+    return run_command(f"python -m training {name}", command, arguments, extend=extend_now)
 
 
 def run(options: CheckpointOptions, scores: ScoreOptions, output: OutputOptions) -> None:
+    """Score prompts by a trained checkpoint, with Lightning's Trainer.
+
+    Writes a table with the columns prompt and score; of several lengths, the first. The checkpoint
+    is that of a run by its config.yaml or its MLflow id, or a file that `fit --keep-checkpoints`
+    left. --trainer.NAME VALUE is any setting of the Trainer, such as --trainer.accelerator gpu.
+
+    examples:
+      python -m training predict --config run/config.yaml --data prompts.jsonl
+      python -m training predict --ckpt-path run/checkpoints/best.ckpt --data prompts.jsonl
+    """
     import pandas as pd
 
     place, config = _find(options)
@@ -112,6 +99,15 @@ def run(options: CheckpointOptions, scores: ScoreOptions, output: OutputOptions)
 
 
 def run_test(options: CheckpointOptions, output: OutputOptions) -> None:
+    """Measure a trained checkpoint in fp32 by lengths, with Lightning's Trainer.
+
+    Without --data these are the test prompts of the run of --config. `evaluate` measures the
+    bundle, as it is served, with intervals and baselines.
+
+    examples:
+      python -m training test --config run/config.yaml
+      python -m training test --run 1e0fe0bcf2f9495ba1af7db95f5aa149 --data run/test.parquet
+    """
     place, config = _find(options)
     from training.ranker import inference
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from lengthwise.bundle import MANIFEST, ModelBundle
+from lengthwise.bundle import MANIFEST, ModelBundle, bundle_folder
 from lengthwise.errors import ConfigError
 from training.commands.options import BundleOptions, OutputOptions, print_result
 from training.data.labels import TableOptions, read_prompts, texts
@@ -44,7 +44,7 @@ def main(options: RecalibrateOptions, table: TableOptions, output: OutputOptions
     prompts = read_prompts(table, bundle.manifest.label)
     entry = calibrate(*per_response(score_prompts(bundle, texts(prompts)), prompts))
     curves = {**bundle.manifest.calibration, options.target_model: entry}
-    out, others = options.out or Path(options.bundle), shutil.ignore_patterns(MANIFEST)
+    out, others = options.out or bundle_folder(options.bundle), shutil.ignore_patterns(MANIFEST)
     copy = partial(shutil.copytree, bundle.path, dirs_exist_ok=True, ignore=others)
     ModelBundle.write(out, replace(bundle.manifest, calibration=curves), copy)
     line = f"{out}: {options.target_model} calibrated on {entry['rows']} responses"

@@ -6,17 +6,16 @@ hf:ORG/NAME    hf:ORG/NAME:SPLIT    hf:ORG/NAME/CONFIG:SPLIT    hf:FOLDER:SPLIT 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from lengthwise.errors import DataError
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from training.data.cards import LoadedData
 
 PREFIX: Final = "hf:"
 _SAVED: Final = ("dataset_dict.json", "state.json")
@@ -88,51 +87,3 @@ def _known_to_be_offline(*, needs_hub: bool) -> Iterator[None]:
         yield
     finally:
         datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
-
-
-def push_to_hub(data: LoadedData, repository: str) -> str:
-    """Write the records of a data set, a row per response, and its card; returns their name.
-
-    `--data.dataset` takes that name as it is.
-
-    Raises:
-        DataError: the hub refuses it, or cannot be reached.
-    """
-    from huggingface_hub import DatasetCard
-    from huggingface_hub.errors import HfHubHTTPError
-
-    card = data.card
-    about = (
-        f"# {card.id}\n\n{card.notes.strip()}\n\nSource: {card.source} at {card.commit}. Licence: "
-        f"{card.licence}. Lengths are tokens of {card.tokenizer}."
-    )
-    try:
-        responses_of(data.records).push_to_hub(repository)
-        written = DatasetCard.load(repository)
-        written.text = about
-        written.push_to_hub(repository)
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(
-            f"{repository} cannot be written ({reason}); check the name, the network, and the "
-            "token of `hf auth login`"
-        ) from error
-    return f"{PREFIX}{repository}:train"
-
-
-def responses_of(records: Dataset) -> Dataset:
-    """Return records with a row per response, as a table without a card has them."""
-
-    def spread(batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-        rows = [
-            (*row, sample or number, length)
-            for *row, sample, lengths in zip(*(batch[name] for name in names), strict=True)
-            for number, length in enumerate(lengths)
-            if length > 0
-        ]
-        return dict(zip(kept, map(list, zip(*rows, strict=True)), strict=True))
-
-    parts = [name for name in ("reasoning_tokens", "answer_tokens") if records[0][name] is not None]
-    names = ["prompt", "model", "group", *parts, "sample", "output_tokens"]
-    kept = list(names)
-    return records.map(spread, batched=True, remove_columns=records.column_names)

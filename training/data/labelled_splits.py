@@ -150,7 +150,13 @@ def unlabelled_prompts(config: TrainConfig, splits: Splits, data_dir: str | None
         text = "%s: %d prompts without lengths; %d more are in the data set or held out"
         logger.info(text, name, len(kept), len(prompts) - len(kept))
         found.append(kept)
-    return texts(distinct(concatenate_datasets(found))) if found else []
+    if not found:
+        return []
+    prompts, most = distinct(concatenate_datasets(found)), config.data.max_unlabelled
+    if most is not None and most < len(prompts):
+        prompts = prompts.select(np.argsort(positions(prompts, config.split.seed))[:most])
+        logger.info("the first %d of them by hash are learnt", most)
+    return texts(prompts)
 
 
 def _prompts_of(name: str, config: TrainConfig, data_dir: str | None) -> Dataset | None:

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -56,6 +56,13 @@ def export_fp32(scorer: PromptScorer, path: Path) -> None:
     model = onnx.load(path)
     for node in model.graph.node:  # Stack traces: paths of this machine, and a revision by them.
         del node.metadata_props[:]
+    onnx.save(model, path)
+
+
+def describe(path: Path, facts: Mapping[str, str]) -> None:
+    """Write facts about a ranker into the metadata of its ONNX file."""
+    model = onnx.load(path)
+    onnx.helper.set_model_props(model, dict(facts))
     onnx.save(model, path)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from lengthwise.agreement import figure_text, tau_b
-from lengthwise.bundle import FP32, INT8, TOKENIZER, Manifest, ModelBundle
+from lengthwise.bundle import DIRECTION, FP32, INT8, TOKENIZER, Manifest, ModelBundle
 from lengthwise.strict_json import finite_or_null
 from scoring_service.ranker.scorer import OnnxScorer
 from training.config import TrainConfig
@@ -28,7 +28,7 @@ from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
 from training.evaluation.ranking_metrics import ceiling, grouped_tau_b, tau_b_ci
 from training.evaluation.report import EVALUATION, evaluation_table
 from training.export.bundle_scores import onnx_scores
-from training.export.onnx_models import write_models
+from training.export.onnx_models import describe, write_models
 from training.ranker.data_module import tokenize
 from training.ranker.encoder import in_buckets, save_scorer
 from training.ranker.training_loop import Trained
@@ -73,6 +73,10 @@ def write_bundle(
             text = "INT8 left out: its loss of tau_b on the validation split is %s"
             logger.warning(text, figure_text(parity["int8_val_tau_b_drop"], ".4f"))
         tokenizer.save(str(models / TOKENIZER))
+        max_prompt_tokens = (tokenizer.truncation or {})["max_length"]
+        facts = {"name": name, "label": config.data.label, "score_direction": DIRECTION}
+        for model in names:
+            describe(models / model, facts | {"max_prompt_tokens": str(max_prompt_tokens)})
         scorers = {name: OnnxScorer(models / name) for name in names}
         scores = {name: onnx_scores(scorer, test_ids) for name, scorer in scorers.items()}
         served = scores[names[0]]
@@ -90,7 +94,7 @@ def write_bundle(
             name=name,
             label=config.data.label,
             label_tokenizer=labelled.data.card.tokenizer,
-            max_prompt_tokens=(tokenizer.truncation or {})["max_length"],
+            max_prompt_tokens=max_prompt_tokens,
             training=asdict(config),
             dataset=labelled.describe()
             | {"truncated_prompts": trained.num_truncated}

@@ -6,6 +6,7 @@ the lines of request and response. Newer versions write separate "details" at DE
 """
 
 import ast
+import logging
 import math
 import re
 from collections import deque
@@ -68,8 +69,6 @@ _PART: Final = re.compile(r"cmpl-.+(?=-\d+$)|.+(?=_\d+$)", re.DOTALL)
 _BENCH: Final = re.compile(r"(?:chatcmpl-|cmpl-)bench-[0-9a-f]{8}-\d+(?:-\d+)?")
 _LINGER, _OPEN, _BODIES = 1000, 50_000, 10_000
 """Lines in which another choice may follow; most open requests; most bodies without a request."""
-_HELD, _MANY = 1000, 3
-"""Rows with the largest count that decide about a limit which no line names: at most, at least."""
 _USER_TURNS: Final = tuple(
     (re.compile(start), re.compile(end))
     for start, end in (
@@ -82,6 +81,9 @@ _USER_TURNS: Final = tuple(
     )
 )
 """User's turn in the templates of Qwen, Llama 3, Gemma, DeepSeek, Mistral, and Phi or GLM."""
+
+
+_warnings = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -115,8 +117,10 @@ def vllm_rows(lines: Iterable[str]) -> Iterator[Row]:
         log.ready.clear()
     for name in list(log.open):
         log.close(name)
-    log.find_limit()
     yield from log.ready
+    if log.num_lines and log.limit is None:
+        text = "no line names vLLM's arguments: if it had --max-log-len, counts are lower bounds"
+        _warnings.warning("%s", text)
 
 
 def _messages(lines: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
@@ -163,18 +167,15 @@ class _Log:
         self.answered: deque[tuple[int, str]] = deque()
         self.clock, self.day, self.newest_s, self.earlier_s, self.num_lines = "", "", 0.0, 0, 0
         self.model: str | None = None
-        self.limit: int | None = None
-        self.is_limit_known, self.largest_count, self.longest_text = False, 0, 0
-        self.held: list[tuple[Row, int, int]] = []
+        self.limit: float | None = None
+        """Most characters and token ids of a text; None before the line of arguments."""
 
     def read(self, message: str, time: Any, is_outer: bool) -> None:
         """Take in a message; rows whose last line it is are ready."""
         if (line := _LINE.match(message)) is None:
             if _ARGUMENTS.match(message):
-                self._release(self.held)
                 model, limit = _MODEL.search(message), _LIMIT.search(message)
-                self.model, self.is_limit_known = model and model[1], True
-                self.limit = int(limit[1]) if limit else None
+                self.model, self.limit = model and model[1], int(limit[1]) if limit else math.inf
             return
         self.num_lines += 1
         seconds = self._seconds(time, is_outer)
@@ -183,7 +184,6 @@ class _Log:
         elif line["body"] is None:
             self._read_start(line, seconds)
         else:
-            self.longest_text = max(self.longest_text, len(line["body"]))
             body = unpacked(line["body"])
             body = body if isinstance(body, dict) else {}  # a text if --max-log-len cut it
             found = {"model": body.get("model"), "prompt": prompt_of(body), "arrival_s": seconds}
@@ -231,7 +231,6 @@ class _Log:
             with suppress(SyntaxError, ValueError):
                 text = ast.literal_eval(line["text"])
                 request.num_characters = len(text)
-                self.longest_text = max(self.longest_text, len(text))
                 request.row.setdefault("prompt", user_turn(text))
         if (number := _number_of_ids(rest)) is not None:
             request.row["prompt_tokens"] = number
@@ -264,8 +263,6 @@ class _Log:
     def _read_answer(self, line: re.Match[str]) -> None:
         request, text = self._answered(line["id"]), line["text"] or ""
         request.last_line = self.num_lines
-        # Quotes are two characters, and an escape is at most nine too many.
-        self.longest_text = max(self.longest_text, len(text) - 2 - 9 * text.count("\\"))
         number, finish = _number_of_ids(line["rest"]), _FINISH.search(line["rest"])
         found: Row = {"finish_reason": finish[1]} if finish else {}
         if line["stream"] == " (streaming delta)":
@@ -284,7 +281,7 @@ class _Log:
             self.close(request.row["id"])
 
     def close(self, name: str) -> None:
-        """Make the rows of a request ready, or hold them."""
+        """Make the rows of a request ready."""
         request = self.open.pop(name)
         row, choices = request.row, request.choices + [request.details] * bool(request.details)
         if not request.last_line:
@@ -307,42 +304,12 @@ class _Log:
             if finish in ("abort", "error") or (finish == "length" and not _BENCH.fullmatch(name)):
                 row.setdefault("censored", f"finish_reason is {finish}")
             # An answer that ends where the client set it is whole, whatever the limit of the log.
-            self._hold(row, 0 if is_end and finish == "length" else ids, request.num_characters)
-
-    def _hold(self, row: Row, ids: int, num_characters: int) -> None:
-        """Make a row ready, or keep it while its counts may be those of an unnamed limit.
-
-        A limit leaves as many characters of a text as token ids, so a longer text excludes it.
-        """
-        top, mine = max(ids, row.get("prompt_tokens", 0)), [(row, ids, num_characters)]
-        if top > self.largest_count or self.longest_text > self.largest_count:
-            self._release(self.held)
-        self.largest_count = max(top, self.largest_count)
-        if self.is_limit_known or not 0 < self.largest_count == top >= self.longest_text:
-            self._release(mine)
-        else:
-            self.held += mine
-        if len(self.held) >= _HELD:
-            self.find_limit()
-
-    def find_limit(self) -> None:
-        """Take the largest count for the limit if many answers and a prompt share it."""
-        limit, held = self.largest_count, self.held
-        is_shared = any(row.get("prompt_tokens") == limit for row, *_ in held)
-        num_answers = sum(ids == limit for _, ids, _ in held)
-        if is_shared and num_answers >= _MANY and limit >= self.longest_text:
-            self.limit, self.is_limit_known = limit, True
-        self._release(held)
-
-    def _release(self, rows: list[tuple[Row, int, int]]) -> None:
-        limit = self.limit or math.inf
-        for row, ids, num_characters in rows:
-            if ids >= limit:
+            limit, is_whole = self.limit or math.inf, is_end and finish == "length"
+            if ids >= limit and not is_whole:
                 row["censored"] = CUT
-            if max(num_characters, row.get("prompt_tokens", 0)) >= limit:
+            if max(request.num_characters, row.get("prompt_tokens", 0)) >= limit:
                 row["prompt_censored"] = CUT
             self.ready.append(row)
-        rows.clear()
 
 
 def _number_of_ids(rest: str) -> int | None:

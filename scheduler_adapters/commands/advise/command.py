@@ -1,14 +1,18 @@
 """`advise`: decision for or against ordering by predicted length, from a log of requests."""
 
 import logging
+import re
+from collections.abc import Sequence
 from dataclasses import field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import numpy as np
 
+from lengthwise.bundle import read_manifest
 from lengthwise.command_line.options import common_options
-from lengthwise.command_line.program import print_banner, print_next
+from lengthwise.command_line.program import as_typed, print_banner, print_next
 from lengthwise.errors import ConfigError, DataError
 from lengthwise.report_page import save_table
 from lengthwise.settings import Count, Natural, PositiveFinite, Range, settings
@@ -22,16 +26,13 @@ from scheduler_adapters.commands.advise.replay import (
     SCORED,
     Replay,
     carried_load,
-    cheapest,
     fewest_instances,
-    gains,
     policies_for,
     replays,
-    slower,
-    spread_of,
     tau_b_spread,
 )
 from scheduler_adapters.commands.advise.scored_log import Evidence
+from scheduler_adapters.commands.advise.verdict import decide, growths, nothing_to_gain, recommended
 from scheduler_adapters.commands.experiment_settings import check_folder, check_one_of
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.instance import Instance
@@ -44,6 +45,7 @@ from scheduler_adapters.workload.score_sources import TauB
 
 log = logging.getLogger(__name__)
 
+_ASSUMED = {"model": "llama-3-8b", "gpu": "a100-80g"}
 _SERVE = "python -m scheduler_adapters serve-vllm MODEL"
 _TEST_FRACTION = 0.4
 """Fraction of the prompts that is kept from the training, to judge the ranker."""
@@ -57,11 +59,11 @@ class AdviseConfig(TraceOptions):
     """Requests with the lengths of their answers, in files, folders or patterns: a log of a gateway
     or of vLLM (see `lengthwise inspect`), or a table with prompt, output_tokens and arrival_s."""
     out: Path = Path("advice")
-    """Folder for report.html, advise.json, the tables, and a trained ranker."""
-    model: str = "llama-3-8b"
-    """Model of the simulated engines; `models` lists those that are known."""
-    gpu: str = "a100-80g"
-    """GPU of an instance, or the start of its name (h100)."""
+    """Folder for report.html, advise.json, the tables, and the ranker, which is used again."""
+    model: str | None = None
+    """Model of the simulated engines, of those that `models` lists; none: llama-3-8b is assumed."""
+    gpu: str | None = None
+    """GPU of an instance, or the start of its name (h100); none: a100-80g is assumed."""
     endpoint: str | None = None
     """Address of an idle engine's OpenAI-style API (http://127.0.0.1:8000/v1). Its step times are
     measured, and its KV memory is read."""
@@ -85,6 +87,9 @@ class AdviseConfig(TraceOptions):
     slo: dict[str, float] = field(default_factory=dict)
     """Targets for the instances needed, e.g. {"ttft_s.p99": 1}; none: the p90 of TTFT under FCFS
     at the log's load."""
+    tolerance: Annotated[float, Range(least=0)] = 0.2
+    """Part by which TTFT p99, E2E p99 and the longest wait may grow, and the load within the
+    targets may fall, before the answer is not clear in place of yes."""
     rate_per_s: PositiveFinite | None = None
     """Rate of Poisson arrivals, drawn anew in each draw: for a log without times."""
     num_requests: Annotated[int, Range(least=scored_log.LEAST_REQUESTS)] = 2000
@@ -104,13 +109,19 @@ class AdviseConfig(TraceOptions):
     @property
     def profile(self) -> str:
         """MODEL@GPU, with the file of recorded steps."""
-        if not (names := [name for name in GPUS if f"{name}-".startswith(f"{self.gpu}-")]):
-            raise ConfigError(f"gpu is {self.gpu!r}; use one of {', '.join(GPUS)}")
-        return f"{self.model}@{names[0]}" + (f":affine={self.fit}" if self.fit else "")
+        gpu = self.gpu or _ASSUMED["gpu"]
+        if not (names := [name for name in GPUS if f"{name}-".startswith(f"{gpu}-")]):
+            raise ConfigError(f"gpu is {gpu!r}; use one of {', '.join(GPUS)}")
+        fit = f":affine={self.fit}" if self.fit else ""
+        return f"{self.model_name}@{names[0]}{fit}"
+
+    @property
+    def model_name(self) -> str:
+        return self.model or _ASSUMED["model"]
 
 
 @common_options(
-    *("log", "out", "model", "gpu", "endpoint", "instances", "bundle", "tau_b", "slo", "json")
+    *("log", "out", "model", "gpu", "endpoint", "bundle", "tau_b", "slo", "tolerance", "json")
 )
 def run(config: AdviseConfig) -> None:
     """Decide for or against ordering by predicted length, from your own log; write a page on it.
@@ -120,12 +131,13 @@ def run(config: AdviseConfig) -> None:
       python -m scheduler_adapters advise --log gateway.jsonl --endpoint http://127.0.0.1:8000/v1
       python -m scheduler_adapters advise --log trace.csv --tau-b 0.5 --instances 8 --json
 
-    A ranker is trained on a part of the log's prompts. The simulator then replays the log, at .7 to
-    1.3 times its load, under FCFS, rules without learning (shortest prompt, UniBoost, SLAI, and
-    PASCAL with known reasoning tokens), learned orders (PARS, UniBoost, SRPT) and true lengths. The
-    cheapest policy within 2% of the best is named. Prompts of the training set get drawn scores,
-    with the ranker's errors on the other prompts. The intervals cover these errors, not the
-    differences between days.
+    FCFS and the order by true lengths are simulated first. If they differ by less than 2%, the
+    answer is no. Else a ranker is trained on a part of the log's prompts, and the log is replayed
+    at .7 to 1.3 times its load: under FCFS, rules without learning (shortest prompt, UniBoost,
+    SLAI, and PASCAL with known reasoning tokens), learned orders (PARS, UniBoost, SRPT) and true
+    lengths. Of the policies within 2% of the best, that with the least harm and cost is judged.
+    Prompts of the training set get drawn scores, with the ranker's errors on the other prompts. The
+    intervals cover these errors, not the differences between days.
     """
     advice = advise(config)
     text = to_json(as_json(advice))
@@ -134,17 +146,19 @@ def run(config: AdviseConfig) -> None:
         print(text)
         return
     print_banner(advice.banner)
-    print(text_of(page.latency_table(advice)))
-    print(advice.capacity, advice.quality, *advice.notes, "", sep="\n")
-    print(advice.headline, advice.cheapest, f"report: {config.out / 'report.html'}", sep="\n")
+    print(advice.notes[0], text_of(page.latency_table(advice)), *advice.notes[1:], sep="\n")
+    said = (advice.headline, advice.capacity, advice.quality)
+    print("", *filter(None, said), f"report: {config.out / 'report.html'}", sep="\n")
     print_next(*advice.commands)
 
 
 def advise(config: AdviseConfig) -> page.Advice:
     """Read, train, replay and judge; writes the report."""
     instance, steps = _instance(config)
-    found = _evidence(config)
-    requests = found.requests.take(np.arange(min(len(found.requests), config.num_requests)))
+    found = _read(config)
+    assumed = _assumptions(config, found.models)
+    first = np.arange(min(len(found.requests), config.num_requests))
+    requests = found.requests.take(first)
     check_memory(requests, instance)
     replay = Replay(
         requests=requests,
@@ -153,34 +167,52 @@ def advise(config: AdviseConfig) -> page.Advice:
         seed=config.seed,
         assumed_tau_b=config.tau_b,
         rate_per_s=config.rate_per_s,
+        loop="auto",  # the compiled ones need a third of a minute where they are new
     )
     if config.instances is None:
         replay = replace(replay, instances=fewest_instances(replay))
     log.info("replaying %d requests on %s", len(requests), page.counted(replay.instances))
-    figures = replays(replay, policies_for(requests), config.draws)
-    gain, tau_b = gains(figures), tau_b_spread(replay, config.draws)
-    queueing_s = spread_of(figures, "fcfs", "queueing_s.mean").value
-    queueing_fraction = queueing_s / spread_of(figures, "fcfs", "e2e_s.mean").value
-    best = gain["oracle"].value
-    answer, reason = page.decide(gain[SCORED], best, queueing_fraction, tau_b, found.num_prompts)
-    slo, target = _slo(config, replay)
+    figures = replays(replay, ("fcfs", "oracle"), config.draws)
     advice = page.Advice(
-        answer=answer,
-        reason=reason,
         figures=figures,
-        gains=gain,
-        slower=slower(replay, SCORED),
-        carried=carried_load(replay, ("fcfs", SCORED, "oracle"), slo),
-        target=target,
         instances=replay.instances,
-        tau_b=tau_b,
-        ranker=found.ranker,
-        notes=[*_notes(config, found, replay), steps],
-        commands=_commands(config, found, answer, cheapest(figures)[0]),
-        banner=found.banner,
+        notes=[*assumed, *_conditions(config, found, replay), steps],
+        reason=nothing_to_gain(figures) or "",
     )
+    if not advice.reason:
+        found = _scored(config, found)
+        replay = replace(replay, requests=found.requests.take(first), loop="compiled")
+        advice = _judged(config, found, replay, advice)
     page.write_advice(advice, config.out)
     return advice
+
+
+def _judged(
+    config: AdviseConfig, found: Evidence, replay: Replay, advice: page.Advice
+) -> page.Advice:
+    """Return the advice by all policies."""
+    figures = replays(replay, policies_for(replay.requests), config.draws)
+    tau_b, (slo, target) = tau_b_spread(replay, config.draws), _slo(config, replay)
+    without = () if tau_b.low > 0 else LEARNED  # NaN: all lengths, or all scores, are the same
+    policy = recommended(figures, config.tolerance, without=without)
+    shown = list(dict.fromkeys(("fcfs", policy, SCORED, "oracle")))
+    carried = carried_load(replay, shown, slo)
+    answer, reason = decide(
+        figures, policy, carried, config.tolerance, tau_b=tau_b, num_prompts=found.num_prompts
+    )
+    return replace(
+        advice,
+        answer=answer,
+        reason=reason,
+        policy=policy,
+        figures=figures,
+        carried=carried,
+        target=target,
+        tau_b=tau_b,
+        ranker=found.ranker,
+        banner=found.banner,
+        commands=_commands(config, found, policy),
+    )
 
 
 def _instance(config: AdviseConfig) -> tuple[Instance, str]:
@@ -209,32 +241,31 @@ def _instance(config: AdviseConfig) -> tuple[Instance, str]:
     )
 
 
-def _evidence(config: AdviseConfig) -> Evidence:
-    requests, prompts = scored_log.requests_and_prompts(
-        config.log, config, needs_prompts=config.tau_b is None
-    )
-    if config.rate_per_s is None and np.ptp(requests.arrival_s) == 0:
+def _read(config: AdviseConfig) -> Evidence:
+    found = scored_log.read_requests(config.log, config, needs_prompts=config.tau_b is None)
+    if config.rate_per_s is None and np.ptp(found.requests.arrival_s) == 0:
         raise DataError(
             "no arrival times; name their column by --arrival-column, or draw Poisson arrivals by "
             "--rate-per-s",
             path=config.log[0],
         )
+    if config.bundle is not None:
+        read_manifest(config.bundle)  # refuses a broken one before the simulations
+    return found
+
+
+def _scored(config: AdviseConfig, found: Evidence) -> Evidence:
     if config.tau_b is not None:
-        return Evidence(
-            requests=requests,
-            num_prompts=0,
-            ranker=f"an assumed ranker of tau_b {config.tau_b:g}; none was trained",
-        )
+        assumed = f"an assumed ranker of tau_b {config.tau_b:g}; none was trained"
+        return replace(found, ranker=assumed)
     options = {
-        "mlruns-dir": config.out / "mlruns",
         "split.test-fraction": _TEST_FRACTION,
+        "student": False,
         "seed": config.seed,
         **config.training,
     }
-    bundle = config.bundle or scored_log.train(
-        requests, prompts, config.out, config.recipe, options
-    )
-    return scored_log.with_scores(requests, prompts, bundle)
+    bundle = config.bundle or scored_log.own_ranker(found, config.out, config.recipe, options)
+    return scored_log.with_scores(found, bundle)
 
 
 def _slo(config: AdviseConfig, replay: Replay) -> tuple[dict[str, float], str]:
@@ -245,7 +276,26 @@ def _slo(config: AdviseConfig, replay: Replay) -> tuple[dict[str, float], str]:
     return {"ttft_s.p90": p90_s}, f"Target p90 of TTFT as FCFS has it in the log, {p90_s:.3g} s"
 
 
-def _notes(config: AdviseConfig, found: Evidence, replay: Replay) -> list[str]:
+def _assumptions(config: AdviseConfig, models: Sequence[str]) -> list[str]:
+    """Return what no option gives, and a warning of other models in the log; both are logged."""
+    if config.endpoint is not None:
+        return []
+    own = {"model": config.model, "gpu": config.gpu}
+    given = ", ".join(f"--{name} {_ASSUMED[name]}" for name in own if own[name] is None)
+    notes = [f"Assumed, as it was not given: {given}."] if given else []
+    log.info("%s", notes[0] if given else config.profile)
+    model, *names = (re.sub(r"[^a-z0-9]", "", one.lower()) for one in (config.model_name, *models))
+    if others := [one for one, name in zip(models, names, strict=True) if model not in name]:
+        notes.append(
+            f"The log names the model {', '.join(others)}, and the simulated one is "
+            f"{config.model_name}: give one of its size by --model, or measure the engine by "
+            "--endpoint."
+        )
+        log.warning("%s", notes[-1])
+    return notes
+
+
+def _conditions(config: AdviseConfig, found: Evidence, replay: Replay) -> list[str]:
     chosen = "" if config.instances else " (the fewest with which FCFS keeps up)"
     own, span_s = len(replay.requests), float(np.ptp(replay.requests.arrival_s))
     arrivals = f"in {span_s:,.0f} s" if config.rate_per_s is None else "drawn"
@@ -253,28 +303,29 @@ def _notes(config: AdviseConfig, found: Evidence, replay: Replay) -> list[str]:
     notes = [
         f"Simulated: {config.endpoint or config.profile}, "
         f"{page.counted(replay.instances)}{chosen}, requests in turn, {config.max_num_seqs} seats, "
-        f"{config.max_tokens} tokens a step; {names}, {own:,} of {len(found.requests):,} requests "
-        f"{arrivals}; {config.draws} draws, seed {config.seed}."
+        f"{config.max_tokens} tokens a step; {names}, {own:,} of {len(found.requests):,} "
+        f"requests {arrivals}; {config.draws} draws, seed {config.seed}."
     ]
     if config.rate_per_s is not None:
         notes.append(f"Poisson arrivals at {config.rate_per_s:g}/s, which are not the log's.")
-    if config.tau_b is None:
-        known = int(np.isfinite(replay.requests.score).sum())
-        notes.append(f"{known:,} requests have a score of their own.")
     if not replay.requests.reasoning_tokens.any():
-        notes.append("PASCAL is left out: the log has no reasoning tokens.")
+        notes.append("PASCAL is not simulated: the log has no reasoning tokens.")
     return notes
 
 
-def _commands(config: AdviseConfig, found: Evidence, answer: str, cheapest: str) -> list[str]:
-    """Return the next commands; after the answer no that of a rule without learning, if any."""
-    rule = [] if cheapest in ("fcfs", *LEARNED) else [f"{_SERVE} --policy {cheapest}"]
-    if answer == "no":
-        return rule
-    if found.bundle is None:
+def _commands(config: AdviseConfig, found: Evidence, policy: str) -> list[str]:
+    """Return the command that serves the recommended policy; none for FCFS."""
+    if policy == "fcfs":
+        return []
+    if policy not in LEARNED:
+        command = f"{_SERVE} --policy {policy}"
+    elif found.bundle is None:
         at = f" --endpoint {config.endpoint}" if config.endpoint else ""
-        return [*rule, f"python -m scheduler_adapters advise --log {' '.join(config.log)}{at}"]
-    return [*rule, f"{_SERVE} --bundle {found.bundle}"]
+        command = f"python -m scheduler_adapters advise --log {' '.join(config.log)}{at}"
+    else:
+        own = "" if policy == SCORED else f" --policy {policy}"
+        command = f"{_SERVE} --bundle {quote(str(found.bundle))}{own}"
+    return [as_typed(command)]
 
 
 def as_json(advice: page.Advice) -> dict[str, Any]:
@@ -282,10 +333,10 @@ def as_json(advice: page.Advice) -> dict[str, Any]:
     return {
         "answer": advice.answer,
         "reason": advice.reason,
-        "cheapest": cheapest(advice.figures)[0],
+        "recommended": advice.policy,
         "gain_fraction": {name: gain._asdict() for name, gain in advice.gains.items()},
+        "price": growths(advice.figures, advice.policy),
         "latencies": page.spread_rows(advice).to_dict("records"),
-        "slower": {"fraction": advice.slower[0], "worst_percent_s": advice.slower[1]},
         "target": advice.target,
         "instances": advice.instances,
         "carried": {
@@ -293,7 +344,7 @@ def as_json(advice: page.Advice) -> dict[str, Any]:
             for name, (load, count) in advice.carried.items()
         },
         "ranker": advice.ranker,
-        "tau_b": advice.tau_b._asdict(),
+        "tau_b": None if advice.tau_b is None else advice.tau_b._asdict(),
         "notes": list(advice.notes),
         "commands": list(advice.commands),
     }

@@ -19,7 +19,7 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.reporting.latency_tables import interval
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.load_search import highest_load
-from scheduler_adapters.simulator.simulate import simulate_replicas
+from scheduler_adapters.simulator.simulate import LoopName, simulate_replicas
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.targets import is_met
 from scheduler_adapters.timeline.timeline import Timeline
@@ -33,8 +33,8 @@ STATISTICS: Final = ("mean", "p50", "p99")
 SCORED: Final = "pars"
 LEARNED: Final = (SCORED, "uniboost-learned", "srpt")
 """Policies here that read scores."""
-WITHIN: Final = 0.02
-"""Fraction of the best mean E2E by which a cheaper policy may be behind."""
+_LATER: Final = 0.02
+"""Fraction of its E2E under FCFS by which a request must be delayed to count as later."""
 _NEIGHBOURS: Final = 5
 """Requests of about the same length, to either side, that may lend their score."""
 _LATE_FRACTION: Final = 0.05
@@ -53,10 +53,12 @@ class Spread(NamedTuple):
     low: float
     high: float
 
-    def __str__(self) -> str:
-        text = figure_text(self.value, ".3g")
+    def __format__(self, form: str) -> str:
+        """Format as numbers, or with the form % as percentages."""
+        form = "z.1%" if form == "%" else ".3g"
+        text = figure_text(self.value, form)
         is_alone = self.low == self.high or text == "undefined"
-        return text if is_alone else f"{text} [{self.low:.3g}, {self.high:.3g}]"
+        return text if is_alone else f"{text} [{self.low:{form}}, {self.high:{form}}]"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,6 +74,7 @@ class Replay:
     """Quality of drawn scores; None: the ranker's own scores."""
     rate_per_s: float | None = None
     """Rate of drawn arrivals; None: the log's own arrivals."""
+    loop: LoopName = "compiled"
 
     def drawn(self, number: int) -> Requests:
         """Return the requests of a draw, each with a score."""
@@ -79,6 +82,8 @@ class Replay:
         if self.rate_per_s is not None:
             arrival_s = arrivals_s(len(requests), rate_per_s=self.rate_per_s, seed=seed)
             requests = replace(requests, arrival_s=arrival_s)
+        if np.isnan(requests.score).all() and self.assumed_tau_b is None:
+            return requests  # without a ranker yet
         if self.assumed_tau_b is None:
             return requests.with_scores(lent_scores(requests, np.random.default_rng(seed)))
         drawn = synthetic_scores(requests.output_tokens, tau_b=self.assumed_tau_b, seed=seed)
@@ -96,7 +101,7 @@ class Replay:
             make_policy,
             self.instance,
             replicas=instances or self.instances,
-            loop="compiled",
+            loop=self.loop,
         )
 
     def policy_maker(self, policy: str) -> Callable[[], Policy]:
@@ -152,34 +157,40 @@ def fewest_instances(replay: Replay) -> int:
     return _fewest(keeps_up, min(_MOST_INSTANCES, len(replay.requests)))
 
 
-def figures_of(timeline: Timeline) -> dict[str, float]:
-    """Return the latencies of a run, and the mean E2E of the longest 1% and of each class."""
+def figures_of(timeline: Timeline, base: Timeline | None = None) -> dict[str, float]:
+    """Return the latencies of a run, and its delays after `base`, the run under FCFS."""
     summary, e2e_s, requests = summarize(timeline), timeline.e2e_s(), timeline.requests
     figures = {
         f"{metric}.{name}": float(getattr(getattr(summary, metric), name))
         for metric in ("ttft_s", "e2e_s", "queueing_s")
         for name in STATISTICS
     }
-    longest = requests.output_tokens >= np.percentile(requests.output_tokens, 99)
-    groups = {"longest 1%": longest, "other 99%": ~longest}
-    names = np.unique(requests.user_class)
-    if len(names) > 1:
-        groups |= {f"class {name or '-'}": requests.user_class == name for name in names.tolist()}
-    for name, rows in groups.items():
-        figures[f"group.{name}"] = float(np.nanmean(e2e_s[rows])) if rows.any() else np.nan
+    wait_s = timeline.scheduled_s - requests.arrival_s
+    figures["longest_wait_s"] = float(np.nanmax(wait_s, initial=0.0))
+    before_s = (base or timeline).e2e_s()
+    delay_s = e2e_s - before_s
+    figures["later_fraction"] = float((delay_s > _LATER * before_s).mean())
+    figures["delay_s.p99"] = float(np.nanpercentile(delay_s, 99))
     return figures
 
 
 def replays(
     replay: Replay, policies: Sequence[str], draws: int, loads: Sequence[float] = LOADS
 ) -> Figures:
-    """Return the figures of each policy at each load, one for each draw that differs."""
+    """Return the figures of each policy at each load, one for each draw that differs.
+
+    The first policy is FCFS.
+    """
     wanted = [(policy, load) for policy in policies for load in loads]
     found: Figures = {}
+    base: dict[float, list[Timeline]] = {}
     with Progress(len(wanted)) as progress:
         for policy, load in wanted:
             numbers = range(replay.num_draws(policy, draws))
-            found[policy, load] = [figures_of(replay.run(policy, n, load)) for n in numbers]
+            if load not in base:
+                base[load] = [replay.run(policy, number, load) for number in numbers]
+            runs = (replay.run(policy, number, load) for number in numbers)
+            found[policy, load] = list(map(figures_of, runs, cycle(base[load])))
             progress.step(f"{policy} at {load:g} times the load")
     return found
 
@@ -194,26 +205,14 @@ def spread_of(found: Figures, policy: str, metric: str, load: float = 1.0) -> Sp
     return spread([one[metric] for one in found[policy, load]])
 
 
-def gains(found: Figures) -> dict[str, Spread]:
-    """Return the fraction of FCFS's mean E2E that each policy saves, at the load of the log."""
-    base = [one["e2e_s.mean"] for one in found["fcfs", 1.0]]
+def gains(found: Figures, load: float = 1.0) -> dict[str, Spread]:
+    """Return the fraction of FCFS's mean E2E that each policy saves, at a load."""
+    base = [one["e2e_s.mean"] for one in found["fcfs", load]]
     return {
         policy: spread([1 - one["e2e_s.mean"] / b for one, b in zip(rows, cycle(base))])
-        for (policy, load), rows in found.items()
-        if load == 1
+        for (policy, at), rows in found.items()
+        if at == load
     }
-
-
-def cheapest(found: Figures) -> tuple[str, str]:
-    """Return the cheapest policy with a mean E2E within 2% of the best, and the best one.
-
-    FCFS is cheaper than a rule without learning, and that than a learned order; the oracle is none.
-    """
-    policies = [policy for policy, load in found if load == 1 and policy != "oracle"]
-    mean_s = {policy: spread_of(found, policy, "e2e_s.mean").value for policy in policies}
-    best = min(policies, key=mean_s.__getitem__)
-    near = [policy for policy in policies if mean_s[policy] <= (1 + WITHIN) * mean_s[best]]
-    return min(near, key=lambda one: (one in LEARNED, one != "fcfs", mean_s[one])), best
 
 
 def tau_b_spread(replay: Replay, draws: int) -> Spread:
@@ -228,13 +227,6 @@ def tau_b_spread(replay: Replay, draws: int) -> Spread:
     found = [of(random.choice(known, len(known))) for _ in range(draws)]
     low, high = np.percentile(found, (2.5, 97.5))
     return Spread(of(known), float(low), float(high))
-
-
-def slower(replay: Replay, policy: str) -> tuple[float, float]:
-    """Return the share of requests that end later than under FCFS, and the p99 of the delay."""
-    change_s = replay.run(policy).e2e_s() - replay.run("fcfs").e2e_s()
-    change_s = change_s[np.isfinite(change_s)]
-    return float((change_s > 1e-9).mean()), float(np.percentile(change_s, 99))
 
 
 def carried_load(

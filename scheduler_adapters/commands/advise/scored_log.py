@@ -5,7 +5,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 
 from lengthwise.bundle import read_manifest
 from lengthwise.errors import ConfigError, DataError
+from lengthwise.strict_json import to_json
+from lengthwise.tables.columns import Log
 from lengthwise.tables.files import write_whole
 from lengthwise.tables.options import TraceOptions
 from lengthwise.tables.prompt_text import normalised
@@ -31,13 +35,17 @@ _CHARACTERS_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """Requests of a log in order of arrival, with the scores of a ranker."""
+    """Requests of a log in order of arrival, and the scores of a ranker."""
 
     requests: Requests
-    """The first arrives at 0 s; the score is NaN for a prompt of the training set."""
-    num_prompts: int
+    """The first arrives at 0 s; the score is NaN without a ranker, and for its training set."""
+    prompts: NDArray[Any]
+    """(N,), empty where they are not needed."""
+    models: tuple[str, ...]
+    """Models that the log names."""
+    num_prompts: int = 0
     """Distinct prompts with a score; 0 for an assumed ranker."""
-    ranker: str
+    ranker: str = ""
     """Source of the scores, for a caption."""
     bundle: Path | None = None
     banner: str | None = None
@@ -55,48 +63,73 @@ class _Keeper:
         return PromptScores(values=places, prompt_tokens=np.array(tokens, float))
 
 
-def requests_and_prompts(
-    names: Sequence[str], options: TraceOptions, *, needs_prompts: bool
-) -> tuple[Requests, NDArray[Any]]:
-    """Return the requests of a log by arrival, and their prompts (N,), empty if not needed."""
-    keeper = _Keeper()
-    requests = read_trace(names, options, scorer=keeper if needs_prompts else None)
+def read_requests(names: Sequence[str], options: TraceOptions, *, needs_prompts: bool) -> Evidence:
+    """Return the requests of a log, their prompts, and the models that it names."""
+    keeper, models = _Keeper(), set[str]()
+
+    def note(log: Log) -> None:
+        models.update(log.frame.get("model", ()))
+
+    requests = read_trace(names, options, scorer=keeper if needs_prompts else None, seen=note)
     if (count := len(requests)) < LEAST_REQUESTS:
         said = f"only {count} answered requests; a replay needs {LEAST_REQUESTS} or more"
         raise DataError(said, path=names[0])
     prompts = np.full(count, "", dtype=object)
     if needs_prompts:
         prompts = np.array(keeper.prompts, dtype=object)[requests.score.astype(int)]
-    start_s = float(requests.arrival_s[0])
-    return replace(requests.with_scores(np.nan), arrival_s=requests.arrival_s - start_s), prompts
+    arrival_s = requests.arrival_s - requests.arrival_s[0]
+    return Evidence(
+        requests=replace(requests.with_scores(np.nan), arrival_s=arrival_s),
+        prompts=prompts,
+        models=tuple(sorted(models - {""})),
+    )
 
 
-def train(
-    requests: Requests, prompts: NDArray[Any], out: Path, recipe: str, options: Mapping[str, Any]
-) -> Path:
-    """Train a ranker on prompts and lengths in a process of its own; return its bundle."""
-    table = pd.DataFrame({"prompt": prompts, "output_tokens": requests.output_tokens})
+def own_ranker(found: Evidence, out: Path, recipe: str, options: Mapping[str, Any]) -> Path:
+    """Return the bundle of a ranker of a log's prompts and lengths.
+
+    That in `out` is used if it learnt the same rows by the same options. Else one is trained.
+    """
+    lengths = found.requests.output_tokens
+    table = pd.DataFrame({"prompt": found.prompts, "output_tokens": lengths})
     table = table[table["prompt"].str.strip() != ""]
+    rows = pd.util.hash_pandas_object(table, index=False).to_numpy()
+    given = {"recipe": recipe, **options, "rows": sha256(rows.tobytes()).hexdigest()}
+    bundle, learnt = out / "ranker" / "bundle", out / "ranker" / "learnt.json"
+    if bundle.is_dir() and learnt.is_file():
+        if learnt.read_text() == to_json(given):
+            log.info("the ranker in %s learnt these rows by these options: it is used", bundle)
+            return bundle
+        log.info("the ranker in %s learnt other rows, or by other options: a new one", bundle)
+        learnt.unlink()
     data = write_whole(out / "prompts.parquet", table.to_parquet, make_folder=True)
-    given = {"out": out / "ranker", "data.dataset": data, **options}
-    # A process, as training may not be imported here; -P: not from a local folder of that name.
-    command = [sys.executable, "-P", "-m", "training", "fit", recipe]
-    command += [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    log.info("training a ranker: %s", " ".join(command[2:]))
-    if code := subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+    _train(data, out, recipe, options)
+    write_whole(learnt, lambda part: part.write_text(to_json(given)))
+    return bundle
+
+
+def _train(data: Path, out: Path, recipe: str, options: Mapping[str, Any]) -> None:
+    """Train a ranker in a process of its own, whose MLflow store is dropped unless one is given."""
+    with TemporaryDirectory(dir=out, prefix=".mlruns-") as store:
+        given = {"out": out / "ranker", "data.dataset": data, "mlruns-dir": store, **options}
+        # A process, as training may not be imported here; -P: not from a local folder of that name.
+        command = [sys.executable, "-P", "-m", "training", "fit", recipe]
+        command += [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        log.info("training a ranker: %s", " ".join(command[2:]))
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+    if done.returncode:
         raise ConfigError(
-            f"training ended with exit code {code}, its error is above; see to --training, or give "
-            "--bundle or --tau-b in its place"
+            f"training ended with exit code {done.returncode}, its error is above; see to "
+            "--training, or give --bundle or --tau-b in its place"
         )
-    return out / "ranker" / "bundle"
 
 
-def with_scores(requests: Requests, prompts: NDArray[Any], bundle: Path) -> Evidence:
+def with_scores(found: Evidence, bundle: Path) -> Evidence:
     """Score the prompts outside a ranker's training set, which test.parquet of its run holds.
 
     All prompts are scored without that file, or if none of its prompts is in the log.
     """
-    manifest = read_manifest(bundle)
+    manifest, prompts = read_manifest(bundle), found.prompts
     keys = [normalised(prompt) for prompt in prompts]
     held_out, unseen = bundle.parent / "test.parquet", set(keys)
     if held_out.exists():
@@ -109,10 +142,12 @@ def with_scores(requests: Requests, prompts: NDArray[Any], bundle: Path) -> Evid
     log.info("scoring %d prompts", len(texts))
     scores = np.full(len(keys), np.nan)
     scores[rows] = open_prompt_scorer(f"bundle:{bundle}").score_prompts(list(texts)).values[place]
-    return Evidence(
-        requests=requests.with_scores(scores),
+    return replace(
+        found,
+        requests=found.requests.with_scores(scores),
         num_prompts=len(texts),
-        ranker=f"the ranker {manifest.name}, on {len(texts):,} prompts that it has not seen",
+        ranker=f"the ranker {manifest.name}, on {len(texts):,} prompts that it has not seen, of "
+        f"{int(np.isfinite(scores).sum()):,} requests",
         bundle=bundle,
         banner=manifest.banner,
     )

@@ -155,7 +155,7 @@ def read_configuration(options: Sequence[str]) -> Any:
     except Exception as error:  # of vLLM or of the source of the model
         why = " ".join(str(error).partition(" [type=")[0].split())
         raise ConfigError(
-            f"vLLM refuses its options ({why}); correct those behind the --"
+            f"vLLM refuses MODEL or its options ({why}); correct MODEL, or those behind the --"
         ) from error
 
 

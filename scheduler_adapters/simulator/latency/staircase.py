@@ -11,7 +11,6 @@ from math import lcm
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lengthwise.errors import ConfigError
 from scheduler_adapters.simulator.latency.models import Chunk, LatencyModel
 
 TILE_ROWS, TILE_COLUMNS, TILE_REDUCTION = 256, 128, 32
@@ -94,13 +93,3 @@ class StaircaseLatency(LatencyModel):
             + decoding_s
             + self.layers * self.width * pairs * self.tile_pair_s / tile
         )
-
-
-def tiles_of(latency: LatencyModel, profile: str) -> StaircaseLatency:
-    """Return the latency model of a profile. Raises ConfigError unless it is a staircase."""
-    if isinstance(latency, StaircaseLatency):
-        return latency
-    raise ConfigError(
-        f"profile {profile!r} has the step times of {type(latency).__name__}, and RAD's theorem is "
-        "of steps in tiles; use MODEL@a100-40g:staircase or MODEL@a100-80g:staircase"
-    )

@@ -1,6 +1,7 @@
 """`reproduce`: refused settings, seeds of a paper, and rows measured, judged and reported."""
 
 import json
+import re
 
 import pytest
 
@@ -46,13 +47,27 @@ def test_bad_input_is_one_line(arguments, complaint, capsys):
 
 def test_a_page_counts_the_rows_and_shows_each_with_conditions(tmp_path):
     rows = [
-        PaperFigure("metric " + one, "w", "FCFS", "2x", "1x", one, "2x or more", "", kind, "")
-        for one, kind in (("figure", "paper"), ("no", "paper"), ("no", "fitted"))
+        PaperFigure("metric " + one, "w", "FCFS", "2x", "1x", one, "2x or more", "", kind, "", near)
+        for one, kind, near in (
+            ("figure", "paper", [(0.5, 0.4, 0.6)]),
+            ("no", "paper", []),
+            ("no", "fitted", []),
+        )
     ]
     config = ReproduceConfig(paper="rad", out=tmp_path)
     page = write_page(config, Paper("Conditions <1>.", (), "commit abc"), rows)
     assert page == tmp_path / "report.html"
     text = page.read_text()
+    headings = re.findall(r"<th[^>]*>(.*?)</th>", text)
+    assert headings == ["figure", "verdict", "paper", "ours", "counts as", "note"]
+    assert text.count("<figure>") == 1
     words = "paper 1 figure, 0 direction, 1 no; fitted 0 figure, 0 direction, 1 no."
-    for said in (words, "metric no", "Criteria: commit abc", "&lt;1&gt;", "RAD"):
+    for said in (
+        words,
+        "metric no; w; against FCFS",
+        "no (fitted)",
+        "Criteria: commit abc",
+        "&lt;1&gt;",
+        "RAD",
+    ):
         assert said in text

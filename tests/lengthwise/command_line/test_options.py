@@ -35,6 +35,7 @@ class Options:
     columns: tuple[str, ...] = ()
     engine: Literal["plain", "vllm"] = "plain"
     out: Path | None = None
+    slo: dict[str, float] | None = None
     resume: bool = True
     json: bool = False
 
@@ -136,11 +137,15 @@ def test_defaults_can_come_from_elsewhere():
     ("words", "message"),
     [
         ([], "recipe is missing"),
-        (["demo", "--batch-size=many"], "batch-size is 'many'; it takes int"),
+        (["demo", "--batch-size=many"], "batch-size is 'many'; it takes a whole number"),
         (["demo", "--engine=sglang"], "engine is 'sglang'; use one of plain, vllm"),
-        (["demo", "--loss.delta=q"], "loss.delta is 'q'; it takes float"),
-        (["demo", "--speed=3"], "unrecognized arguments: --speed=3"),
-        (["demo", "--batch-size"], "--batch-size: expected one argument"),
+        (["demo", "--loss.delta=q"], "loss.delta is 'q'; it takes a number"),
+        (["demo", "--lengths", "1", "q"], "it takes one or more words (a whole number each)"),
+        (["demo", "--slo", "q"], """slo is 'q'; it takes JSON, {"NAME": a number} or null"""),
+        (["demo", "--speed=3"], "no option --speed; --help-all shows all"),
+        (["demo", "--no-batchsize"], "no option --no-batchsize; did you mean --batch-size?"),
+        (["demo", "--delta", "3"], "no option --delta; did you mean --loss.delta?"),
+        (["demo", "--batch-size"], "batch-size has no value; it takes a whole number"),
     ],
 )
 def test_a_wrong_argument_is_one_line_and_exit_code_2(words, message, capsys):

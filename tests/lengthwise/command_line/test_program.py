@@ -73,11 +73,9 @@ PROGRAM = program.Program(
     module="tests",
     title="Tests",
     about="Test commands.",
-    examples="fit demo",
     commands=COMMANDS,
     extra="serve",
     extras={"absent": "collect"},
-    names={"plain": "blank"},
 )
 
 
@@ -89,7 +87,6 @@ def test_the_table_of_commands_is_the_help(capsys):
     assert run("--help") == 0
     text = capsys.readouterr().out
     assert "fit      train something" in text
-    assert "\nexamples:\n  python -m tests fit demo\n" in text
     assert run() == 2
 
 
@@ -103,6 +100,8 @@ def test_a_command_gets_dataclasses_or_its_arguments(capsys):
 def test_an_unknown_command_and_an_error_of_ours_are_one_line(capsys):
     assert run("fitt") == 2
     assert capsys.readouterr().err == "error: no command named 'fitt'; use fit\n"
+    assert run("bs") == 2
+    assert capsys.readouterr().err == "error: no command named 'bs'; use absent\n"
     assert run("xyz") == 2
     assert capsys.readouterr().err == (
         "error: no command named 'xyz'; use one of fit, plain, nothing, absent\n"
@@ -124,14 +123,9 @@ def test_commands_are_named_as_they_are_typed(monkeypatch, capsys):
     monkeypatch.setattr("lengthwise.command_line.program.programs", lambda: {"tests": PROGRAM})
     assert program.as_typed(own) == own
     monkeypatch.setattr(sys, "argv", ["/usr/bin/lengthwise", "fit"])
-    assert program.as_typed(own) == "lengthwise blank --help and python -m tests.tool"
+    assert program.as_typed(own) == "lengthwise plain --help and python -m tests.tool"
     program.print_next("python -m tests fit --out x", "python -m other fit")
     assert capsys.readouterr().out == "next: lengthwise fit --out x\nnext: python -m other fit\n"
-
-
-def test_without_the_distribution_there_are_no_programs(monkeypatch):
-    monkeypatch.setattr("lengthwise.command_line.program.DISTRIBUTION", "not-installed-anywhere")
-    assert program.programs.__wrapped__() == {}
 
 
 def test_ctrl_c_and_a_full_disk_are_one_line(capsys):

@@ -5,7 +5,7 @@ import pytest
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands import profile_prefill
 
-SMALL = ("--num_requests=60", "--max_num_seqs=8", "--mlruns-dir=null")
+SMALL = ("--num_requests=60", "--max_num_seqs=8")
 GIVEN = {"simulate": SMALL, "compare": (*SMALL, "--out=runs")}
 BAD = [
     ('compare; --cv=3; --by=concurrency; --slo={"ttft_s.p90": 1}', "cv is 3.0; use it with"),

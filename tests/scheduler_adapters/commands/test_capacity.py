@@ -2,20 +2,16 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
-from benchmarks.papers.rad import CHATS, NUM_REQUESTS, TileSetting
 from lengthwise.progress import Progress
 from scheduler_adapters.__main__ import main
 from scheduler_adapters.commands.capacity import (
     CapacityConfig,
     SearchConfig,
     capacity_of,
-    stability_bounds,
 )
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.simulator.cluster import cluster_config
@@ -39,7 +35,7 @@ def test_more_clients_than_seats_break_a_target_on_the_queue(capsys, tmp_path):
     # With 8 seats nobody queues among 8 clients; the ninth waits for a seat.
     arguments = ["--num_requests=120", "--max_num_seqs=8", "--seeds=2", "--by=concurrency"]
     arguments += ['--slo={"queueing_s.p50": 0.1}', "--policies=[fcfs]", f"--out={tmp_path}"]
-    assert main(["capacity", *arguments, "--tolerance=0.001", "--json", "--mlruns-dir=null"]) == 0
+    assert main(["capacity", *arguments, "--tolerance=0.001", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["capacity"]
     assert all(8 <= clients <= 16 for clients in row["clients"])
     assert pd.read_csv(tmp_path / "capacity.csv")["mean"][0] == row["mean"]
@@ -130,65 +126,3 @@ def test_the_load_of_a_cluster_is_told_per_instance():
     assert "3 instances under shortest-queue; " in config.searched(120)
     elastic = cluster(placement="phasor", instances=4, prefill_instances=1, elastic_instances=2)
     assert "4 instances, 1 to prefill, 2 elastic under phasor; " in elastic.searched(120)
-
-
-TILES = {"profile": "llama-3-8b@a100-80g:staircase", "bound": True, "scores": "constant"}
-
-
-def test_the_bound_is_that_of_the_reproduced_paper(tmp_path):
-    setting, trace = TileSetting(CHATS), tmp_path / "chats.csv"
-    prompts, outputs = CHATS.draw(NUM_REQUESTS, setting.latency.chunk_tokens, 0)
-    pd.DataFrame({"prompt_tokens": prompts, "output_tokens": outputs}).to_csv(trace, index=False)
-    config = CapacityConfig(trace=(str(trace),), num_requests=NUM_REQUESTS, **TILES)
-    found = stability_bounds(config, config.load())
-    assert found == pytest.approx([1 / setting.mean_work_s] * config.seeds)
-
-
-def test_rad_comes_near_the_bound_and_not_above_it():
-    limits = {"max_num_seqs": 4096, "kv_blocks": 10**6, "seeds": 1, "slo": {"ttft_s.p99": 2.0}}
-    policies = {"policies": ["rad"], "settings": {"rad": {"max_started": 10**6}}}
-    config = CapacityConfig(**TILES, **policies, **limits, num_requests=1500)
-    requests = config.load()
-    (bound,) = stability_bounds(config, requests)
-    found = capacity_of("rad", config, requests, Progress(1))
-    assert 0.85 * bound < found < (1 + config.tolerance) * bound
-
-
-def test_a_rejected_request_is_no_work():
-    config = CapacityConfig(**TILES | {"trace": Path("some.csv"), "kv_blocks": 100})
-    fits = make_requests(prompt_tokens=[8] * 4, output_tokens=[8] * 4)
-    half = make_requests(prompt_tokens=[8] * 2 + [9999] * 2, output_tokens=[8] * 4)
-    assert stability_bounds(config, half)[0] == 2 * stability_bounds(config, fits)[0]
-
-
-def bounded(capsys, *more: str) -> dict[str, Any]:
-    arguments = ["--num_requests=60", "--policies=[fcfs]", "--tolerance=0.5", "--seeds=2", "--json"]
-    profile = f"--profile={TILES['profile']}"
-    assert main(["capacity", *arguments, "--bound", profile, *more]) == 0
-    return json.loads(capsys.readouterr().out.splitlines()[-1])
-
-
-def test_several_instances_have_as_many_times_the_bound(capsys, tmp_path):
-    one = bounded(capsys)["bound"]
-    out = [f"--out={tmp_path}", "--mlruns-dir=null"]
-    found = bounded(capsys, "--placement=random", "--instances=3", *out)
-    (row,), bound = found["capacity"], found["bound"]
-    assert bound["cluster_per_s"] == pytest.approx(3 * one["cluster_per_s"])
-    assert (bound["mean"], bound["instances"]) == (one["mean"], 3)
-    assert row["bound_fraction"] == row["mean"] / bound["mean"]
-    names = pd.read_csv(tmp_path / "capacity.csv")["policy"].tolist()
-    assert names == ["fcfs", "bound (any policy)"]
-    page = (tmp_path / "report.html").read_text()
-    assert f"Above {bound['cluster_per_s']:.3f} requests/s in all" in page
-    assert "capacity (requests/s of an instance)" in page
-
-
-def test_targets_that_a_short_run_cannot_miss_prove_no_bound(capsys, tmp_path):
-    arguments = ["--num_requests=40", "--policies=[fcfs]", "--seeds=1", "--tolerance=0.5"]
-    arguments += ['--slo={"ttft_s.p99": 1e9}', "--bound", f"--profile={TILES['profile']}"]
-    arguments += [f"--out={tmp_path}", "--mlruns-dir=null"]
-    assert main(["capacity", *arguments]) == 0
-    printed = capsys.readouterr().out
-    assert "bound_fraction" in printed
-    for said in (printed, (tmp_path / "report.html").read_text()):
-        assert "fcfs: above the bound, as the requests end before the queue is too long" in said

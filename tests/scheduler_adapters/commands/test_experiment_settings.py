@@ -1,14 +1,8 @@
-"""Settings that commands share: named policies, captions, logged runs."""
+"""Settings that commands share: named policies, captions."""
 
-import sqlite3
 from types import SimpleNamespace
 
-import pytest
-
 from lengthwise.bundle import BANNER
-from lengthwise.errors import ConfigError
-from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands import experiment_settings
 from scheduler_adapters.commands.experiment_settings import (
     Setup,
     load_named,
@@ -56,38 +50,3 @@ def test_scores_of_a_ranker_of_invented_data_carry_its_banner(tmp_path, monkeypa
     setup = Setup(trace=(str(tmp_path / "t.csv"),), scores="bundle:run/bundle")
     assert setup.conditions("all at 0 s", 5).startswith(f"{BANNER}. llama")
     assert Setup().banner is None
-
-
-SMALL = ("simulate", "--num_requests=20", "--policy=fcfs")
-
-
-@pytest.mark.slow
-def test_a_run_holds_settings_figures_and_files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert main([*SMALL, "--out=requests.parquet"]) == 0
-    store = sqlite3.connect(tmp_path / "mlruns" / "mlflow.db")
-    (name, status) = store.execute("select name, status from runs").fetchone()
-    assert (name, status) == ("simulate fcfs", "FINISHED")
-    assert ("policy", "fcfs") in store.execute("select key, value from params").fetchall()
-    metrics = dict(store.execute("select key, value from metrics").fetchall())
-    assert metrics["num_finished"] == 20
-    assert metrics["ttft_s.p99"] > 0
-    assert len(list((tmp_path / "mlruns" / "artifacts").rglob("requests.parquet"))) == 1
-
-
-@pytest.mark.parametrize("arguments", [["--out=requests.parquet", "--mlruns-dir=null"], []])
-def test_nothing_is_logged_without_a_store_or_without_files(tmp_path, monkeypatch, arguments):
-    monkeypatch.chdir(tmp_path)
-    assert main([*SMALL, *arguments]) == 0
-    assert not (tmp_path / "mlruns").exists()
-    monkeypatch.setattr(experiment_settings, "find_spec", lambda name: None)  # without mlflow
-    Setup().log("name", {}, [tmp_path])
-    assert not (tmp_path / "mlruns").exists()
-
-
-def test_a_store_that_cannot_be_written_is_one_clear_error(tmp_path):
-    blocked = tmp_path / "file"
-    blocked.write_text("in the way")
-    with pytest.raises(ConfigError, match="choose another --mlruns-dir"):
-        Setup(mlruns_dir=str(blocked)).log("name", {}, [blocked])

@@ -14,7 +14,7 @@ from tests.lengthwise.tables import logs
 
 
 def simulate(capsys, *arguments: str) -> tuple[int, str, str]:
-    limits = ["--num_requests=60", "--max-num-seqs=8", "--mlruns-dir=null"]
+    limits = ["--num_requests=60", "--max-num-seqs=8"]
     code = main(["simulate", *limits, *arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err

@@ -6,33 +6,30 @@ from scheduler_adapters.policy import POLICIES
 from scheduler_adapters.reporting import figures
 
 
-def test_every_policy_has_a_colour_of_its_own_and_keeps_it():
-    names = [*sorted(POLICIES), "x", "y"]
+def test_policies_of_a_figure_have_colours_of_their_own():
+    names = [*figures.COLOURS, "x", "y"]
     colours = figures.colours_of(names)
-    assert len({colours[name] for name in names}) == len(names)
-    assert figures.colours_of(["pars"])["pars"] == colours["pars"]
+    assert len(set(colours.values())) == len(names)
+    assert figures.colours_of(["orca", "pars"])["pars"] == colours["pars"]
+    assert set(figures.colours_of(POLICIES)) == set(POLICIES)
+
+
+def test_logarithmic_axes_have_few_plain_numbers():
+    for low, high in ((0.9, 1.3), (0.02, 80.0), (1e-4, 1e4)):
+        table = pd.DataFrame({"panel": "a", "policy": "x", "value": [low, high], "share": [0.5, 1]})
+        (figure,) = figures.ecdf_figure(table, "s", log_x=True)
+        figure.canvas.draw()
+        texts = [text.get_text() for text in figure.axes[0].get_xticklabels()]
+        assert 2 <= len(texts) <= 13
+        assert [f"{float(text):g}" for text in texts] == texts
 
 
 def test_bars_are_as_long_as_their_means():
     table = pd.DataFrame(
         {"policy": ["fcfs", "pars"], "mean": [2.0, 3.0], "low": [1.5, 2.9], "high": [2.5, 3.1]}
     )
-    axis = figures.capacity_figure(table, "requests/s").axes[0]
+    axis = figures.bar_figure(table, "requests/s").axes[0]
     assert [bar.get_width() for bar in axis.patches] == [2.0, 3.0]
-
-
-def test_the_load_has_a_figure_for_memory_running_and_waiting():
-    table = pd.DataFrame(
-        {
-            "policy": ["fcfs", "fcfs"],
-            "at_s": [0.5, 1.5],
-            "kv_usage_fraction": [0.1, 0.9],
-            "num_resident": [1, 2],
-            "num_waiting": [0, 7],
-        }
-    )
-    lines = [figure.axes[0].lines[0].get_ydata() for figure in figures.load_figure(table)]
-    assert [list(line) for line in lines] == [[0.1, 0.9], [1, 2], [0, 7]]
 
 
 def test_each_panel_has_its_lines_and_their_names():
@@ -42,7 +39,8 @@ def test_each_panel_has_its_lines_and_their_names():
     first, second = (f.axes[0] for f in figures.band_figure(table, "load"))
     assert (len(first.lines), first.get_ylabel()) == (3, "seconds")
     assert second.lines[0].get_xydata().tolist() == [[3, 6]]
-    assert [text.get_text() for text in first.get_legend().get_texts()] == ["x", "y", "z"]
+    (legend,) = first.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["x", "y", "z"]
 
 
 def test_lines_differ_without_their_colours():

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from scheduler_adapters.reporting import latency_tables
-from scheduler_adapters.simulator.observers import LoadCurve
 from scheduler_adapters.timeline.latency_metrics import summarize
 from scheduler_adapters.timeline.timeline import timeline_from_token_times
 from scheduler_adapters.workload.requests import make_requests
@@ -50,19 +49,10 @@ def outcome_of(rate_per_s: float | None = None) -> latency_tables.Outcome:
         prompt_tokens=[1, 1], output_tokens=[2, 1], user_class=["paying", "free"]
     )
     timeline = timeline_from_token_times(requests, [[1.0, 3.0], [2.0]])
-    ones = np.ones(2)
-    load = LoadCurve(
-        end_s=np.array([1.0, 2.0]),
-        duration_s=ones,
-        used_blocks=np.array([4.0, 2.0]),
-        num_waiting=ones,
-        num_resident=ones,
-    )
     return latency_tables.Outcome(
         policy="my/pars",
         rate_per_s=rate_per_s,
         timeline=timeline,
-        loads=[load],
         summary=summarize(timeline),
     )
 
@@ -76,27 +66,17 @@ def test_a_row_has_gaps_by_class_and_a_name_that_files_can_have():
     assert np.isnan(row["tbt_p99_s_free"])
 
 
-def test_latencies_load_and_rates_are_those_of_the_runs():
+def test_latencies_and_rates_are_those_of_the_runs():
     latencies = latency_tables.latency_table([outcome_of()]).groupby("panel")["value"].apply(list)
     assert latencies.to_dict() == {"TTFT": [1, 2], "TBT": [2], "E2E": [2, 3]}
-    load = latency_tables.load_table([outcome_of()], kv_blocks=8)
-    assert load["kv_usage_fraction"].mean() == pytest.approx((4 + 2) / 2 / 8)
-    assert load["at_s"].iloc[-1] < 2.0
     rates = latency_tables.rate_table([outcome_of(1.0), outcome_of(2.0)])
     assert rates["metric"].tolist() == ["TTFT"] * 2 + ["TBT"] * 2 + ["E2E / output tokens"] * 2
     assert rates["rate_per_s"].tolist() == [1.0, 2.0] * 3
 
 
-def test_the_load_of_a_cluster_is_that_of_all_its_instances():
-    one = outcome_of()
-    two = replace(one, loads=[*one.loads, *one.loads], placement="least-kv")
-    alone, together = (
-        latency_tables.load_table([one], kv_blocks=8),
-        latency_tables.load_table([two], kv_blocks=8),
-    )
-    assert together["kv_usage_fraction"].tolist() == alone["kv_usage_fraction"].tolist()
-    assert together["num_waiting"].tolist() == (2 * alone["num_waiting"]).tolist()
-    assert set(together["policy"]) == {"my/pars with least-kv"}
+def test_a_run_of_a_cluster_is_named_with_its_placement():
+    one, two = outcome_of(), replace(outcome_of(), placement="least-kv")
+    assert two.system == "my/pars with least-kv"
     assert (two.name, two.row()["placement"]) == ("my_pars_least-kv", "least-kv")
     assert "placement" not in one.row()
 
@@ -107,8 +87,7 @@ def served(policy: str, last_token_s: Sequence[float]) -> latency_tables.Outcome
     timeline = timeline_from_token_times(
         requests, [[at_s] for at_s in last_token_s], scheduled_s=0.0
     )
-    empty = LoadCurve(*(np.zeros(0) for _ in range(5)))
-    return latency_tables.Outcome(policy, None, timeline, [empty], summarize(timeline))
+    return latency_tables.Outcome(policy, None, timeline, summarize(timeline))
 
 
 def test_the_effect_is_told_against_fcfs_with_its_price():

@@ -1,19 +1,12 @@
 """Observers of a run: the load over time, by hand and against the run, and the progress."""
 
-import numpy as np
-
 from lengthwise.progress import Progress
 from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.models import AffineLatency
-from scheduler_adapters.simulator.observers import LoadCurve, LoadRecorder, ProgressLine
+from scheduler_adapters.simulator.observers import LoadRecorder, ProgressLine
 from scheduler_adapters.simulator.simulate import simulate
 from scheduler_adapters.workload.requests import make_requests
-
-
-def test_an_instance_that_never_ran_has_no_load():
-    curve = LoadRecorder().curve()
-    assert curve.mean(curve.used_blocks, np.array([0.0, 1.0, 2.0])).tolist() == [0, 0]
 
 
 def test_the_load_of_each_step_is_that_while_it_ran():
@@ -39,16 +32,3 @@ def test_progress_counts_the_finished_and_looks_at_every_step(monkeypatch):
     instance = Instance(latency=AffineLatency(base_s=1.0), kv_blocks=9)
     simulate(requests, FCFS(), instance, observers=[ProgressLine(progress, 2)])
     assert looks == [(1.0, 0, 2), (2.0, 1, 2), (3.0, 1, 2)]
-
-
-def test_the_mean_load_is_weighted_by_time_and_idleness_is_none():
-    load = LoadCurve(
-        end_s=np.array([1.0, 2.0, 6.0]),
-        duration_s=np.array([1.0, 1.0, 2.0]),
-        used_blocks=np.array([4.0, 8.0, 2.0]),
-        num_waiting=np.zeros(3),
-        num_resident=np.zeros(3),
-    )
-    # 4 for one second, 8 for one, nobody for two, 2 for two.
-    assert load.mean(load.used_blocks, np.array([0.0, 2.0, 4.0, 6.0, 8.0])).tolist() == [6, 0, 2, 0]
-    assert load.mean(load.used_blocks, np.array([0.0, 8.0])).tolist() == [2]

@@ -12,7 +12,14 @@ from tokenizers import Tokenizer
 
 from lengthwise.bundle import FP32, TOKENIZER, ModelBundle
 from lengthwise.errors import BundleError
-from scoring_service.ranker.model import MAX_ABS_DIFF, MIN_TAU_B, RankerModel, check_golden
+from scoring_service.ranker.model import (
+    MAX_ABS_DIFF,
+    MIN_TAU_B,
+    RankerModel,
+    check_golden,
+    load_bundle,
+    score_texts,
+)
 
 
 def changed(bundle: ModelBundle, folder: Path, change, **manifest) -> ModelBundle:
@@ -31,6 +38,13 @@ def changed(bundle: ModelBundle, folder: Path, change, **manifest) -> ModelBundl
 def test_a_score_does_not_depend_on_its_batch(tiny_model, prompts):
     alone = [tiny_model.scorer.score([prompt])[0] for prompt in prompts]
     assert tiny_model.scorer.score(prompts) == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_bundle_scores_a_list_of_texts_and_no_single_one(tiny_bundle, tiny_model):
+    texts = ["yes", "long essay"]
+    assert score_texts(tiny_bundle.path, texts) == tiny_model.score_texts(texts)
+    with pytest.raises(TypeError, match="give a list of texts"):
+        load_bundle(tiny_bundle.path).score_texts("long essay")
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tiny_bundle, tmp_path):

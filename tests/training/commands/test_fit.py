@@ -416,6 +416,18 @@ def test_a_folder_that_cannot_be_written_is_one_line(fit, make_card, tmp_path, c
     assert "cannot be written" in one_error_line(capsys)
 
 
+def test_the_better_of_two_rankers_is_served_next(monkeypatch, capsys):
+    monkeypatch.setattr(command, "_print_result", lambda result: print(result["bundle"]))
+    for tau_b, small, best in ((0.5, 0.6, "small"), (0.6, 0.5, "large"), (None, 0.1, "small")):
+        result = {"bundle": "large", "tau_b": tau_b, "small": {"bundle": "small", "tau_b": small}}
+        monkeypatch.setattr(command, "fit", lambda config, options, result=result: result)
+        assert main(["fit", "demo", "--out", "run"]) == 0
+        first, _, title, second, after = capsys.readouterr().out.splitlines()
+        assert (first, second) == ("large", "small")
+        assert title.startswith("small ranker")
+        assert after.endswith(f"serve --bundle {best}")
+
+
 @pytest.mark.parametrize(
     ("has_int8", "val_drop", "line"),
     [

@@ -31,3 +31,7 @@ def test_recalibration_adds_a_model_and_leaves_the_scores_alone(tiny_bundle, tmp
     assert result["baselines"]["tfidf_ridge"] is None
     assert result["coverage"]["0.5"] == pytest.approx(0.5, abs=0.1)
     assert result["tau_b_ci"][0] < result["tau_b"] < result["tau_b_ci"][1]
+
+    of_run = ["--bundle", str(tmp_path), "--target-model", "third", *columns]
+    assert main(["recalibrate", *of_run]) == 0
+    assert "third" in ModelBundle.load(out).manifest.calibration

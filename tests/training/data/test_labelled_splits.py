@@ -137,6 +137,9 @@ def test_prompts_of_any_part_or_falling_into_one_are_left_out(prompts, caplog):
         assert not set(found) & set(texts(used))
     assert min(position(prompt, 0) for prompt in found) >= 0.2
     assert f"{len(found)} prompts without lengths; " in caplog.text
+    some = replace(config, data=replace(config.data, max_unlabelled=40))
+    first = unlabelled_prompts(some, splits, None)
+    assert first == sorted(found, key=lambda prompt: position(prompt, 0))[:40]
     other = replace(config, split=replace(config.split, seed=1))
     assert set(unlabelled_prompts(other, splits, None)) != set(found)
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 from tokenizers import Tokenizer
 
 from lengthwise.agreement import tau_b
-from lengthwise.bundle import FP32, INT8, ModelBundle
+from lengthwise.bundle import DIRECTION, FP32, INT8, ModelBundle
 from lengthwise.tables.reading import read_table
 from scoring_service.ranker.scorer import OnnxScorer
 from tests.training.prompts import labels, splits_of
@@ -91,6 +92,9 @@ def test_a_bundle_states_its_precisions_and_the_training_cost(
         train_cpu_s=1.23456,
     )
     bundle, scores = publish.write_bundle(labelled, trained, tmp_path / "bundle", "run", "m")
+    facts = onnxruntime.InferenceSession(bundle.model_path()).get_modelmeta().custom_metadata_map
+    expected = {"name": "m", "score_direction": DIRECTION, "label": bundle.manifest.label}
+    assert facts == expected | {"max_prompt_tokens": "32"}
     expected = {"has_int8": has_int8, "encoder_passes": 700, "train_cpu_s": 1.235}
     expected |= parity
     assert expected.items() <= bundle.manifest.metrics.items()

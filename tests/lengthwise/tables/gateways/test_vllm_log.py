@@ -195,23 +195,16 @@ CUT = "cut at --max-log-len"
 
 
 @pytest.mark.parametrize(
-    "arguments", ["{'model': 'm', 'max_log_len': 4}", "Namespace(max_log_len=4)", None]
+    "arguments", ["{'model': 'm', 'max_log_len': 4}", "Namespace(max_log_len=4)"]
 )
-def test_counts_at_the_limit_of_the_log_are_lower_bounds(arguments):
-    first = plain(f"non-default args: {arguments}") if arguments else ""
-    counts = (4, 4, 2, 4, 3)
-    rows = rows_of(first, *(start("c", "Tell", 4) + end("c", n, text="Once"[:n]) for n in counts))
-    found = [(row["output_tokens"], row.get("censored")) for row in rows]
-    assert sorted(found, key=str) == [(2, None), (3, None), *[(4, CUT)] * 3]
+def test_counts_at_the_limit_of_the_log_are_lower_bounds(arguments, caplog):
+    answers = [start("c", "Tell", 4) + end("c", n, text="Once"[:n]) for n in (4, 2)]
+    rows = rows_of(plain(f"non-default args: {arguments}"), *answers)
+    assert [(row["output_tokens"], row.get("censored")) for row in rows] == [(4, CUT), (2, None)]
     assert {row["prompt_censored"] for row in rows} == {CUT}
-
-
-def test_a_longer_text_shows_that_counts_are_not_cut():
-    answers = [start(f"c{n}", "Tell", 4) + end(f"c{n}", 4, text="five+") for n in range(5)]
+    assert not caplog.text
     assert not any("censored" in row for row in rows_of(*answers))
-    asked = "SamplingParams(n=1, max_tokens=4)"
-    answers = [start("c", "", 4, more=asked) + end("c", 4, "length", text="") for _ in range(5)]
-    assert not any(row["censored"] == CUT for row in rows_of(*answers))
+    assert "if it had --max-log-len, counts are lower bounds" in caplog.text
 
 
 @pytest.mark.parametrize(

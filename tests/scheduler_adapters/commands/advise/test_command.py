@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from scheduler_adapters.__main__ import main
+from scheduler_adapters.commands.advise import scored_log
 
-COUNT = 160
+COUNT = 240
 
 
 def write_log(path: Path, rate_per_s: float = 8.0, **columns: Any) -> Path:
@@ -41,7 +42,7 @@ def test_an_assumed_ranker_trains_nothing_and_fills_the_page(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "out" / "advise.json").read_text())
     assert found["answer"] == "yes"
-    assert found["cheapest"] in ("pars", "uniboost-learned", "srpt")  # no rule knows the answers
+    assert found["recommended"] in ("pars", "uniboost-learned", "srpt")  # no rule knows the answers
     assert found["gain_fraction"]["oracle"]["value"] > found["gain_fraction"]["pars"]["value"] > 0.1
     assert {row["policy"] for row in found["latencies"]} == {
         "fcfs", "shortest-prompt", "uniboost", "slai", "pascal", "pars", "uniboost-learned",
@@ -50,21 +51,50 @@ def test_an_assumed_ranker_trains_nothing_and_fills_the_page(tmp_path, capsys):
     assert {row["load"] for row in found["latencies"]} == {0.7, 1.0, 1.3}
     assert found["carried"]["pars"]["load"]["value"] > found["carried"]["fcfs"]["load"]["value"]
     page = (tmp_path / "out" / "report.html").read_text()
-    for said in ("Yes: ", "Who waits longer", "longest 1%", "PARS carries", "tau_b", "Cheapest"):
+    for said in ("Yes: ", "1 instance carries", "tau_b", ">Next<"):
         assert said in page
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "advise.json", "latencies.csv", "latency_by_load.csv", "latency_by_load.svg", "report.html",
     }  # fmt: skip
 
 
-def test_a_given_ranker_changes_nothing_without_a_queue(tmp_path, tiny_bundle, capsys):
-    log = write_log(tmp_path / "log.parquet", rate_per_s=0.01)
-    assert advise(log, tmp_path / "out", "--bundle", str(tiny_bundle.path)) == 0
-    said = capsys.readouterr().out
-    assert f"on {COUNT} prompts" in said
-    assert "No: nothing would change" in said
-    assert "there is no queue to reorder" in said
-    assert "next:" not in said
+def test_without_a_queue_the_answer_is_no_and_nothing_is_trained(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(scored_log, "_train", None)  # a call would fail
+    models = ["org/Llama-3-8B-Instruct", "gpt-4o"] * (COUNT // 2)
+    log = write_log(tmp_path / "log.parquet", rate_per_s=0.01, model=models)
+    assert advise(log, tmp_path / "out") == 0
+    captured = capsys.readouterr()
+    first, *_ = captured.out.splitlines()
+    assert first == "Assumed, as it was not given: --model llama-3-8b, --gpu a100-80g."
+    assert "No: there is no queue to reorder. Requests wait for 0.0% of their time" in captured.out
+    assert "Keep the scheduler that you have" in captured.out
+    assert "next:" not in captured.out
+    assert "The log names the model gpt-4o, and the simulated one is llama-3-8b" in captured.out
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "advise.json", "latencies.csv", "latency_by_load.csv", "latency_by_load.svg", "report.html",
+    }  # fmt: skip
+    assert advise(log, tmp_path / "out", "--gpu", "h100") == 0
+    assert capsys.readouterr().out.startswith("Assumed, as it was not given: --model llama-3-8b.")
+
+
+def test_a_worse_tail_is_named_and_the_next_command_serves(tmp_path, tiny_bundle, capsys):
+    log, bundle = write_log(tmp_path / "log.parquet", rate_per_s=2.0), str(tiny_bundle.path)
+    given = ["--bundle", bundle, "--json"]
+    assert advise(log, tmp_path / "out", *given, "--tolerance", "0.05") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["answer"] == "unclear"
+    name, (before, after, growth) = max(found["price"].items(), key=lambda tail: tail[1][2])
+    assert growth == after / before - 1 > 0.05
+    assert f"{name} goes from {before:.3g} to {after:.3g} s" in found["reason"]
+    assert "of the requests end later" in found["reason"]
+    assert "worse by more than 5% (--tolerance)" in found["reason"]
+    assert advise(log, tmp_path / "out", *given, "--tolerance", "9") == 0
+    patient = json.loads(capsys.readouterr().out)
+    assert patient["answer"] == "yes"
+    for one in (found, patient):
+        own = "" if one["recommended"] == "pars" else f" --policy {one['recommended']}"
+        (command,) = one["commands"]
+        assert command.endswith(f" serve-vllm MODEL --bundle {bundle}{own}")
 
 
 def test_arrivals_can_be_drawn_for_a_log_without_times(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from lengthwise.errors import ConfigError, DataError
 from lengthwise.tables.options import TraceOptions
 from scheduler_adapters.commands.advise import scored_log as evidence
-from scheduler_adapters.commands.advise.scored_log import requests_and_prompts, train, with_scores
+from scheduler_adapters.commands.advise.scored_log import own_ranker, read_requests, with_scores
 
 COUNT = 30
 
@@ -25,53 +26,67 @@ def log(tmp_path):
             messages = [{"role": "user", "content": f"Prompt  Number {number}"}]
             usage = {"prompt_tokens": 5, "completion_tokens": number + 1}
             response = {"created": 1_760_000_000 + number, "usage": usage}
-            row = {"request": {"messages": messages}, "response": response}
+            row = {"request": {"model": "llama", "messages": messages}, "response": response}
             written.write(json.dumps(row) + "\n")
     return path
 
 
+def traffic_of(log, **changes):
+    return replace(read_requests([str(log)], TraceOptions(), needs_prompts=True), **changes)
+
+
 def test_requests_come_by_arrival_each_with_its_own_prompt(log):
-    requests, prompts = requests_and_prompts([str(log)], TraceOptions(), needs_prompts=True)
-    assert requests.output_tokens.tolist() == list(range(1, COUNT + 1))
-    assert requests.arrival_s.tolist() == list(range(COUNT))
-    assert prompts.tolist() == [f"Prompt  Number {number}" for number in range(COUNT)]
-    assert np.isnan(requests.score).all()
-    unread = requests_and_prompts([str(log)], TraceOptions(), needs_prompts=False)[1]
+    traffic = traffic_of(log)
+    assert traffic.requests.output_tokens.tolist() == list(range(1, COUNT + 1))
+    assert traffic.requests.arrival_s.tolist() == list(range(COUNT))
+    assert traffic.prompts.tolist() == [f"Prompt  Number {number}" for number in range(COUNT)]
+    assert traffic.models == ("llama",)
+    assert np.isnan(traffic.requests.score).all()
+    unread = read_requests([str(log)], TraceOptions(), needs_prompts=False).prompts
     assert unread.tolist() == [""] * COUNT
 
 
 def test_only_test_prompts_are_scored_however_they_are_written(log, tmp_path, tiny_bundle):
-    requests, prompts = requests_and_prompts([str(log)], TraceOptions(), needs_prompts=True)
+    traffic = traffic_of(log)
     bundle = tmp_path / "run" / "bundle"
     bundle.parent.mkdir()
     bundle.symlink_to(tiny_bundle.path)
-    found = with_scores(requests, prompts, bundle)  # trained elsewhere
+    found = with_scores(traffic, bundle)  # trained elsewhere
     assert np.isfinite(found.requests.score).all()
     assert found.num_prompts == COUNT
     kept = pd.DataFrame({"prompt": ["prompt number 3", "PROMPT NUMBER 4", "of another log"]})
     kept.to_parquet(bundle.parent / "test.parquet")
-    found = with_scores(requests, prompts, bundle)
+    found = with_scores(traffic, bundle)
     assert np.flatnonzero(np.isfinite(found.requests.score)).tolist() == [3, 4]
     assert found.num_prompts == 2
     with pytest.raises(DataError, match="no request has a prompt"):
-        with_scores(requests, np.full(COUNT, "", dtype=object), bundle)
+        with_scores(replace(traffic, prompts=np.full(COUNT, "", dtype=object)), bundle)
 
 
-def test_training_gets_prompts_and_lengths_and_tells_its_failure(log, tmp_path, monkeypatch):
-    requests, prompts = requests_and_prompts([str(log)], TraceOptions(), needs_prompts=True)
-    prompts[0] = " "
-    commands: list[list[str]] = []
+def test_a_ranker_is_trained_once_for_the_same_rows(log, tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    traffic, commands = traffic_of(log), list[list[str]]()
+    traffic.prompts[0] = " "
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
         commands.append(command)
-        return subprocess.CompletedProcess(command, len(commands) - 1)
+        (tmp_path / "ranker" / "bundle").mkdir(parents=True, exist_ok=True)
+        return subprocess.CompletedProcess(command, len(commands) // 3)
 
     monkeypatch.setattr(evidence.subprocess, "run", run)
-    assert train(requests, prompts, tmp_path, "quick", {"seed": 7}) == tmp_path / "ranker/bundle"
+    options = {"seed": 7, "student": False}
+    for _ in range(2):
+        assert own_ranker(traffic, tmp_path, "quick", options) == tmp_path / "ranker/bundle"
     (command,) = commands
+    assert "it is used" in caplog.text
     assert command[1:6] == ["-P", "-m", "training", "fit", "quick"]
-    assert command[command.index("--seed") + 1] == "7"
-    table = pd.read_parquet(command[command.index("--data.dataset") + 1])
+    given = dict(zip(command[6::2], command[7::2], strict=True))
+    assert (given["--seed"], given["--student"]) == ("7", "False")
+    table = pd.read_parquet(given["--data.dataset"])
     assert table["output_tokens"].tolist() == list(range(2, COUNT + 1))
+    assert {path.name for path in tmp_path.iterdir()} == {log.name, "prompts.parquet", "ranker"}
+    own_ranker(traffic, tmp_path, "quick", options | {"seed": 8})
+    assert "a new one" in caplog.text
     with pytest.raises(ConfigError, match="exit code 1"):
-        train(requests, prompts, tmp_path, "quick", {})
+        own_ranker(traffic, tmp_path, "best", options)
+    assert not (tmp_path / "ranker" / "learnt.json").exists()

@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from datasets import Dataset
-from huggingface_hub import DatasetCard
 
 from training.__main__ import main
 
@@ -27,7 +25,6 @@ def test_sets_are_built_with_their_licences_and_found_again(git_host, tmp_path, 
         ([], "ids is missing"),
         (["synthetic"], "cannot be read by this version"),
         (["gpteacher-gpt4", "--mirror", "file:///nowhere"], "check the network"),
-        (["arena-hard", "gpteacher-gpt4", "--push-to-hub", "o/r"], "for several sets; give one id"),
     ],
 )
 def test_what_cannot_be_fetched_is_one_line(arguments, message, tmp_path, capsys):
@@ -35,14 +32,3 @@ def test_what_cannot_be_fetched_is_one_line(arguments, message, tmp_path, capsys
     error = capsys.readouterr().err
     assert error.splitlines()[-1].startswith("error: ")
     assert message in error
-
-
-def test_a_built_set_is_pushed_by_name(git_host, tmp_path, capsys, monkeypatch):
-    pushed = []
-    monkeypatch.setattr(Dataset, "push_to_hub", lambda rows, name: pushed.append((len(rows), name)))
-    monkeypatch.setattr(DatasetCard, "load", lambda _: DatasetCard("---\nlicense: mit\n---\n"))
-    monkeypatch.setattr(DatasetCard, "push_to_hub", lambda card, name: pushed.append(name))
-    place = ["--out", str(tmp_path), "--mirror", git_host, "--push-to-hub", "me/lengths"]
-    assert main(["fetch", "gpteacher-gpt4", *place]) == 0
-    assert pushed == [(4, "me/lengths"), "me/lengths"]
-    assert "--data.dataset hf:me/lengths:train" in capsys.readouterr().out
