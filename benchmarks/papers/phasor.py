@@ -1,5 +1,6 @@
 """Phasor against Splitwise and DistServe: tails, capacity, ablations, energy (`phasor.toml`)."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, Final
 
@@ -101,19 +102,16 @@ class PhasorExperiment(Experiment):
 
     def capacity_gains(self, base: str) -> dict[str, Any]:
         """Return gains in capacity over a system, for code, summaries and BurstGPT."""
-        gains = [self.gain(load, base).average for load in LOADS]
-        holds = gains[2] == max(gains) > min(gains)
-        return {"holds": holds, "gains": ", ".join(f"{g:.2f}" for g in gains)}
+        gains = [own.average for own in self._gains(LOADS, base)]
+        text = ", ".join(f"{g:.2f}" for g in gains)
+        return {"holds": gains[2] == max(gains) > min(gains), "gains": text}
 
     def mean_gain(self, base: str) -> dict[str, Any]:
         """Return by seed the gain in capacity over a system, mean over all workloads."""
-        each = [self.gain(load, base) for load in bed.WORKLOADS]
-        return {"value": SeedValues.of(np.mean(each, axis=0))}
+        return {"value": SeedValues.of(np.mean(self._gains(bed.WORKLOADS, base), axis=0))}
 
-    def gain(self, load: str, base: str) -> SeedValues:
-        """Return the gain in capacity over a system by seed."""
-        ratio: SeedValues = self.pair("capacity", base, "Phasor", load=load)["ratio"]
-        return ratio
+    def _gains(self, loads: Iterable[str], base: str) -> list[SeedValues]:
+        return [self.pair("capacity", base, "Phasor", load=one)["ratio"] for one in loads]
 
     def sensitivity(self, **table: Any) -> dict[str, Any]:
         """Return figures under other settings, Phasor = 1. `table` are arguments of `ratios`."""
@@ -131,10 +129,10 @@ class PhasorExperiment(Experiment):
             1e3 * float(np.median(timeline.ttft_s()[rows])) if rows.any() else 0.0
             for rows in (arrival_s < 90, (arrival_s >= 90) & (arrival_s < 120))
         ]
-        decoders = samples[samples["role"] == "decode"]
+        decoding = samples[samples["role"] == "decode"].set_index("at_s")["decoding"]
+        spans_s = ((30.0, 90.0), (95.0, 120.0))
         batches = [
-            decoders["decoding"][decoders["at_s"].between(start_s, end_s, inclusive="left")].mean()
-            for start_s, end_s in ((30.0, 90.0), (95.0, 120.0))
+            decoding[(decoding.index >= a) & (decoding.index < b)].mean() for a, b in spans_s
         ]
         return [*medians_ms, *np.nan_to_num(batches).tolist()]
 
@@ -148,14 +146,12 @@ class PhasorExperiment(Experiment):
 
     def skew(self, system: str, base: str) -> dict[str, Any]:
         """Return the longest queues of two systems by seed, and their quotient."""
-        own, theirs = (
-            SeedValues.of([self.longest_queue(one, seed) for seed in self.seeds])
-            for one in (system, base)
-        )
+        pair = [[self.longest_queue(one, seed) for seed in self.seeds] for one in (system, base)]
+        own, theirs = map(SeedValues.of, pair)
         return {"own": own, "theirs": theirs, "value": own / theirs}
 
     def starved(self, system: str) -> dict[str, Any]:
-        """Return starvation in the shock, as `starvation` measures it, and its growth."""
+        """Return `starvation` and its growth."""
         each = np.array([self.starvation(system, seed) for seed in self.seeds]).T
         with np.errstate(divide="ignore", invalid="ignore"):
             growth, batch = SeedValues.of(each[1] / each[0]), SeedValues.of(each[3] / each[2])

@@ -25,10 +25,8 @@ from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_re
 
 NUM_INSTANCES: Final = 8
 GPU: Final = "v100-32g"
-STEP_TOKENS: Final = 2**20
-"""No limit in effect: the paper scales prefill batches past 8 prompts (2.2)."""
-PARAMETERS: Final = {"qwen2.5-7b": 1.0, "llama-3-8b": 1.05}
-"""P_m: parameters of a model as a multiple of Qwen2.5-7B's (B.3)."""
+STEP_TOKENS: Final = 2**20  # no limit in effect: prefill batches grow past 8 prompts (2.2)
+PARAMETERS: Final = {"qwen2.5-7b": 1.0, "llama-3-8b": 1.05}  # P_m (B.3)
 REQUESTS_PER_CLIENT: Final = 3
 LEAST_MEASURED: Final = 200
 Pieces = Sequence[tuple[float, float, float]]

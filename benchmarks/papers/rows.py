@@ -32,8 +32,7 @@ class PaperFigure:
     ours: str
     verdict: str
     """figure: the criterion holds, and our 95% interval holds the paper's number, or our mean is
-    within the band; direction: the criterion holds; no: it does not; open: the interval has values
-    for which it holds and others."""
+    within the band; direction: the criterion holds; no: it does not; open: both."""
     criterion: str
     band: str
     """The paper's numbers and the band around them, in words; empty for a direction alone."""
@@ -130,7 +129,7 @@ class Row:
             {bool(compare(end, float(str(bound).format_map(found)))) for end in ends}
             for compare, bound in bounds
         ]
-        checks += [{bool(found["holds"])}] if "holds" in found else []
+        checks += [{bool(found[name])} for name in ("holds",) if name in found]
         if {False} in checks or not (checks or self._is_near(found)):
             return "no"
         if {True, False} in checks:

@@ -236,8 +236,7 @@ class Experiment(ABC):
 
         Returns:
             by seed, means over the rates: `theirs`, `ours`, `ratio` (ours / theirs), `change`
-            (`ratio` - 1) and `shift`, which is `value`, too: the change of the mean over the seeds,
-            whose spread is that of a ratio of means (delta method).
+            (`ratio` - 1), and `shift` or `value`, the change of the mean (delta method).
             `times` is the mean of theirs / the mean of ours, inf where ours is 0.
         """
         before, after = (self.sweep(figure, one, **setting) for one in (base, system))
