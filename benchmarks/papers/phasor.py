@@ -154,5 +154,5 @@ class PhasorExperiment(Experiment):
         """Return `starvation` and its growth."""
         each = np.array([self.starvation(system, seed) for seed in self.seeds]).T
         with np.errstate(divide="ignore", invalid="ignore"):
-            growth, batch = SeedValues.of(each[1] / each[0]), SeedValues.of(each[3] / each[2])
+            growth, batch = map(SeedValues.of, (each[1] / each[0], each[3] / each[2]))
         return {"own": each.mean(axis=1), "growth": growth, "batch": batch}

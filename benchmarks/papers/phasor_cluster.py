@@ -130,7 +130,6 @@ class System:
     alpha: float = 1.0
     """Factor of the prefill cost per squared token."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the placement."""
 
     @property
     def roles(self) -> list[Role]:
