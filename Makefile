@@ -49,7 +49,7 @@ play: setup
 	@$(PY) -m scheduler_adapters play --trained mlruns/demo
 
 lint: setup
-	@.venv/bin/python .ci/pins.py
+	@.ci/pins
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
@@ -76,7 +76,7 @@ dist: setup
 		--mc-type library --output-reproducible --of JSON -o dist/lengthwise.cdx.json
 
 pins:
-	@$(PY) .ci/pins.py --write
+	@.ci/pins --write
 
 soak: setup
 	@$(PY) -m benchmarks soak-service

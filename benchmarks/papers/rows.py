@@ -16,7 +16,7 @@ from lengthwise.errors import DataError
 from scheduler_adapters.reporting.latency_tables import interval
 
 _COMPARE: Final = {"at_least": ge, "at_most": le, "above": gt, "below": lt}
-VERDICTS: Final = ("figure", "direction", "no")
+VERDICTS: Final = ("figure", "direction", "no", "open")
 KINDS: Final = ("paper", "fitted", "own")
 
 
@@ -32,7 +32,7 @@ class PaperFigure:
     ours: str
     verdict: str
     """figure: the criterion holds, and our 95% interval holds the paper's number, or our mean is
-    within the band; direction: the criterion holds; no: it does not."""
+    within the band; direction: the criterion holds; no: it does not; open: both."""
     criterion: str
     band: str
     """The paper's numbers and the band around them, in words; empty for a direction alone."""
@@ -124,14 +124,16 @@ class Row:
     def verdict(self, found: Mapping[str, Any]) -> str:
         """Return the verdict on what is measured."""
         bounds = [(_COMPARE[n], b) for n in _COMPARE if (b := getattr(self, n)) is not None]
+        ends = interval(np.atleast_1d(found[self.judged]).tolist()) if bounds else ()
         checks = [
-            compare(end, float(str(bound).format_map(found)))
+            {bool(compare(end, float(str(bound).format_map(found)))) for end in ends}
             for compare, bound in bounds
-            for end in interval(np.atleast_1d(found[self.judged]).tolist())
         ]
-        checks += [found["holds"]] if "holds" in found else []
-        if not all(checks) or not (checks or self._is_near(found)):
+        checks += [{bool(found[name])} for name in ("holds",) if name in found]
+        if {False} in checks or not (checks or self._is_near(found)):
             return "no"
+        if {True, False} in checks:
+            return "open"
         return "figure" if self.numbers and self._is_near(found) else "direction"
 
     def _is_near(self, found: Mapping[str, Any]) -> bool:

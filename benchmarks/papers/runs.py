@@ -236,13 +236,14 @@ class Experiment(ABC):
 
         Returns:
             by seed, means over the rates: `theirs`, `ours`, `ratio` (ours / theirs), `change`
-            (`ratio` - 1) and `shift` (difference / mean of theirs), which is `value`, too.
+            (`ratio` - 1), and `shift` or `value`, the change of the mean (delta method).
             `times` is the mean of theirs / the mean of ours, inf where ours is 0.
         """
         before, after = (self.sweep(figure, one, **setting) for one in (base, system))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = (after / before).mean(axis=0)
-        shift = (after - before).mean(axis=0) / (before.average or np.nan)
+            whole = after.average / (before.average or np.nan)
+        shift = (after - whole * before).mean(axis=0) / (before.average or np.nan) + whole - 1
         return {
             "theirs": before.mean(axis=0),
             "ours": after.mean(axis=0),

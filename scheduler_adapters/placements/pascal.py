@@ -25,8 +25,8 @@ class PascalPlacement(Placement):
         quantum_tokens, demote_above_tokens: those of the policy in the instances.
         pace_s: time in which a reader reads one token.
 
-    Source: PASCAL, Algorithms 1 and 2 and the section on adaptive migration. Waiting requests count
-    with their prompts; otherwise one instance would get a whole burst.
+    Source: PASCAL, Algorithms 1 and 2 and the section on adaptive migration. Ours: waiting requests
+    count with their prompts, as otherwise one instance would get a whole burst, and the 500 tokens.
     """
 
     name = "pascal"

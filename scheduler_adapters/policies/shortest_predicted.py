@@ -5,8 +5,8 @@ listwise ranker, or the true lengths (oracle). A request without a score ranks b
 scores before it, between the shorter and the longer half. Among themselves such requests rank by
 arrival, as do all requests before the first score.
 
-Source: PARS, Algorithm 1. Only the waiting queue is reordered: running requests rank as under FCFS,
-and a preempted request re-enters the queue with its first score.
+Source: PARS, its serving section. Only the waiting queue is reordered: running requests rank as
+under FCFS, and a preempted request re-enters the queue with its first score.
 """
 
 from math import inf
@@ -38,7 +38,7 @@ class StarvationGuard(PolicyWrapper):
 
     The boost lasts until admission. Preemption does not restart the wait.
 
-    Source: PARS, Algorithm 1; 120 s there.
+    Source: PARS, its serving section; 120 s there.
     """
 
     def __init__(self, policy: Policy, *, after_s: float = 120.0) -> None:

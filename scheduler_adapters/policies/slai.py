@@ -29,8 +29,8 @@ class SLAI(Policy):
         paying_first: order new requests of the class "free" after all others.
         default_tbt_s: for requests without a target of their own.
 
-    Source: SLAI, Algorithm 1. As in the authors' code, the last schedulable time is fixed when a
-    token is emitted, and a decode without a block evicts the newest prefill, else itself.
+    Source: SLAI, its scheduling rule. As in the authors' code, the last schedulable time is fixed
+    when a token is emitted, and a decode without a block evicts the newest prefill, else itself.
     """
 
     name = "slai"

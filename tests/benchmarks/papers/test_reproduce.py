@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.papers.reproduce import write_page
-from benchmarks.papers.rows import Paper, PaperFigure
+from benchmarks.papers.rows import VERDICTS, Paper, PaperFigure
 from benchmarks.papers.runs import PAPERS, ReproduceConfig
 
 
@@ -21,9 +21,7 @@ def test_a_small_run_gives_every_row_and_a_page(paper, tmp_path, capsys):
     assert result["paper"] == paper
     verdicts = [row["verdict"] for row in result["rows"] if row["kind"] == "paper"]
     assert verdicts
-    assert result["counts"]["paper"] == {
-        one: verdicts.count(one) for one in ("figure", "direction", "no")
-    }
+    assert result["counts"]["paper"] == {one: verdicts.count(one) for one in VERDICTS}
     assert result["criteria"]
     assert all(row["paper"] and row["ours"] for row in result["rows"])
     assert all(row["criterion"] or row["band"] for row in result["rows"])

@@ -56,7 +56,7 @@ def test_each_entry_has_a_row_and_fitted_rows_are_counted_apart(tmp_path):
     assert (made.paper, made.ours, made.verdict, made.note) == ("2x", "2.0x", "direction", "")
     assert (late.paper, late.kind) == ("3x", "fitted")
     found = counts([made, late])
-    assert found["paper"] == {"figure": 0, "direction": 1, "no": 0}
+    assert found["paper"] == {"figure": 0, "direction": 1, "no": 0, "open": 0}
     assert sum(found["fitted"].values()) == 1
     assert paper.criteria == "unknown: no git checkout"
 
@@ -84,7 +84,7 @@ def test_a_bound_holds_up_to_its_edge(bounds, met):
 @pytest.mark.parametrize(
     ("values", "changes", "verdict"),
     [
-        ([2.0, 2.2], {"above": 1}, "no"),  # the interval is [.8, 3.4]
+        ([2.0, 2.2], {"above": 1}, "open"),  # the interval is [.8, 3.4]
         ([2.1, 2.1], {"above": 1}, "figure"),  # 5% above the paper's 2
         ([2.3, 2.3], {"above": 1}, "direction"),
         ([2.2, 2.3], {"above": 1}, "figure"),  # [1.6, 2.9] holds the paper's 2
