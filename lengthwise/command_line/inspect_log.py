@@ -48,7 +48,8 @@ def inspect(options: InspectOptions) -> None:
     needs, wants = ("output_tokens", "arrival_s"), ("prompt", "prompt_tokens")
     log = read_log(options.log, options, needs=needs, wants=wants, is_lenient=True)
     found = as_json(log, options.rows)
-    print(to_json(found) if options.json else text_of(log, found["sample"]))
+    text = to_json(found) if options.json else text_of(log, found["sample"])
+    print(text.encode(errors="replace").decode())
 
 
 def as_json(log: Log, rows: int) -> dict[str, Any]:

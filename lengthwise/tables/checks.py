@@ -1,19 +1,23 @@
 """Checks of a request, in their order; the first with a reason decides about the row."""
 
-from typing import Final
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
 from lengthwise.tables.files import BadRow
-from lengthwise.tables.gateways.formats import CENSORED, REDACTED, TABLE, LogFormat
+from lengthwise.tables.gateways import WORDS
+from lengthwise.tables.gateways.formats import REDACTED, LogFormat
 from lengthwise.tables.requests import LeftOut, LoggedRequest, Reading
-from lengthwise.tables.values import count_of, unpacked, value_at
+from lengthwise.tables.values import count_of, plain, unpacked, value_at
 
 NO_ANSWER: Final = "an output of 0 tokens"
+_SPAN: Final = LeftOut("a row of a trace without output tokens")
 _DETAILS: Final = ("reasoning_tokens", "answer_tokens")
 
 
 def missing(name: str, known: LogFormat) -> BadRow:
     """Return the reason of a row without a field."""
-    return BadRow(f"it has no {name}" + (f" ({known.advice(name)})" if known is not TABLE else ""))
+    return BadRow(f"it has no {name}" + (f" ({known.advice(name)})" if not known.is_table else ""))
 
 
 class Checks:
@@ -64,7 +68,7 @@ class Checks:
         if whole in self._rows and (prompt is not None or arrival is not None):
             return LeftOut("a copy of an earlier row")
         self._rows.add(whole)
-        if request.known is TABLE:
+        if request.known.is_table:
             if (own := hash(text)) in self._ids:
                 return BadRow(f"request_id is repeated ({text[:40]!r}; each request has its own)")
             self._ids.add(own)
@@ -76,29 +80,45 @@ def _lower_bound(request: LoggedRequest) -> str | None:
     values = request.values
     if "censored" in values:
         return str(values["censored"])
-    reason = values.get("finish_reason")
-    if isinstance(reason, list):
-        reason = next((end for end in reason if end in CENSORED), None)
-    if isinstance(reason, str) and reason in CENSORED:
-        return f"finish_reason is {reason}"
+    ends = [
+        end for end in _ends(values.get("finish_reason")) if plain(end) not in WORDS["no_reason"]
+    ]
+    if (odd := next((end for end in ends if plain(end) not in WORDS["whole"]), None)) is not None:
+        return f"finish_reason is {odd[:40]}"
     if values.get("broken"):
         return "its stream broke off"
     if request.prompt is not None and "litellm_truncated" in request.prompt:
         return "LiteLLM cut the prompt"
     limit, output = count_of(values.get("limit")), request.counts["output_tokens"]
-    is_reached = reason is None and limit is not None and output is not None and output >= limit
+    is_reached = not ends and limit is not None and output is not None and output >= limit
     return "max_tokens reached" if is_reached and output else None
 
 
-def _lack(request: LoggedRequest, reading: Reading) -> BadRow | None:
+def _ends(value: Any) -> list[str]:
+    """Return the reasons in a value: a text, a list, or an object, each also as text."""
+    value = unpacked(value)
+    if isinstance(value, Mapping):
+        return _ends(
+            next((value[key] for key in ("type", "reason", "value") if key in value), None)
+        )
+    if isinstance(value, list):
+        return [end for each in value for end in _ends(each)]
+    text = "" if value is None else str(value)
+    if text[:1] == "{":
+        return re.findall(r"['\"](?:type|reason)['\"]: *['\"](\w+)", text)
+    return re.findall(r"\w[\w-]*", text) if text[:1] in ("(", "[") else [text]
+
+
+def _lack(request: LoggedRequest, reading: Reading) -> LeftOut | BadRow | None:
     """Return the reason of a row without a count or the prompt that the reading needs."""
     for name in reading.needs:
         count = request.counts.get(name, 1)
         if count is None or (name == "prompt_tokens" and not count):
-            if name in _DETAILS and request.known is not TABLE:
+            if name in _DETAILS and not request.known.is_table:
                 continue
             if (value := request.values.get(name)) is None:
-                return missing(name, request.known)
+                is_span = name == "output_tokens" and "trace_id" in request.values
+                return _SPAN if is_span else missing(name, request.known)
             return BadRow(f"{name} is no whole number of tokens ({str(value)[:40]!r})")
     if request.prompt is None and "prompt" in reading.needs:
         if request.sources.get("prompt") == REDACTED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from lengthwise.errors import DataError
 from lengthwise.tables.checks import missing
 from lengthwise.tables.files import BadRow
-from lengthwise.tables.gateways.formats import TABLE
-from lengthwise.tables.requests import COUNTS, LoggedRequest, Reading, RequestReader
+from lengthwise.tables.requests import COUNTS, OPTIONS, LoggedRequest, Reading, RequestReader
 from lengthwise.tables.times import INSTANTS, Times, times_of_files
 from lengthwise.tables.values import count_of, first_at, value_at
 
@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 
 NO_ROWS: Final = "the table has no rows; give some"
 ORIGINS: Final = ("prompt", "output_tokens", "prompt_tokens", "arrival_s")
+_MARKS: Final = ("place", "row", "key", "twin", "level", "unsure")
+"""Numbers of a row: its reader, its place there, hashes of its place in a trace, of its content and
+of its level, and whether it may be cut."""
 _CHUNK: Final = 1 << 14
+_MANY: Final = 3
+"""Answers of one length that make it the limit of a log."""
+_LEVELS_S, _TWINS_S = 0.1, 0.01
+"""Times between rows of one call: at two levels that their format names, and without levels."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,9 +86,11 @@ class Columns:
         self.names: dict[str, str] = {}
         self.further: dict[str, list[Any]] = defaultdict(list)
         self.counts = {name: array("d") for name in COUNTS}
-        self.places, self.numbers = array("q"), array("q")
+        self.marks = {name: array("q") for name in _MARKS}
+        self.places, self.numbers = self.marks["place"], self.marks["row"]
+        self.num_json = self.num_prompts = self.longest = 0
         self.times = Times()
-        self.origins: Counter[tuple[str, ...]] = Counter()
+        self.origins: dict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, request: LoggedRequest, row: int) -> None:
         """Append a request, of this row of the newest reader."""
@@ -89,25 +98,28 @@ class Columns:
             self.prompts.append(request.prompt)
             if len(self.prompts) >= _CHUNK:
                 self._pack_prompts()
-        model = str(request.values.get("model", ""))
+        model = _whole(str(request.values.get("model", "")))
         self.models.append(self.names.setdefault(model, model))
         for numbers, count in zip(self.counts.values(), request.counts.values(), strict=True):
             numbers.append(np.nan if count is None else count)
-        self.places.append(len(self.readers) - 1)
-        self.numbers.append(row)
+        prompt, values = request.prompt, request.values
+        self.num_prompts += prompt is not None
+        self.num_json += prompt is not None and prompt.lstrip()[:1] in ("{", "[")
+        self.longest = max(self.longest, values.get("unsure", 0))
+        is_alone = prompt is None or request.known.name == "vLLM"  # whose choices are rows
+        twin = 0 if is_alone else hash((prompt, *request.counts.values()))
+        marks = (len(self.readers) - 1, row, request.key, twin, hash(values.get("level")))
+        for column, mark in zip(self.marks.values(), (*marks, "unsure" in values), strict=True):
+            column.append(mark)
         self.times.add(request.time)
         for name in self.reading.further:
             self.further[name].append(count_of(value_at(request.row, name)))
-        if request.known is TABLE:
+        if request.known.is_table:
             for name, names in self.reading.extras.items():
-                self.further[name].append(first_at(request.row, tuple(names)))
-        source = request.sources.get
-        self.origins[
-            "" if request.prompt is None else source("prompt", ""),
-            source("output_tokens", ""),
-            source("prompt_tokens", ""),
-            source("arrival_s", ""),
-        ] += 1
+                self.further[name].append(_whole(first_at(request.row, tuple(names))))
+        for name in ORIGINS[prompt is None :]:
+            if (source := request.sources.get(name)) is not None:
+                self.origins[name][source] += 1
 
     def _pack_prompts(self) -> None:
         """Move the newest prompts to Arrow's memory, which is half of Python's."""
@@ -118,14 +130,22 @@ class Columns:
         """Return the columns. Raises DataError if no row is left, or the times are in no unit."""
         import pandas as pd
 
-        reading, sources = self.reading, self._sources()
+        reading, sources = self.reading, self.origins
         num_rows = len(self.numbers) + reading.left_out.total()
         arrival_s, is_bad = self._arrivals(sources)
+        is_bad |= self._cut(~is_bad)
+        is_bad |= self._repeated(arrival_s, ~is_bad)
         places = np.flatnonzero(~is_bad)
         if not len(places):
             raise self._nothing(files, num_rows)
+        if reading.bad is not None:
+            raise reading.bad
+        self._warn(arrival_s, places)
         columns = self._columns()
         if arrival_s is not None:
+            start_s = np.nanmin(np.append(arrival_s[places], np.inf))
+            if start_s > INSTANTS or not self.readers[-1].known.is_table:
+                arrival_s = np.round(arrival_s - start_s, 6)  # instants are held to 0.2 us
             columns["arrival_s"] = arrival_s
             places = places[np.argsort(arrival_s[places], kind="stable")]
         index = np.array(self.numbers) if len(self.readers) == 1 else np.arange(len(self.numbers))
@@ -175,26 +195,81 @@ class Columns:
             columns["model"] = self.models
         return columns | self.further
 
-    def _sources(self) -> dict[str, Counter[str]]:
-        found: dict[str, Counter[str]] = defaultdict(Counter)
-        for origins, rows in self.origins.items():
-            for name, source in zip(ORIGINS, origins, strict=True):
-                if source:
-                    found[name][source] += rows
+    def _cut(self, is_kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return the mask of answers that end where a log may be cut by a limit it does not name.
+
+        A limit leaves as many characters of a text as token ids, so a longer text excludes it.
+        """
+        outputs, prompts = map(
+            np.array, (self.counts["output_tokens"], self.counts["prompt_tokens"])
+        )
+        unsure = np.array(self.marks["unsure"], dtype=bool)
+        top = np.nanmax([*outputs, *prompts, 0]) if unsure.any() else np.nan
+        found: NDArray[np.bool_] = is_kept & (outputs == top) & unsure
+        if found.sum() < _MANY or not (prompts == top).any() or self.longest > top:
+            return np.zeros_like(found)
+        text = f"{top:g} tokens, where an unnamed --max-log-len may cut"
+        if self.reading.options.censored == "keep":
+            self.reading.warned[f"rows kept though censored: {text}"] = int(found.sum())
+            return np.zeros_like(found)
+        self.reading.left_out[f"censored: {text}"] = int(found.sum())
         return found
 
+    def _repeated(
+        self, arrival_s: NDArray[np.float64] | None, is_kept: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Return the mask of rows that are a call which another row logs, too; count both kinds."""
+        reading = self.reading
+        keys, twins, levels = (np.array(self.marks[name]) for name in ("key", "twin", "level"))
+        found = is_kept & np.isin(keys, np.array([*reading.levels.above_calls()], dtype=np.int64))
+        found &= keys != 0
+        if count := int(found.sum()):
+            reading.left_out["a call that a row below it logs again"] = count
+        if arrival_s is None or not (twins != 0).any():
+            return found
+        order = np.lexsort((arrival_s, twins))
+        order = order[(is_kept & ~found & (twins != 0))[order]]
+        before, after = order[:-1], order[1:]
+        gap_s = np.where(
+            twins[before] == twins[after], arrival_s[after] - arrival_s[before], np.inf
+        )
+        is_level = (gap_s <= _LEVELS_S) & (levels[before] != levels[after])
+        if count := int(is_level.sum()):
+            reading.left_out["a call that another kind of row logs again"] = count
+            found[after[is_level]] = True
+        if count := int(((gap_s <= _TWINS_S) & ~is_level).sum()):
+            text = "requests have the prompt, counts and time of another: one call logged twice?"
+            reading.warned[text] = count
+        return found
+
+    def _warn(self, arrival_s: NDArray[np.float64] | None, places: NDArray[np.int64]) -> None:
+        """Count the doubts about the whole log."""
+        warned = self.reading.warned
+        if self.num_json * 2 > self.num_prompts:
+            text = "prompts are JSON of something else; give --prompt-column COLUMN"
+            warned[text] = self.num_json
+        if arrival_s is not None and len(places) > 1 and not np.ptp(arrival_s[places]):
+            warned["all requests arrive at one time; give --arrival-column COLUMN"] = 0
+        is_said = any("; give --" in text and "time" in text for text in warned)
+        if arrival_s is None and "arrival_s" in self.reading.needs and not is_said:
+            warned["no arrival times: all requests arrive at 0 s; give --arrival-column COLUMN"] = 0
+
     def _nothing(self, files: Sequence[Path], num_rows: int) -> DataError:
+        """Return the error of a log without a request: what its rows share, and what settles it."""
         if not num_rows:
             return DataError(NO_ROWS, path=files[0])
-        left_out = self.reading.left_out
+        left_out, known = self.reading.left_out, self.readers[-1].known
         most = ", ".join(f"{n} {why}" for why, n in left_out.most_common(5))
         is_cut = any(why.startswith("censored") for why in left_out)
-        option = "; keep censored rows with --censored keep" * is_cut
-        lacking = [field for field in ORIGINS[:3] if left_out[f"it has no {field}"]]
-        hints = dict.fromkeys(map(self.readers[-1].known.advice, lacking))
-        more = "".join(f"; {text}" for text in (*hints, *self.reading.warned))
+        hints = ["keep censored rows with --censored keep"] * is_cut
+        for name, option in OPTIONS.items():
+            word = {"arrival_s": "time"}.get(name, name)
+            if any(re.search(rf"(?:no|its) {word}\b|^{word} is", why) for why in left_out):
+                advice = "" if known.is_table or name not in ORIGINS[:3] else known.advice(name)
+                hints += [text for text in (advice, f"give {option} COLUMN") if text]
+        more = "".join(f"; {text}" for text in dict.fromkeys((*hints, *self.reading.warned)))
         text = f"no request is left of {num_rows} rows of this {self._formats()} log: {most}"
-        return DataError(f"{text}{option}{more}", path=files[0])
+        return DataError(f"{text}{more}", path=files[0])
 
     def _arrivals(
         self, sources: dict[str, Counter[str]]
@@ -222,9 +297,6 @@ class Columns:
         if without_zone := self.times.num_without_zone():
             reading.warned["times without a zone among others, read as UTC"] = without_zone
         is_bad = np.isnan(seconds)
-        start_s = np.nanmin(np.append(seconds, np.inf))
-        if start_s > INSTANTS or self.readers[-1].known is not TABLE:
-            seconds = np.round(seconds - start_s, 6)  # doubles hold instants of today to 0.2 us
         if "arrival_s" not in reading.needs:
             return (None if is_bad.any() else seconds), is_good
         for place in np.flatnonzero(is_bad):
@@ -237,8 +309,16 @@ class Columns:
 
 def quantiles(values: ArrayLike) -> str:
     """Return the p5, p50, p95 and largest of numbers as text."""
-    found = np.nanpercentile(np.asarray(values, dtype=float), (5, 50, 95, 100))
+    numbers = np.asarray(values, dtype=float)
+    if not np.isfinite(numbers).any():
+        return "none"
+    found = np.nanpercentile(numbers, (5, 50, 95, 100))
     return "p5 {:.6g}, p50 {:.6g}, p95 {:.6g}, most {:.6g}".format(*found)
+
+
+def _whole(value: Any) -> Any:
+    """Return a text without halves of surrogate pairs; another value as it is."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
 def _shares(found: Counter[str]) -> str:

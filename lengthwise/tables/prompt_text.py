@@ -12,6 +12,10 @@ from unicodedata import normalize
 
 from lengthwise.tables.values import unpacked
 
+_USERS: Final = frozenset(("user", "human", "humanmessage", "humanmessagechunk"))
+_BODIES: Final = ("messages", "prompt", "input", "contents", "body")
+"""Keys of a body under which its prompt stands, also of one in a text."""
+_OBJECTS: Final = ("inputText", "text", "inputs", "request", "params", "content")
 _RESULTS: Final = frozenset(("tool_result", "toolResult", "functionResponse"))
 MAX_CHARACTERS: Final = 16_384
 """Longest text that is sent to a ranker, which reads a few hundred tokens of it."""
@@ -70,7 +74,8 @@ def prompt_of(value: Any) -> str | None:
         if inner.get("role") is not None:
             inner = [inner]
         else:
-            found = (prompt_of(inner.get(key)) for key in ("messages", "prompt", "input"))
+            keys = _BODIES if isinstance(value, str) else (*_BODIES, *_OBJECTS)
+            found = (prompt_of(inner.get(key)) for key in keys)
             inner = next((text for text in found if text), None)
     if isinstance(inner, Sequence) and not isinstance(inner, str):
         only_text = inner[0] if len(inner) == 1 and isinstance(inner[0], str) else None
@@ -161,13 +166,29 @@ def _newest(messages: Sequence[Any]) -> tuple[Mapping[str, Any] | None, str | No
     user. The text of a message is its content, or its parts (Gemini, OpenTelemetry).
     """
     for message in reversed(messages):
-        if isinstance(message, Mapping) and message.get("role") == "user":
-            content = message.get("content", message.get("parts"))
+        turn = _turn(message)
+        if isinstance(message, list) and (found := _newest(message)) != (None, None):
+            return found
+        if str(turn.get("role")).lower() in _USERS:
+            content = turn.get("content", turn.get("parts"))
             if not isinstance(content, list):
-                return message, content if isinstance(content, str) else None
-            parts = [part if isinstance(part, Mapping) else {} for part in content]
+                return turn, content if isinstance(content, str) else None
+            parts = [part if isinstance(part, Mapping) else {"text": part} for part in content]
             kinds = [{str(part.get("type")), *part} for part in parts]
             if not parts or any(map(_RESULTS.isdisjoint, kinds)):
                 texts = [part.get("text", part.get("content")) for part in parts]
-                return message, "\n".join(text for text in texts if isinstance(text, str))
+                return turn, "\n".join(text for text in texts if isinstance(text, str))
     return None, None
+
+
+def _turn(message: Any) -> Mapping[str, Any]:
+    """Return a message with its role, also of LangChain (kwargs, data) and OpenInference."""
+    if not isinstance(message, Mapping) or message.get("role") is not None:
+        return message if isinstance(message, Mapping) else {}
+    inner = next((message[key] for key in ("kwargs", "data", "message") if message.get(key)), None)
+    inner = inner if isinstance(inner, Mapping) else message
+    kind = [inner.get("role"), inner.get("type"), inner.get("message.role")]
+    names = message.get("id")
+    kind.append(names[-1] if isinstance(names, list) and names else message.get("type"))
+    content = inner.get("content", inner.get("message.content"))
+    return {"role": next(filter(None, kind), None), "content": content}

@@ -20,8 +20,8 @@ from lengthwise.errors import DataError
 from lengthwise.tables.checks import Checks
 from lengthwise.tables.columns import NO_ROWS, Columns, Log
 from lengthwise.tables.files import BadRow, Paths, Row, files_of, kind_of, opened
-from lengthwise.tables.gateways.formats import TABLE, recognise
-from lengthwise.tables.gateways.vllm_log import VLLM, vllm_rows
+from lengthwise.tables.gateways.formats import TABLE, VLLM, recognise
+from lengthwise.tables.gateways.vllm_log import vllm_rows
 from lengthwise.tables.options import ReadingOptions
 from lengthwise.tables.requests import LoggedRequest, Reading, RequestReader, no_column
 from lengthwise.tables.rows import batches_of, good_rows, lines_of, rows_of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _PLAIN: Final = frozenset(("prompt", "output_tokens"))
 """Columns of a table that is no log."""
+_ANSWERS: Final = {"response", "result"}
 _SAMPLE: Final = 50
 """Rows that decide about the format."""
 
@@ -73,13 +74,18 @@ def read_log(
             found = reader.read(row)
             if isinstance(found, LoggedRequest):
                 if (reason := checks.reason_against(found)) is None:
+                    if reading.bad is not None:
+                        raise reading.bad
                     columns.add(found, number)
                     continue
                 found = reason
             reading.leave_out(found, reader.path, number)
+            if reading.bad is not None and columns.numbers:
+                raise reading.bad
     log = columns.finish(files)
-    for line in [] if is_lenient else log.short_form():
-        _log.info("%s", line)
+    for number, line in enumerate([] if is_lenient else log.short_form()):
+        is_warning = number == 2 and log.warnings
+        _log.log(logging.WARNING if is_warning else logging.INFO, "%s", line)
     return log
 
 
@@ -88,17 +94,43 @@ def _readers(
 ) -> Iterator[tuple[RequestReader, Iterable[Row | BadRow]]]:
     """Yield the rows of each file with their reader; logs of servers are one file, and last."""
     kinds = {path: kind_of(path) for path in files}
+    asked: dict[str, Row] = {}
+    batches = [path for path, kind in kinds.items() if kind == "json" and _is_asked(path)]
+    if batches and len(batches) == len(kinds):
+        text = "it is the input of a batch, without lengths; give the file of its results beside it"
+        raise DataError(text, path=batches[0])
+    for path in batches:
+        for number, row in enumerate(rows_of(path, kinds.pop(path))):
+            if isinstance(row, BadRow):
+                reading.leave_out(row, path, number)
+            else:
+                asked[str(row.get("custom_id"))] = row
     for path, kind in kinds.items():
         if kind != "text":
-            rows = rows_of(path, kind)
+            rows = (
+                row
+                if isinstance(row, BadRow) or "custom_id" not in row
+                else asked.pop(str(row["custom_id"]), {}) | row
+                for row in rows_of(path, kind)
+            )
             sample = list(islice(rows, _SAMPLE))
             good = [row for row in sample if not isinstance(row, BadRow)]
-            logged = (recognise(row) for row in good if not row.keys() >= _PLAIN)
-            known = next(filter(None, logged), TABLE)
+            logged = [recognise(row) for row in good if not row.keys() >= _PLAIN]
+            found = [known for known in logged if known is not None]
+            known = min(found, key=lambda known: (known.is_table, len(known.lift)), default=TABLE)
             yield RequestReader(reading, path, known, sample), chain(sample, rows)
+    if asked:
+        reading.left_out["a request of a batch without a result"] = len(asked)
     if servers := [path for path, kind in kinds.items() if kind == "text"]:
         lines = (line for path in servers for line in lines_of(path))
         yield RequestReader(reading, servers[0], VLLM, []), vllm_rows(lines)
+
+
+def _is_asked(path: Path) -> bool:
+    """Return whether a file holds the requests of a batch, whose results stand in another."""
+    row = next(rows_of(path, "json"), None)
+    keys = set(row) if isinstance(row, dict) else set[str]()
+    return "custom_id" in keys and bool({"body", "params"} & keys) and not _ANSWERS & keys
 
 
 def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.DataFrame:
@@ -119,7 +151,7 @@ def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.Dat
         if kind == "csv":
             with opened(path) as stream:
                 frame = pd.read_csv(stream)
-        elif kind == "parquet":
+        elif kind in ("parquet", "arrow"):
             # A stored index of pandas would take the place of the row numbers.
             batches = list(batches_of(path))
             table = pa.Table.from_batches(batches) if batches else pa.table({})

@@ -1,5 +1,6 @@
 """Rows of a file to requests: the values at the paths of its format, and their token counts."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +11,13 @@ from typing import Any, Final, NamedTuple
 
 from lengthwise.errors import DataError
 from lengthwise.tables.files import BadRow, Row
-from lengthwise.tables.gateways.formats import REDACTED, TABLE, LogFormat
+from lengthwise.tables.gateways import WORDS
+from lengthwise.tables.gateways.formats import OPENAI, REDACTED, LogFormat
 from lengthwise.tables.options import SKIP, ReadingOptions, RecordOptions
 from lengthwise.tables.prompt_text import prompt_of
-from lengthwise.tables.times import Time, time_of
+from lengthwise.tables.times import Time, time_column, time_of
 from lengthwise.tables.token_counts import CACHED_BESIDE, TokenCounts, settle, token_counter
-from lengthwise.tables.values import count_of, first_at, shape_of, unpacked, value_at, way_to
+from lengthwise.tables.values import count_of, first_at, plain, shape_of, unpacked, value_at, way_to
 
 OPTIONS: Final = {
     "prompt": "--prompt-column",
@@ -25,18 +27,22 @@ OPTIONS: Final = {
     "model": "--model-column",
 }
 COUNTS: Final = ("prompt_tokens", "output_tokens", "reasoning_tokens", "answer_tokens")
-_FIELDS: Final = (
-    *("output_tokens", "prompt_tokens", "reasoning_tokens", "total_tokens", "cached_tokens"),
-    *("output_parts", "model", "arrival_s", "request_id", "finish_reason", "limit", "choices"),
-    *("broken", "answer", "censored", "prompt_cut"),
+_BESIDE: Final = (
+    "prompt_tokens",
+    "reasoning_tokens",
+    "total_tokens",
+    "cached_tokens",
+    "finish_reason",
 )
+"""Fields that stand beside a length which an option names."""
+_FAILED: Final = re.compile("|".join(WORDS["failed"]))
 _MORE: Final = {
     "prompt": " (of fit: --data.prompt-column)",
     "output_tokens": " (of fit: --data.length-column), or count texts by --tokenizer",
     "prompt_tokens": ", or add --scores bundle:PATH, whose tokenizer counts prompt tokens",
 }
 _SHOWN: Final = 30
-_MOST_SHAPES: Final = 4096
+_MOST_SHAPES, _MOST_COLUMNS = 4096, 300
 
 _Way = tuple[str, tuple[str, ...]]
 """A path, and its keys in rows of one shape; no keys: `value_at` walks."""
@@ -56,6 +62,9 @@ class Reading:
     extras: Mapping[str, Sequence[str]]
     """Further column -> its names in a plain table."""
     is_lenient: bool
+    levels: "Levels" = field(default_factory=lambda: Levels())
+    bad: DataError | None = None
+    """Error of the first bad row, unless bad rows are skipped."""
     left_out: Counter[str] = field(default_factory=Counter)
     warned: Counter[str] = field(default_factory=Counter)
     """Warning -> rows; 0 for one of the whole log."""
@@ -64,9 +73,10 @@ class Reading:
 
     def __post_init__(self) -> None:
         options = self.options
-        columns = ("prompt", "model", "prompt_tokens", "arrival")
-        given = {name: getattr(options, f"{name}_column", None) for name in columns}
-        given = {"arrival_s" if name == "arrival" else name: path for name, path in given.items()}
+        given = {
+            name: getattr(options, option[2:].replace("-", "_"), None)
+            for name, option in OPTIONS.items()
+        }
         given["output_tokens"] = next(iter(options.length_column), None)
         self.given = {name: path for name, path in given.items() if path}
         self.further = options.length_column[1:]
@@ -76,13 +86,43 @@ class Reading:
         self.count_tokens = token_counter(options.tokenizer) if options.tokenizer else None
 
     def leave_out(self, reason: LeftOut | BadRow, path: Path, row: int) -> None:
-        """Count a row without a request. Raises DataError for a bad one unless it is skipped."""
+        """Count a row without a request, and keep the error of the first bad one."""
         if isinstance(reason, LeftOut):
             self.left_out[str(reason)] += 1
             return
-        if self.options.on_bad_rows == "error" and not self.is_lenient:
-            raise DataError(f"{reason}; {SKIP}", path=path, row=row)
+        if self.bad is None and self.options.on_bad_rows == "error" and not self.is_lenient:
+            self.bad = DataError(f"{reason}; {SKIP}", path=path, row=row)
         self.left_out[reason.partition(" (")[0]] += 1
+
+
+class Levels:
+    """Rows of one trace that stand above others: of a call at several levels the lowest counts."""
+
+    def __init__(self) -> None:
+        self._above: dict[int, int] = {}
+        self._calls: list[int] = []
+
+    def add(self, values: Mapping[str, Any], output: int | None) -> int:
+        """Take in a row and return its key; 0 for a row without an id."""
+        own, above = values.get("row_id"), str(values.get("parent_id", ""))
+        if own is None:
+            return 0
+        trace = str(values.get("trace_id", ""))
+        key, parent = hash((trace, str(own))), hash((trace, above))
+        if above.lower() not in WORDS["roots"] and parent != key:
+            self._above[key] = parent
+            self._calls += [key] * bool(output)
+        return key
+
+    def above_calls(self) -> set[int]:
+        """Return the keys of all rows above one with an output."""
+        found: set[int] = set()
+        for call in self._calls:
+            key = self._above.get(call)
+            while key is not None and key not in found:
+                found.add(key)
+                key = self._above.get(key)
+        return found
 
 
 @dataclass(slots=True)
@@ -99,6 +139,8 @@ class LoggedRequest:
     counts: dict[str, int | None]
     time: Time | str
     """The time of arrival, or the reason why there is none."""
+    key: int
+    """Key of its level; 0 without."""
     doubt: str
     """Disagreement of the counts; empty without."""
 
@@ -109,7 +151,7 @@ class _Plan(NamedTuple):
     prompt: tuple[_Way, ...]
     fields: dict[str, tuple[_Way, ...]]
     checks: tuple[tuple[_Way, tuple[Any, ...], bool], ...]
-    """Ways, values, and whether an answered row has one of them."""
+    """Ways, words, and whether an answered row has one of them; no words: a failure has one."""
 
 
 class RequestReader:
@@ -121,31 +163,41 @@ class RequestReader:
         """Find the columns in the first rows. Raises DataError for a needed one that none has."""
         self.path, self.known, self.given = path, known, reading.given
         self._count_tokens, self._tokenizer = reading.count_tokens, str(reading.options.tokenizer)
-        paths = {name: getattr(known, name) for name in ("prompt", *_FIELDS)}
-        paths |= {name: (path,) for name, path in self.given.items()}
-        if known is TABLE:
+        self._levels = reading.levels
+        rows = [row for row in sample if not isinstance(row, BadRow)]
+        prepared = [known.prepared(row) for row in rows]
+        paths = dict(known.paths)
+        if known.is_table:
             paths |= {name: tuple(names) for name, names in reading.extras.items()}
+        if "arrival_s" in (*reading.needs, *reading.wants):
+            paths["arrival_s"] = _times(known, prepared, reading)
+        self.siblings = _beside(self.given.get("output_tokens", ""))
+        """Fields beside a given length of a known name, by whose rules it counts."""
+        paths |= {name: (*paths[name], *more) for name, more in self.siblings.items()}
+        paths |= {name: (path,) for name, path in self.given.items()}
         paths |= {name: (name,) for name in ("answer_tokens", *reading.further)}
         self._fields = paths
         self._plans: dict[tuple[Any, ...], _Plan] = {}
-        rows = [row for row in sample if not isinstance(row, BadRow)]
         if rows:
-            self._require_columns(reading, rows)
-        every_path = (*chain(*paths.values()), *known.answered, *known.no_load)
+            self._require_columns(reading, prepared)
+        checked = (*known.answered, *known.no_load)
+        every_path = (*chain(*paths.values()), *checked)
         self.unread: tuple[str, ...] = ()
-        if known is TABLE and rows:
-            read = {path.partition(".")[0] for path in every_path} | set(every_path)
-            self.unread = tuple(name for name in rows[0] if name not in read)
+        if known.is_table and rows:
+            read = {plain(path.partition(".")[0]) for path in every_path} | set(
+                map(plain, every_path)
+            )
+            self.unread = tuple(name for name in rows[0] if plain(name) not in read)
         self._inner = frozenset(
-            ".".join(keys[start:end])
+            plain("".join(keys[start:end]))
             for keys in (path.split(".") for path in every_path)
             for end in range(1, len(keys))
             for start in range(end)
         )
 
-    def _require_columns(self, reading: Reading, rows: Sequence[Row]) -> None:
+    def _require_columns(self, reading: Reading, rows: Sequence[Mapping[str, Any]]) -> None:
         asked = [n for n in self.given if n in (*reading.needs, "model", "arrival_s")]
-        if self.known is TABLE:
+        if self.known.is_table:
             every = reading.needs if reading.is_lenient else (*reading.needs, *reading.wants)
             asked += [name for name in every if name != "arrival_s"]
             asked += ["model"] * (reading.model is not None)
@@ -159,18 +211,20 @@ class RequestReader:
             given = [f"{OPTIONS.get(name, length)} COLUMN" for name in missing.values()]
             more = "".join(_MORE.get(name, "") for name in missing.values())
             advice = f"; give {' '.join(dict.fromkeys(given))}{more}"
-            raise DataError(no_column(list(missing), _leaves(rows[0]), advice), path=self.path)
+            raise DataError(no_column(list(missing), leaves(rows[0]), advice), path=self.path)
 
     def read(self, row: Row | BadRow) -> LoggedRequest | LeftOut | BadRow:
         """Return the request of a row, or the reason why the row is none."""
         if isinstance(row, BadRow):
             return row
         known = self.known
-        prepared = row if known.prepare is None else known.prepare(row)
+        prepared = known.prepared(row)
         plan = self._plan(prepared)
-        if (reason := _no_request(prepared, known, plan)) is not None:
-            return reason
         values, sources = _values(prepared, plan)
+        key = self._levels.add(values, count_of(values.get("output_tokens")))
+        reason = values.get("left_out") or _no_request(prepared, plan)
+        if reason is not None:
+            return LeftOut(reason)
         prompt = _prompt(prepared, plan, sources)
         found = self._counts(values, sources, prompt)
         if found.rule:
@@ -178,13 +232,15 @@ class RequestReader:
             sources[name] = f"{found.rule} ({sources.get(name, '')})"
         output, reasoning = found.output, found.reasoning
         answer = None if output is None or reasoning is None else output - reasoning
-        if known is TABLE and "answer_tokens" in prepared:
+        if known.is_table and "answer_tokens" in prepared:
             answer = count_of(prepared["answer_tokens"])
         if output is None and reasoning is not None and answer is not None:
             output = reasoning + answer
         counts = dict(zip(COUNTS, (found.prompt, output, reasoning, answer), strict=True))
         time = time_of(values.get("arrival_s"))
-        return LoggedRequest(known, prepared, values, sources, prompt, counts, time, found.doubt)
+        return LoggedRequest(
+            known, prepared, values, sources, prompt, counts, time, key, found.doubt
+        )
 
     def _plan(self, row: Mapping[str, Any]) -> _Plan:
         """Return the ways to each field in rows of the shape of this one."""
@@ -195,8 +251,9 @@ class RequestReader:
             fields = {name: _ways(row, paths) for name, paths in self._fields.items()}
             known, checks = self.known, list[tuple[_Way, tuple[Any, ...], bool]]()
             for values, is_right in ((known.answered, True), (known.no_load, False)):
-                for path, wanted in values.items():
-                    checks += [(way, wanted, is_right) for way in _ways(row, (path,))]
+                for path, words in values.items():
+                    checks += [(way, words, is_right) for way in _ways(row, (path,))]
+            checks += [(way, (), False) for way in _ways(row, known.paths["failed"])]
             prompt = fields.pop("prompt")
             filled = {name: ways for name, ways in fields.items() if ways}
             found = self._plans[shape] = _Plan(prompt, filled, tuple(checks))
@@ -215,31 +272,80 @@ class RequestReader:
                 output, sources["output_tokens"] = self._count_tokens(text), self._tokenizer
                 if size is None and prompt is not None:
                     size, sources["prompt_tokens"] = self._count_tokens(prompt), self._tokenizer
-        if "output_tokens" in self.given:
+        if "output_tokens" in self.given and not self.siblings:
             return TokenCounts(size, output, reasoning)
-        beside = self.known.parts_beside
+        beside, source = self.known.parts_beside, plain(sources.get("prompt_tokens", ""))
+        cached = [count_of(values.get(name)) for name in ("cached_tokens", "cache_written")]
         found = settle(
             size,
             output,
             reasoning,
             count_of(values.get("total_tokens")),
-            count_of(values.get("cached_tokens")),
+            sum(filter(None, cached)),
             parts_beside=beside,
-            cached_beside=beside or sources.get("prompt_tokens", "").endswith("input_tokens"),
+            cached_beside=beside
+            or (not self.known.paths["cache_written"] and source.endswith(WORDS["apart"])),
             details=count_of(values.get("output_parts")),
         )
         return found._replace(prompt=size) if "prompt_tokens" in self.given else found
 
 
-def _no_request(row: Mapping[str, Any], known: LogFormat, plan: _Plan) -> LeftOut | None:
+def _no_request(row: Mapping[str, Any], plan: _Plan) -> LeftOut | None:
     """Return why a row is no request that a model answered; None for an answered row."""
-    if known.left_out and (said := first_at(row, known.left_out)) is not None:
-        return LeftOut(said)
-    for way, wanted, is_right in plan.checks:
+    for way, words, is_right in plan.checks:
         value = _value(row, way)
-        if value is not None and (value in wanted) is not is_right:
-            return LeftOut(f"{way[0]} is {str(value)[:40]!r}" if wanted else f"it has {way[0]}")
+        word = f"{value:g}" if isinstance(value, float) else str(value).strip().lower()
+        if value in (None, {}, []) or (not words and word in ("false", *WORDS["roots"])):
+            continue
+        is_failure = _FAILED.search(word) is not None if not (words or is_right) else False
+        if is_failure or (words and (word in words) is not is_right):
+            return LeftOut(f"{_shown(way)} is {str(value)[:40]!r}")
+        if is_right and not words:
+            return LeftOut(f"it has {_shown(way)}")
     return None
+
+
+def _shown(way: _Way) -> str:
+    return ".".join(way[1]) or way[0]
+
+
+def _times(
+    known: LogFormat, rows: Sequence[Mapping[str, Any]], reading: Reading
+) -> tuple[str, ...]:
+    """Return the paths to the times: those of the format, or columns that hold such values."""
+    paths = known.paths["arrival_s"]
+    if not rows or "arrival_s" in reading.given:
+        return paths
+    if not known.is_table and any(first_at(row, paths) is not None for row in rows):
+        return paths
+    if any(value_at(row, "arrival_s") is not None for row in rows):
+        return paths
+    names = dict.fromkeys(name for row in rows for name in leaves(row))
+    columns = {name: [value_at(row, name) for row in rows] for name in [*names][:_MOST_COLUMNS]}
+    found, others = time_column({n: [x for x in v if x is not None] for n, v in columns.items()})
+    if found is None and others and not any(first_at(row, paths) is not None for row in rows):
+        text = f"times in several columns ({', '.join(others[:4])}); give --arrival-column COLUMN"
+        reading.warned[text] = 0
+    return (found, *paths) if found else paths
+
+
+def _beside(length: str) -> dict[str, tuple[str, ...]]:
+    """Return the paths beside a length of a known name, such as X.usage.completion_tokens."""
+    ends = [
+        path
+        for path in OPENAI.paths["output_tokens"]
+        if f".{plain_path(length)}".endswith(f".{plain_path(path)}")
+    ]
+    if not length or not ends:
+        return {}
+    keys = length.split(".")
+    prefix = ".".join(keys[: len(keys) - min(path.count(".") + 1 for path in ends)])
+    return {n: tuple(f"{prefix}.{path}".lstrip(".") for path in OPENAI.paths[n]) for n in _BESIDE}
+
+
+def plain_path(path: str) -> str:
+    """Return a path with plain keys."""
+    return ".".join(map(plain, path.split(".")))
 
 
 def _ways(row: Mapping[str, Any], paths: Iterable[str]) -> tuple[_Way, ...]:
@@ -264,7 +370,7 @@ def _values(row: Mapping[str, Any], plan: _Plan) -> tuple[dict[str, Any], dict[s
         for way in ways:
             value = _value(row, way)
             if value is not None and value != "":
-                values[name], paths[name] = value, way[0]
+                values[name], paths[name] = value, _shown(way)
                 break
     return values, paths
 
@@ -273,7 +379,7 @@ def _prompt(row: Mapping[str, Any], plan: _Plan, sources: dict[str, str]) -> str
     for way in plan.prompt:
         text = prompt_of(_value(row, way))
         if text is not None:
-            sources["prompt"] = REDACTED if text == REDACTED else way[0]
+            sources["prompt"] = REDACTED if text == REDACTED else _shown(way)
             return None if text == REDACTED else text
     return None
 
@@ -285,10 +391,11 @@ def no_column(missing: Sequence[str], columns: Iterable[str], advice: str = "") 
     return f"no column {', '.join(map(repr, missing))}; the columns are: {shown}{advice}"
 
 
-def _leaves(value: Any, prefix: str = "", depth: int = 4) -> Iterator[str]:
+def leaves(value: Any, prefix: str = "", depth: int = 4) -> Iterator[str]:
+    """Yield the paths to the values of a row."""
     value = unpacked(value)
     if isinstance(value, Mapping) and value and depth:
         for key, inner in value.items():
-            yield from _leaves(inner, f"{prefix}.{key}".lstrip("."), depth - 1)
+            yield from leaves(inner, f"{prefix}.{key}".lstrip("."), depth - 1)
     elif prefix:
         yield prefix

@@ -9,6 +9,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import IO, Any, AnyStr, Final
 
@@ -24,18 +25,18 @@ from lengthwise.tables.files import (
     opened,
     parsed_line,
     start_of,
+    suffix_of,
     undamaged,
 )
+from lengthwise.tables.gateways import WORDS
 
 _MOST: Final = 1 << 24
 """Longest row in characters."""
 _BATCH: Final = 128
 """Rows of Parquet in memory at once; a dictionary may give each the same long text."""
 _BETWEEN: Final = re.compile(r"[\s,\[\]]*")
-_WRAPPERS: Final = ("data", "logs", "rows", "observations", "items")
-"""Keys under which an export holds its list of rows."""
-_NESTED: Final = ("resourceSpans", "scopeSpans", "spans")
-"""Keys under which OpenTelemetry nests lists of spans."""
+_STATES: Final = {"incomplete": "cancelled", "errored": "error"}
+"""Lists whose rows have a state in common."""
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,8 @@ def rows_of(path: Path, kind: Kind) -> Iterator[Row | BadRow]:
     Raises DataError for a damaged file.
     """
     with undamaged(path):
-        yield from {"parquet": _parquet_rows, "csv": _csv_rows, "json": _json_rows}[kind](path)
+        read = {"parquet": _parquet_rows, "arrow": _parquet_rows, "csv": _csv_rows}
+        yield from read.get(kind, _json_rows)(path)
 
 
 def good_rows(path: Path, kind: Kind) -> Iterator[Row]:
@@ -109,7 +111,7 @@ def _parquet_rows(path: Path) -> Iterator[Row | BadRow]:
             yield from map(_filled, _rows_of_batch(batch))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
-        text = f"cannot be read as parquet ({reason}); give a whole file of that format"
+        text = f"cannot be read as {suffix_of(path)[1:] or 'parquet'} ({reason}); give a whole file"
         raise DataError(text, path=path) from error
 
 
@@ -118,6 +120,13 @@ def batches_of(path: Path) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if suffix_of(path) == ".arrow":
+        with opened(path) as stream:
+            count = allowance(path)
+            for batch in pa.ipc.open_stream(stream):
+                count(batch.nbytes)
+                yield from map(batch.slice, range(0, len(batch), _BATCH), repeat(_BATCH))
+        return
     with opened(path) as stream:
         table = pq.ParquetFile(stream if stream.seekable() else pa.BufferReader(stream.read()))
         groups = map(table.metadata.row_group, range(table.num_row_groups))
@@ -179,10 +188,12 @@ def _json_rows(path: Path) -> Iterator[Row | BadRow]:
     start = start_of(path, BLOCK)
     encoding = encoding_of(start)
     sample = [line for line in start.decode(encoding, "replace").split("\n") if line.strip()][:20]
-    good = [isinstance(parsed_line(line), dict) for line in sample]
+    good = [isinstance(parsed_line(line), dict | list) for line in sample]
+    is_array = sample[0].lstrip().startswith("[")
     if len(sample) == 1 and len(start) == BLOCK:  # a cut line
         good = [True]
-    has_lines = not sample[0].lstrip().startswith("[") and (good[0] or 2 * sum(good) >= len(good))
+    has_lines = good[0] or 2 * sum(good) >= len(good)
+    has_lines = all(good) and len(good) > 1 if is_array else has_lines
     with opened(path) as stream:
         if has_lines and encoding == "utf-8-sig":
             values: Iterator[Any] = map(parsed_line, filter(bytes.strip, _lines(stream)))
@@ -190,34 +201,41 @@ def _json_rows(path: Path) -> Iterator[Row | BadRow]:
             text = io.TextIOWrapper(stream, encoding, "surrogateescape")
             lines = filter(str.strip, _lines(text))
             values = map(parsed_line, lines) if has_lines else _values(text, path)
-        for value in _without_wrapper(_good_and_bad(values)):
-            is_row = isinstance(value, dict | BadRow)
-            yield value if is_row else BadRow(f"it is {str(value)[:40]}, no JSON object")
+        for value in _good_and_bad(values):
+            for row in _unwrapped(value):
+                is_row = isinstance(row, dict | BadRow)
+                yield row if is_row else BadRow(f"it is {str(row)[:40]}, no JSON object")
 
 
-def _without_wrapper(values: Iterator[Any]) -> Iterator[Any]:
-    """Yield the values; in place of the only object of a file, the rows that it holds."""
-    first, second = next(values, None), next(values, None)
-    for value in (first, second):
-        if value is None:
-            return
-        if second is None and isinstance(value, dict):
-            lists = [value[key] for key in _WRAPPERS if isinstance(value.get(key), list)]
-            if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]):
-                yield from lists[0]
-                return
-        yield from _spans(value)
-    for value in values:
-        yield from _spans(value)
-
-
-def _spans(value: Any) -> Iterator[Any]:
-    inner = [value[key] for key in _NESTED if key in value] if isinstance(value, dict) else []
-    if inner and isinstance(inner[0], list):
-        for item in inner[0]:
-            yield from _spans(item)
+def _unwrapped(value: Any) -> Iterator[Any]:
+    """Yield the rows that a value of a file holds, at any depth; a row stands for itself."""
+    if not isinstance(value, dict):
+        yield value
+        return
+    is_page = value.keys().isdisjoint(WORDS["rows"])
+    names = WORDS["lists"] + WORDS["pages"] * is_page
+    held = {key: value[key] for key in names if key in value}
+    nested = {key: x for key, x in held.items() if isinstance(x, list) and any(map(_is_object, x))}
+    deeper = {key: x for key, x in held.items() if isinstance(x, dict) and {*names} & x.keys()}
+    if nested:
+        for key, inner in nested.items():
+            state = {"status": _STATES[key]} if key in _STATES else {}
+            for item in inner:
+                yield from _unwrapped(state | item if _is_object(item) else item)
+    elif deeper:
+        for part in deeper.values():
+            yield from _unwrapped(part)
+    elif all(isinstance(value.get(name), list) for name in WORDS["columns"]):
+        size = len(value[WORDS["columns"][0]])
+        columns = {key: x for key, x in value.items() if isinstance(x, list) and len(x) == size}
+        for cells in zip(*columns.values(), strict=True):
+            yield dict(zip(columns, cells, strict=True))
     else:
         yield value
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 def _values(stream: IO[str], path: Path) -> Iterator[Any]:

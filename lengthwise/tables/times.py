@@ -3,7 +3,8 @@
 import re
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final, Literal
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthwise.errors import DataError
+from lengthwise.tables.gateways import WORDS
 from lengthwise.tables.values import clock_of, number_of
 
 TimeUnit = Literal["s", "ms", "us", "ns"]
@@ -18,9 +20,14 @@ PER_SECOND: Final[dict[str, float]] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9
 _YEARS: Final = (9.46e8, 4.11e9)
 """The years 2000 to 2100, in seconds since 1970: numbers in this range are such instants."""
 _NAMED: Final = re.compile(
-    r"(?:_(?=[a-z])|(?<=[a-z])(?=[A-Z]))(s|secs?|seconds|[mM]s|[mM]illis|[uU]s|ns|Nanos?)$"
+    r"(?:[_ (\[](?=[a-z])|(?<=[a-z])(?=[A-Z]))"
+    r"(?:(s|secs?|seconds)|([mM]s|[mM]illis|[mM]illiseconds)|([uU]s|[mM]icros|[mM]icroseconds)|"
+    r"([nN]s|[nN]anos?|[nN]anoseconds))[)\]]?$"
 )
-_UNITS: Final = {"m": "ms", "u": "us", "n": "ns", "s": "s"}
+_STARTS: Final = tuple(map(re.compile, WORDS["starts"]))
+_OTHERS: Final = re.compile("|".join(WORDS["others"]))
+_GAPS_S: Final = (0.05, 600.0)
+"""Mean gaps of public traces; outside, the unit is not the one of the trace's name."""
 _NUMBER, _ZONE, _NO_ZONE = range(3)
 Time = tuple[float, int]
 """A number, or the seconds since 1970 of a wall clock, and which of the two."""
@@ -41,13 +48,43 @@ def instant_of(value: Any) -> float | None:
 
 def time_of(value: Any) -> Time | str:
     """Return the time in a value, or the reason why there is none."""
+    if isinstance(value, dict):  # of MongoDB's and Protobuf's JSON
+        whole, rest = number_of(value.get("seconds")), number_of(value.get("nanos")) or 0.0
+        value = next((value[key] for key in ("$date", "$numberLong") if key in value), None)
+        value = value if whole is None else whole + rest / 1e9
     if (number := number_of(value)) is not None:  # first: 20260301 may be milliseconds
         return number, _NUMBER
     if (clock := clock_of(value)) is not None:
         return clock[0], _ZONE if clock[1] else _NO_ZONE
-    if value in (None, ""):
+    if value in (None, "", {}):
         return "it has no time"
     return f"its time is no number or wall clock ({str(value)[:40]!r})"
+
+
+def unit_in(name: str) -> str | None:
+    """Return the unit at the end of a column's name: `sent_ms`, `startTimeUnixNano`."""
+    found = _NAMED.search(name)
+    return found and next(
+        unit for unit, part in zip(PER_SECOND, found.groups(), strict=True) if part
+    )
+
+
+def time_column(columns: Mapping[str, Sequence[Any]]) -> tuple[str | None, list[str]]:
+    """Return the column with the times of requests by its name and values, and all that may be."""
+    found: dict[str, int] = {}
+    for name, values in columns.items():
+        key = name.rpartition(".")[2].lower()
+        if not values or _OTHERS.search(key):
+            continue
+        stem = next((n for n, start in enumerate(_STARTS) if start.search(key)), len(_STARTS))
+        is_clock = all(isinstance(value, str | datetime) and clock_of(value) for value in values)
+        is_number = all(number_of(value) is not None for value in values)
+        is_instant = unit_in(name) or all(instant_of(value) is not None for value in values)
+        if is_clock or (is_number and is_instant and stem < len(_STARTS)):
+            found[name] = stem
+    best = [name for name in found if found[name] == min(found.values())]
+    is_clear = bool(best) and (len(best) == 1 or found[best[0]] < len(_STARTS))
+    return best[0] if is_clear else None, best
 
 
 class Times:
@@ -95,11 +132,11 @@ class Times:
         found += ["of a wall clock"] * bool((is_wall & is_known).any())
         if found and np.isfinite(seconds).sum() >= _MOST * is_known.sum():
             return _of_one_clock(seconds), f"{name} {' and '.join(found)}"
-        named = {each: _NAMED.search(each) for each in (name, *others)}
-        units = {each and _UNITS[each[1][0].lower()] for each in named.values()}
+        units = {unit_in(each) for each in (name, *others)}
         if len(units) > 1:
-            raise DataError(f"{' and '.join(named)} are of different units; read them apart")
-        told = known_unit or units.pop()
+            text = " and ".join((name, *others))
+            raise DataError(f"{text} are of different units; read them apart")
+        told = _of_trace(values, name, known_unit) if known_unit else units.pop()
         if is_wall.any() or (found and told == "s"):
             raise DataError(f"{name} mixes instants with other numbers; give a column of one kind")
         if told is None:
@@ -107,6 +144,20 @@ class Times:
             text = f"{name} is {least:g} to {most:g}, in no known unit"
             raise DataError(f"{text}; give --time-unit s, ms, us or ns")
         return _of_one_clock(values / PER_SECOND[told]), f"{name} in {told}"
+
+
+def _of_trace(values: NDArray[np.float64], name: str, known_unit: str) -> str:
+    """Return the unit of a public trace. Raises DataError if that makes an absurd rate."""
+    unit = known_unit.rstrip("?")
+    if " or " in unit:
+        unit = "s" if (values[np.isfinite(values)] % 1).any() else unit.partition(" ")[0]
+    gap_s = (np.nanmax(values) - np.nanmin(values)) / PER_SECOND[unit] / (len(values) - 1 or 1)
+    if known_unit[-1] == "?" and gap_s and not _GAPS_S[0] <= gap_s <= _GAPS_S[1]:
+        text = (
+            f"{name} in {unit} is a request every {gap_s:.3g} s, and others write it in other units"
+        )
+        raise DataError(f"{text}; give --time-unit s, ms, us or ns")
+    return unit
 
 
 def times_of_files(

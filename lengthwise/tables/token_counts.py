@@ -49,6 +49,9 @@ def settle(
     more_in, rule, doubt = cached or 0, "", ""
     if output is None and details:
         output, more_out = details, 0
+    if prompt is not None and more_in > prompt:  # a part is no more than the whole
+        cached_beside, is_short = True, total is not None and total < prompt + more_in
+        total = total + more_in if total and is_short else total
     if total and prompt is not None and output is not None:
         ways = [(prompt, output), (prompt, output + more_out)]
         ways += [(prompt + more_in, output), (prompt + more_in, output + more_out)]

@@ -1,10 +1,17 @@
-"""Values of nested rows by dotted paths: `usage.completion_tokens`, `choices.0.message`."""
+"""Values of nested rows by dotted paths: `usage.completion_tokens`, `choices.0.message`.
+
+Case and signs of a key do not count: the path `start_time` leads to `startTime` and `Start time`,
+and `usage.input` to a flat column `usage_input`. A key that is written as in the path comes first.
+"""
 
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, Final
 
 from lengthwise.strict_json import parsed
@@ -13,6 +20,39 @@ _MOST: Final = 2**31
 """Largest number of tokens of a request."""
 _DIGITS: Final = 10
 _OFFSET: Final = re.compile(r" (?:([+-]\d\d:?\d\d)(?: UTC)?|UTC)$")
+_DAYS_FIRST: Final = re.compile(r"(\d{1,2})/(\d{1,2})/(\d{4}),?[ T](.*)", re.DOTALL)
+_CLOCKS: Final = tuple(
+    f"{day}{time}"
+    for day in ("%Y/%m/%d ", "%d/%b/%Y:")
+    for time in ("%H:%M:%S", "%H:%M:%S.%f", "%I:%M:%S %p", "%I:%M:%S.%f %p", "%H:%M", "%I:%M %p")
+)
+_SIGNS: Final = re.compile(r"[\W_]+")
+
+
+@lru_cache(1 << 16)
+def plain(key: str) -> str:
+    """Return a key in lower case without signs."""
+    return _SIGNS.sub("", key).lower()
+
+
+@lru_cache(1 << 10)
+def _plain_keys(keys: tuple[Any, ...]) -> dict[str, Any]:
+    return {plain(str(key)): key for key in reversed(keys)}
+
+
+def _splits(value: Mapping[str, Any], path: str) -> Iterator[tuple[Any, str]]:
+    """Yield the keys that a path may begin with, and the rest of the path: the whole path first."""
+    plain_keys, end = _plain_keys(tuple(value)), len(path)
+    head, rest = path, ""
+    while head:
+        if (own := head if head in value else plain_keys.get(plain(head))) is not None:
+            yield own, rest
+        end = path.find(".", 0 if end == len(path) else end + 1)
+        head, rest = (path[:end], path[end + 1 :]) if end >= 0 else ("", "")
+
+
+def _matches(name: object, pattern: str) -> bool:
+    return fnmatchcase(str(name).lower(), pattern.lower())
 
 
 def value_at(row: Any, path: str) -> Any:
@@ -23,18 +63,13 @@ def value_at(row: Any, path: str) -> Any:
     """
     value = unpacked(row)
     if isinstance(value, Mapping):
-        if path in value:
-            return value[path]
-        if "*" in path and "." not in path:
-            parts = [part for name, part in value.items() if fnmatchcase(str(name), path)]
+        if "*" in path and "." not in path and path not in value:
+            parts = [part for name, part in value.items() if _matches(name, path)]
             numbers = [part for part in map(count_of, parts) if part is not None]
             return sum(numbers) if numbers else None
-        key, dot, rest = path.partition(".")
-        while dot:
-            if key in value and (found := value_at(value[key], rest)) is not None:
-                return found
-            more, dot, rest = rest.partition(".")
-            key += f".{more}"
+        for own, rest in _splits(value, path):
+            if not rest or (found := value_at(value[own], rest)) is not None:
+                return found if rest else value[own]
     elif isinstance(value, list):
         key, dot, rest = path.partition(".")
         if key.lstrip("-").isdecimal() and -len(value) <= int(key) < len(value):
@@ -49,23 +84,22 @@ def way_to(value: Any, path: str) -> tuple[str, ...] | None:
     """
     if type(value) is not dict:
         return ()
-    if path in value:
-        return (path,)
-    if "*" in path and "." not in path:
-        return () if any(fnmatchcase(str(name), path) for name in value) else None
-    keys, ways = path.split("."), list[tuple[str, ...]]()
-    for end in range(1, len(keys)):
-        key = ".".join(keys[:end])
-        if key in value and (way := way_to(value[key], ".".join(keys[end:]))) is not None:
-            ways.append((key, *way) if way else ())
+    if "*" in path and "." not in path and path not in value:
+        return () if any(_matches(name, path) for name in value) else None
+    ways = list[tuple[str, ...]]()
+    for own, rest in _splits(value, path):
+        if not rest:
+            return (own,)
+        if (way := way_to(value[own], rest)) is not None:
+            ways.append((own, *way) if way else ())
     return None if not ways else ways[0] if len(ways) == 1 else ()
 
 
 def shape_of(row: Mapping[str, Any], inner: Set[str]) -> tuple[Any, ...]:
-    """Return the keys of a row, and those of the objects below the keys `inner`."""
+    """Return the keys of a row, and those of the objects below the plain keys `inner`."""
     return tuple(
         [
-            (key, shape_of(value, inner)) if type(value) is dict and key in inner else key
+            (key, shape_of(value, inner)) if type(value) is dict and plain(key) in inner else key
             for key, value in row.items()
         ]
     )
@@ -104,17 +138,36 @@ def count_of(value: Any) -> int | None:
 
 
 def clock_of(value: Any) -> tuple[float, bool] | None:
-    """Return the seconds since 1970 of an ISO 8601 time, and whether it has a zone; else UTC."""
+    """Return the seconds since 1970 of a wall clock, and whether it has a zone; else UTC.
+
+    A clock is in ISO 8601, in RFC 2822, or as in logs: 2026/11/28 1:02:03 PM, 28/Nov/2026:13:02:03
+    +0000. Days as 11/28/2026 count where a number above 12 or AM and PM tell the month.
+    """
     if isinstance(value, str):
-        try:
-            value = _OFFSET.sub(lambda found: found[1] or "+00:00", value.strip())
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            return None
+        text = _OFFSET.sub(lambda found: found[1] or "+00:00", value.strip())
+        value = None
+        if date := _DAYS_FIRST.fullmatch(text):
+            first, second = int(date[1]), int(date[2])
+            month, day = (second, first) if first > 12 else (first, second)
+            is_known = first == second or max(first, second) > 12 or text[-1:] in "mM"
+            text = f"{date[3]}/{month:02}/{day:02} {date[4]}" if is_known else ""
+        with suppress(ValueError):
+            value = datetime.fromisoformat(text)
+        if value is None and text[:1].isalpha() and ":" in text:
+            with suppress(ValueError, IndexError, TypeError):
+                value = parsedate_to_datetime(text)
+        if value is None and "/" in text:
+            for form in (*_CLOCKS, *(f"{form}%z" for form in _CLOCKS)):
+                with suppress(ValueError):
+                    value = datetime.strptime(text, form)
+                    break
     if not isinstance(value, datetime):
         return None
     has_zone = value.tzinfo is not None
-    return (value if has_zone else value.replace(tzinfo=UTC)).timestamp(), has_zone
+    try:
+        return (value if has_zone else value.replace(tzinfo=UTC)).timestamp(), has_zone
+    except (OverflowError, ValueError):
+        return None
 
 
 def number_of(value: Any) -> float | None:

@@ -7,20 +7,12 @@ from itertools import pairwise
 from typing import Any, Final
 
 from lengthwise.strict_json import parsed
+from lengthwise.tables.gateways import LAYOUTS, WORDS
 from lengthwise.tables.values import count_of, first_at, unpacked, value_at
 
-_PLACES: Final = (
-    *("response.body", "response", "response_body", "resp", "respPayload"),
-    *("output.outputBodyJson", "output"),
-)
-_KEPT: Final = (
-    *("id", "model", "modelVersion", "created", "error", "incomplete_details", "stop_reason"),
-    "usageMetadata",
-)
-_ENDS: Final = ("response.completed", "response.incomplete", "message_stop")
-LANGFUSE_KEYS: Final = "langfuse.observation."
+_ATTRIBUTES: Final = ("attributes", "tags", "SpanAttributes", "span_attributes")
+_SPAN: Final = ("span_id", "context.span_id", "timeUnixNano")
 _TURN: Final = re.compile(r"(?:gen_ai\.prompt|llm\.input_messages)\.(\d+)\.(?:message\.)?(\w+)")
-_COUNT: Final = re.compile(r"(?:(?:gen_ai|llm)\.(?:usage|token_count)\.)(.+?)(?:_tokens)?")
 
 
 def merged_stream(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -28,7 +20,7 @@ def merged_stream(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
     Later events win. A stream without its end has `broken`.
     """
-    for place in _PLACES:
+    for place in LAYOUTS["names"]["response"][:-1]:
         top, _, inner = place.partition(".")
         held = unpacked(row.get(top)) if inner else row.get(top)
         value = held.get(inner) if inner and isinstance(held, Mapping) else held
@@ -47,8 +39,13 @@ def _events(value: Any) -> list[Any] | None:
     if not isinstance(value, list) or not value:
         return None
     events = [_parsed(item) for item in value]
-    marks = {"object", "type", "usageMetadata"}
-    return events if any(marks & event.keys() for event in _objects(events)) else None
+    is_stream = any(map(_is_event, _objects(events)))
+    return events if is_stream else None
+
+
+def _is_event(value: Mapping[str, Any]) -> bool:
+    is_typed = str(value.get("type")).startswith(WORDS["events"])
+    return is_typed or not value.keys().isdisjoint(("object", "usageMetadata", "done"))
 
 
 def _objects(values: Iterable[Any]) -> list[Mapping[str, Any]]:
@@ -75,11 +72,11 @@ def _merged(events: list[Any]) -> dict[str, Any]:
             told = part.get("usage")
             told = told if isinstance(told, Mapping) else {}
             usage |= {name: count for name, count in told.items() if count is not None}
-            merged |= {name: part[name] for name in _KEPT if part.get(name) is not None}
+            merged |= {name: part[name] for name in WORDS["kept"] if part.get(name) is not None}
         delta = event.get("delta")
         if isinstance(delta, Mapping) and delta.get("stop_reason"):
             merged["stop_reason"] = delta["stop_reason"]
-        is_whole |= event.get("type") in _ENDS
+        is_whole |= event.get("type") in WORDS["ends"]
         told = event.get("choices") or event.get("candidates")
         for choice in _objects(told) if isinstance(told, list) else ():
             number, why = count_of(choice.get("index")) or 0, choice.get("finish_reason")
@@ -91,62 +88,54 @@ def _merged(events: list[Any]) -> dict[str, Any]:
     return merged | {"usage": usage or None, "broken": None if is_whole else True}
 
 
-def with_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the row of a callback with LiteLLM's standard logging payload as its own keys."""
-    if row.keys().isdisjoint(("standard_logging_object", "kwargs")):
-        return row
-    paths = ("standard_logging_object", "kwargs.standard_logging_object")
-    payload = _mapping(first_at(row, paths)).items()
-    return {**row, **{key: value for key, value in payload if value not in (None, "", {}, [])}}
-
-
 def with_attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a span of OpenTelemetry with its attributes, `usage` and `messages` as keys."""
+    """Return a span, or a record of a log, with its attributes under their dotted names.
+
+    Attributes stand in a list of OTLP or Jaeger, in nested objects, or in columns of their own.
+    """
     found: dict[str, Any] = {}
     events = unpacked(span.get("events"))
-    for part in (*(events if isinstance(events, list) else ()), span):
-        inner = _mapping(_plain(unpacked(value_at(part, "attributes"))))
+    for part in _objects([*(events if isinstance(events, list) else ()), span]):
+        inner = _flat(unpacked(next((part[key] for key in _ATTRIBUTES if part.get(key)), None)))
         if value_at(part, "name") == "gen_ai.user.message":  # the conventions before 1.37
             found["messages"] = [{"role": "user", "content": inner.get("content")}]
         found |= inner
-    if not any(key.startswith(("gen_ai.", "llm.", LANGFUSE_KEYS)) for key in found):
-        return {**span, "no_call": "a span without a call of a model"}
+    own = {re.sub(r"^(?:Span|)[aA]ttributes\.", "", key): value for key, value in span.items()}
+    found |= {key: value for key, value in own.items() if key.startswith(WORDS["spaces"])}
+    if not any(key.startswith(WORDS["spaces"]) for key in found):
+        found["no_call"] = "a span without a call of a model"
     turns: dict[int, dict[str, Any]] = defaultdict(dict)
-    details = _mapping(found.get(f"{LANGFUSE_KEYS}usage_details"))
-    counts = {f"gen_ai.usage.{k}": n for k, n in details.items()} if details else found
-    usage = {count[1]: n for key, n in counts.items() if (count := _COUNT.fullmatch(key))}
     for key, value in found.items():
         if turn := _TURN.fullmatch(key):
             turns[int(turn[1])][turn[2]] = value
     if turns:
         found["messages"] = [turns[number] for number in sorted(turns)]
-    return {**span, **found, "usage": usage}
+    is_span = "no_call" not in found or first_at(span, _SPAN) is not None
+    return {**span, **found, "is_span": is_span or None}
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    value = unpacked(value)
-    return value if isinstance(value, dict) else {}
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return attributes by their dotted names."""
+    value = _plain(value)
+    if not isinstance(value, dict):
+        return {prefix: value} if prefix else {}
+    parts = [_flat(inner, f"{prefix}.{key}".lstrip(".")) for key, inner in value.items()]
+    return {key: inner for part in parts for key, inner in part.items()}
 
 
 def _plain(value: Any) -> Any:
-    """Return a value, or a list of attributes, of OTLP's JSON as plain data."""
+    """Return a value, or a list of attributes, of OTLP's JSON or of Jaeger's tags as plain data."""
     if isinstance(value, list):
-        pairs = [(item.get("key"), item.get("value")) for item in value if isinstance(item, dict)]
-        return {key: _plain(inner) for key, inner in pairs if isinstance(key, str)}
+        pairs = [(item.get("key"), item.get("value")) for item in _objects(value)]
+        named = {key: _plain(inner) for key, inner in pairs if isinstance(key, str)}
+        return named or value
     if not isinstance(value, dict) or len(value) != 1:
         return value
     ((kind, inner),) = value.items()
     if kind in ("arrayValue", "kvlistValue"):
-        inner = _mapping(inner).get("values") or []
-        return list(map(_plain, inner)) if kind == "arrayValue" else _plain(inner)
+        inner = inner.get("values") if isinstance(inner, dict) else None
+        return list(map(_plain, inner or [])) if kind == "arrayValue" else _plain(inner or [])
     return inner if kind.endswith("Value") else value
-
-
-def without_cache(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row of Helicone, marked if it names another request whose answer was sent again."""
-    is_hit = set(str(row.get("cache_reference_id") or "0")) - {"0", "-"}
-    row = merged_stream(row)
-    return {**row, "no_call": "an answer from Helicone's cache"} if is_hit else row
 
 
 def with_turns(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -17,24 +17,11 @@ from itertools import count, takewhile
 from typing import Any, Final
 
 from lengthwise.tables.files import Row
-from lengthwise.tables.gateways.formats import LogFormat
+from lengthwise.tables.gateways import WORDS
 from lengthwise.tables.prompt_text import prompt_of
 from lengthwise.tables.times import instant_of
 from lengthwise.tables.values import unpacked
 
-OPTIONS: Final = (
-    "start vLLM with VLLM_LOGGING_LEVEL=DEBUG, --enable-log-requests and --enable-log-outputs, and "
-    "for streamed answers --enable-log-deltas"
-)
-VLLM: Final = LogFormat(
-    name="vLLM",
-    request_id=("answer",),
-    left_out=("left_out",),
-    censored=("censored",),
-    prompt_cut=("prompt_censored",),
-    without_prompt=OPTIONS,
-    without_length=OPTIONS,
-)
 CUT: Final = "cut at --max-log-len"
 # A client's text stands in quotes or braces, so nothing after the first of them is a header.
 _HEADER: Final = re.compile(
@@ -71,16 +58,8 @@ _LINGER, _OPEN, _BODIES = 1000, 50_000, 10_000
 """Lines in which another choice may follow; most open requests; most bodies without a request."""
 _USER_TURNS: Final = tuple(
     (re.compile(start), re.compile(end))
-    for start, end in (
-        (r"<\|im_start\|>user\n", r"<\|im_end\|>"),
-        (r"<\|start_header_id\|>user<\|end_header_id\|>", r"<\|eot_id\|>"),
-        (r"<start_of_turn>user\n", r"<end_of_turn>"),
-        (r"<\uff5cUser\uff5c>", r"<\uff5cAssistant\uff5c>"),
-        (r"\[INST\]", r"\[/INST\]"),
-        (r"<\|user\|>", r"<\|(?:end|assistant)\|>"),
-    )
+    for start, end in zip(WORDS["turn_starts"], WORDS["turn_ends"], strict=True)
 )
-"""User's turn in the templates of Qwen, Llama 3, Gemma, DeepSeek, Mistral, and Phi or GLM."""
 
 
 _warnings = logging.getLogger(__name__)
@@ -308,6 +287,9 @@ class _Log:
                 row["censored"] = CUT
             if max(request.num_characters, row.get("prompt_tokens", 0)) >= limit:
                 row["prompt_censored"] = CUT
+            # An answer that ends where the client set it is whole, whatever the limit of the log.
+            if not self.is_limit_known and ids and not (is_end and finish == "length"):
+                row["longest"] = self.longest_text
             self.ready.append(row)
 
 
