@@ -73,9 +73,7 @@ def as_json(log: Log, rows: int) -> dict[str, Any]:
 def text_of(log: Log, sample: list[dict[str, Any]]) -> str:
     """Return the log in lines for a terminal."""
     # Times that are found and not understood are in the warnings.
-    has_times = any(
-        "; give --time-unit" in text or "; give --file-times" in text for text in log.warnings
-    )
+    has_times = any("give --time-unit" in x or "give --file-times" in x for x in log.warnings)
     known = {*log.sources, *["arrival_s"] * has_times}
     missing = [name for name in ORIGINS if name not in known]
     lines = [

@@ -98,14 +98,10 @@ def _ends(value: Any) -> list[str]:
     """Return the reasons in a value: a text, a list, or an object, each also as text."""
     value = unpacked(value)
     if isinstance(value, Mapping):
-        return _ends(
-            next((value[key] for key in ("type", "reason", "value") if key in value), None)
-        )
+        value = value.get("type", value.get("reason"))
     if isinstance(value, list):
         return [end for each in value for end in _ends(each)]
     text = "" if value is None else str(value)
-    if text[:1] == "{":
-        return re.findall(r"['\"](?:type|reason)['\"]: *['\"](\w+)", text)
     return re.findall(r"\w[\w-]*", text) if text[:1] in ("(", "[") else [text]
 
 

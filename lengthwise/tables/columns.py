@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 
 NO_ROWS: Final = "the table has no rows; give some"
 ORIGINS: Final = ("prompt", "output_tokens", "prompt_tokens", "arrival_s")
-_MARKS: Final = ("place", "row", "key", "twin", "level", "unsure")
-"""Numbers of a row: its reader, its place there, hashes of its place in a trace, of its content and
-of its level, and whether it may be cut."""
+_MARKS: Final = ("place", "row", "key", "twin", "level")
+"""Of a row: its reader, its place there, and hashes of its id, its content and its level."""
 _CHUNK: Final = 1 << 14
-_MANY: Final = 3
-"""Answers of one length that make it the limit of a log."""
 _LEVELS_S, _TWINS_S = 0.1, 0.01
 """Times between rows of one call: at two levels that their format names, and without levels."""
 
@@ -88,7 +85,7 @@ class Columns:
         self.counts = {name: array("d") for name in COUNTS}
         self.marks = {name: array("q") for name in _MARKS}
         self.places, self.numbers = self.marks["place"], self.marks["row"]
-        self.num_json = self.num_prompts = self.longest = 0
+        self.num_json = self.num_prompts = 0
         self.times = Times()
         self.origins: dict[str, Counter[str]] = defaultdict(Counter)
 
@@ -102,14 +99,13 @@ class Columns:
         self.models.append(self.names.setdefault(model, model))
         for numbers, count in zip(self.counts.values(), request.counts.values(), strict=True):
             numbers.append(np.nan if count is None else count)
-        prompt, values = request.prompt, request.values
+        prompt = request.prompt
         self.num_prompts += prompt is not None
         self.num_json += prompt is not None and prompt.lstrip()[:1] in ("{", "[")
-        self.longest = max(self.longest, values.get("unsure", 0))
         is_alone = prompt is None or request.known.name == "vLLM"  # whose choices are rows
         twin = 0 if is_alone else hash((prompt, *request.counts.values()))
-        marks = (len(self.readers) - 1, row, request.key, twin, hash(values.get("level")))
-        for column, mark in zip(self.marks.values(), (*marks, "unsure" in values), strict=True):
+        marks = (len(self.readers) - 1, row, request.key, twin, hash(request.values.get("level")))
+        for column, mark in zip(self.marks.values(), marks, strict=True):
             column.append(mark)
         self.times.add(request.time)
         for name in self.reading.further:
@@ -133,7 +129,6 @@ class Columns:
         reading, sources = self.reading, self.origins
         num_rows = len(self.numbers) + reading.left_out.total()
         arrival_s, is_bad = self._arrivals(sources)
-        is_bad |= self._cut(~is_bad)
         is_bad |= self._repeated(arrival_s, ~is_bad)
         places = np.flatnonzero(~is_bad)
         if not len(places):
@@ -194,26 +189,6 @@ class Columns:
         if any(self.models):
             columns["model"] = self.models
         return columns | self.further
-
-    def _cut(self, is_kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the mask of answers that end where a log may be cut by a limit it does not name.
-
-        A limit leaves as many characters of a text as token ids, so a longer text excludes it.
-        """
-        outputs, prompts = map(
-            np.array, (self.counts["output_tokens"], self.counts["prompt_tokens"])
-        )
-        unsure = np.array(self.marks["unsure"], dtype=bool)
-        top = np.nanmax([*outputs, *prompts, 0]) if unsure.any() else np.nan
-        found: NDArray[np.bool_] = is_kept & (outputs == top) & unsure
-        if found.sum() < _MANY or not (prompts == top).any() or self.longest > top:
-            return np.zeros_like(found)
-        text = f"{top:g} tokens, where an unnamed --max-log-len may cut"
-        if self.reading.options.censored == "keep":
-            self.reading.warned[f"rows kept though censored: {text}"] = int(found.sum())
-            return np.zeros_like(found)
-        self.reading.left_out[f"censored: {text}"] = int(found.sum())
-        return found
 
     def _repeated(
         self, arrival_s: NDArray[np.float64] | None, is_kept: NDArray[np.bool_]

@@ -27,13 +27,7 @@ OPTIONS: Final = {
     "model": "--model-column",
 }
 COUNTS: Final = ("prompt_tokens", "output_tokens", "reasoning_tokens", "answer_tokens")
-_BESIDE: Final = (
-    "prompt_tokens",
-    "reasoning_tokens",
-    "total_tokens",
-    "cached_tokens",
-    "finish_reason",
-)
+_BESIDE: Final = (*COUNTS[::2], "total_tokens", "cached_tokens", "finish_reason")
 """Fields that stand beside a length which an option names."""
 _FAILED: Final = re.compile("|".join(WORDS["failed"]))
 _MORE: Final = {
@@ -104,15 +98,12 @@ class Levels:
 
     def add(self, values: Mapping[str, Any], output: int | None) -> int:
         """Take in a row and return its key; 0 for a row without an id."""
-        own, above = values.get("row_id"), str(values.get("parent_id", ""))
-        if own is None:
-            return 0
-        trace = str(values.get("trace_id", ""))
-        key, parent = hash((trace, str(own))), hash((trace, above))
+        own, above, trace = (str(values.get(f"{n}_id", "")) for n in ("row", "parent", "trace"))
+        key, parent = hash((trace, own)), hash((trace, above))
         if above.lower() not in WORDS["roots"] and parent != key:
             self._above[key] = parent
             self._calls += [key] * bool(output)
-        return key
+        return key if own else 0
 
     def above_calls(self) -> set[int]:
         """Return the keys of all rows above one with an output."""
@@ -180,13 +171,10 @@ class RequestReader:
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         if rows:
             self._require_columns(reading, prepared)
-        checked = (*known.answered, *known.no_load)
-        every_path = (*chain(*paths.values()), *checked)
+        every_path = (*chain(*paths.values()), *known.answered, *known.no_load)
         self.unread: tuple[str, ...] = ()
         if known.is_table and rows:
-            read = {plain(path.partition(".")[0]) for path in every_path} | set(
-                map(plain, every_path)
-            )
+            read = {plain(name) for path in every_path for name in (path, path.partition(".")[0])}
             self.unread = tuple(name for name in rows[0] if plain(name) not in read)
         self._inner = frozenset(
             plain("".join(keys[start:end]))
@@ -314,38 +302,24 @@ def _times(
 ) -> tuple[str, ...]:
     """Return the paths to the times: those of the format, or columns that hold such values."""
     paths = known.paths["arrival_s"]
-    if not rows or "arrival_s" in reading.given:
-        return paths
-    if not known.is_table and any(first_at(row, paths) is not None for row in rows):
-        return paths
-    if any(value_at(row, "arrival_s") is not None for row in rows):
+    sure = paths[:1] if known.is_table else paths
+    if "arrival_s" in reading.given or any(first_at(row, sure) is not None for row in rows):
         return paths
     names = dict.fromkeys(name for row in rows for name in leaves(row))
     columns = {name: [value_at(row, name) for row in rows] for name in [*names][:_MOST_COLUMNS]}
-    found, others = time_column({n: [x for x in v if x is not None] for n, v in columns.items()})
-    if found is None and others and not any(first_at(row, paths) is not None for row in rows):
-        text = f"times in several columns ({', '.join(others[:4])}); give --arrival-column COLUMN"
-        reading.warned[text] = 0
-    return (found, *paths) if found else paths
+    found = {name: [x for x in every if x is not None] for name, every in columns.items()}
+    return (*time_column(found), *paths)
 
 
 def _beside(length: str) -> dict[str, tuple[str, ...]]:
     """Return the paths beside a length of a known name, such as X.usage.completion_tokens."""
-    ends = [
-        path
-        for path in OPENAI.paths["output_tokens"]
-        if f".{plain_path(length)}".endswith(f".{plain_path(path)}")
-    ]
-    if not length or not ends:
-        return {}
-    keys = length.split(".")
-    prefix = ".".join(keys[: len(keys) - min(path.count(".") + 1 for path in ends)])
-    return {n: tuple(f"{prefix}.{path}".lstrip(".") for path in OPENAI.paths[n]) for n in _BESIDE}
-
-
-def plain_path(path: str) -> str:
-    """Return a path with plain keys."""
-    return ".".join(map(plain, path.split(".")))
+    for end in sorted(OPENAI.paths["output_tokens"], key=len):
+        keys, most = length.split("."), end.count(".") + 1
+        if plain("".join(keys[-most:])) == plain(end):
+            prefix = ".".join(keys[:-most])
+            beside = {name: OPENAI.paths[name] for name in _BESIDE}
+            return {n: tuple(f"{prefix}.{p}".lstrip(".") for p in x) for n, x in beside.items()}
+    return {}
 
 
 def _ways(row: Mapping[str, Any], paths: Iterable[str]) -> tuple[_Way, ...]:

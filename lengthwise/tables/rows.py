@@ -214,17 +214,12 @@ def _unwrapped(value: Any) -> Iterator[Any]:
         return
     is_page = value.keys().isdisjoint(WORDS["rows"])
     names = WORDS["lists"] + WORDS["pages"] * is_page
-    held = {key: value[key] for key in names if key in value}
-    nested = {key: x for key, x in held.items() if isinstance(x, list) and any(map(_is_object, x))}
-    deeper = {key: x for key, x in held.items() if isinstance(x, dict) and {*names} & x.keys()}
-    if nested:
-        for key, inner in nested.items():
+    held = {key: value[key] for key in names if _holds(value.get(key), names)}
+    if held:
+        for key, inner in held.items():
             state = {"status": _STATES[key]} if key in _STATES else {}
-            for item in inner:
-                yield from _unwrapped(state | item if _is_object(item) else item)
-    elif deeper:
-        for part in deeper.values():
-            yield from _unwrapped(part)
+            for item in inner if isinstance(inner, list) else [inner]:
+                yield from _unwrapped(state | item if isinstance(item, dict) else item)
     elif all(isinstance(value.get(name), list) for name in WORDS["columns"]):
         size = len(value[WORDS["columns"][0]])
         columns = {key: x for key, x in value.items() if isinstance(x, list) and len(x) == size}
@@ -234,8 +229,10 @@ def _unwrapped(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
+def _holds(value: Any, names: tuple[str, ...]) -> bool:
+    if isinstance(value, list):
+        return any(isinstance(item, dict) for item in value)
+    return isinstance(value, dict) and not value.keys().isdisjoint(names)
 
 
 def _values(stream: IO[str], path: Path) -> Iterator[Any]:

@@ -69,8 +69,8 @@ def unit_in(name: str) -> str | None:
     )
 
 
-def time_column(columns: Mapping[str, Sequence[Any]]) -> tuple[str | None, list[str]]:
-    """Return the column with the times of requests by its name and values, and all that may be."""
+def time_column(columns: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
+    """Return the column with the times of requests, by names and values; () for none or several."""
     found: dict[str, int] = {}
     for name, values in columns.items():
         key = name.rpartition(".")[2].lower()
@@ -83,8 +83,9 @@ def time_column(columns: Mapping[str, Sequence[Any]]) -> tuple[str | None, list[
         if is_clock or (is_number and is_instant and stem < len(_STARTS)):
             found[name] = stem
     best = [name for name in found if found[name] == min(found.values())]
-    is_clear = bool(best) and (len(best) == 1 or found[best[0]] < len(_STARTS))
-    return best[0] if is_clear else None, best
+    return tuple(
+        best[:1] if len(best) == 1 or min(found.values(), default=0) < len(_STARTS) else ()
+    )
 
 
 class Times:

@@ -6,7 +6,7 @@ and `usage.input` to a flat column `usage_input`. A key that is written as in th
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -18,7 +18,7 @@ from lengthwise.strict_json import parsed
 
 _MOST: Final = 2**31
 """Largest number of tokens of a request."""
-_DIGITS: Final = 10
+_DIGITS, _SHORT, _WIDE = 10, 1 << 20, 100
 _OFFSET: Final = re.compile(r" (?:([+-]\d\d:?\d\d)(?: UTC)?|UTC)$")
 _DAYS_FIRST: Final = re.compile(r"(\d{1,2})/(\d{1,2})/(\d{4}),?[ T](.*)", re.DOTALL)
 _CLOCKS: Final = tuple(
@@ -35,20 +35,25 @@ def plain(key: str) -> str:
     return _SIGNS.sub("", key).lower()
 
 
-@lru_cache(1 << 10)
+@lru_cache(4)
 def _plain_keys(keys: tuple[Any, ...]) -> dict[str, Any]:
     return {plain(str(key)): key for key in reversed(keys)}
 
 
-def _splits(value: Mapping[str, Any], path: str) -> Iterator[tuple[Any, str]]:
-    """Yield the keys that a path may begin with, and the rest of the path: the whole path first."""
-    plain_keys, end = _plain_keys(tuple(value)), len(path)
-    head, rest = path, ""
-    while head:
-        if (own := head if head in value else plain_keys.get(plain(head))) is not None:
-            yield own, rest
-        end = path.find(".", 0 if end == len(path) else end + 1)
-        head, rest = (path[:end], path[end + 1 :]) if end >= 0 else ("", "")
+def _splits(value: Mapping[str, Any], path: str) -> list[tuple[Any, str]]:
+    """Return the keys that a path may begin with, each with the rest; the whole path first."""
+    find = _splits_of if len(value) < _WIDE else _splits_of.__wrapped__  # memory of wide rows
+    return find(tuple(value), path)
+
+
+@lru_cache(1 << 13)
+def _splits_of(keys: tuple[Any, ...], path: str) -> list[tuple[Any, str]]:
+    plain_keys, found, parts = _plain_keys(keys), list[tuple[Any, str]](), path.split(".")
+    for end in (len(parts), *range(1, len(parts))):
+        head = ".".join(parts[:end])
+        if (own := head if head in keys else plain_keys.get(plain(head))) is not None:
+            found.append((own, ".".join(parts[end:])))
+    return found
 
 
 def _matches(name: object, pattern: str) -> bool:
@@ -63,7 +68,9 @@ def value_at(row: Any, path: str) -> Any:
     """
     value = unpacked(row)
     if isinstance(value, Mapping):
-        if "*" in path and "." not in path and path not in value:
+        if path in value:
+            return value[path]
+        if "*" in path and "." not in path:
             parts = [part for name, part in value.items() if _matches(name, path)]
             numbers = [part for part in map(count_of, parts) if part is not None]
             return sum(numbers) if numbers else None
@@ -114,12 +121,18 @@ def unpacked(value: Any) -> Any:
     """Return the value; the parsed object or array if it is a text in JSON."""
     if hasattr(value, "tolist"):  # a list in a cell of parquet is an array of NumPy
         return value.tolist()
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return parsed(value)
-        except ValueError:
-            return value
+    if type(value) is str and value.lstrip()[:1] in ("{", "["):
+        return _parsed(value) if len(value) < _SHORT else _parsed.__wrapped__(value)
     return value
+
+
+@lru_cache(8)
+def _parsed(text: str) -> Any:
+    """Return the value of a text in JSON, or the text; many paths lead into one text."""
+    try:
+        return parsed(text)
+    except ValueError:
+        return text
 
 
 def count_of(value: Any) -> int | None:

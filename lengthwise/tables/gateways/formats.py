@@ -1,7 +1,7 @@
 """Formats of logged requests: `layouts.toml` as objects, and which of them a row is of."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Final
@@ -58,17 +58,15 @@ def _formats(given: dict[str, Any]) -> dict[str, LogFormat]:
     """Return the formats of `layouts.toml`; the first is that of a plain table."""
     names, made = given["names"], dict[str, LogFormat]()
 
-    def expanded(path: str, inherited: Paths) -> Iterator[str]:
-        if path == "+":
-            yield from inherited
-        elif found := re.search(r"\{(\w+)\}", path):
-            for each in names[found[1]]:
-                yield from expanded(path.replace(found[0], each, 1).lstrip("."), inherited)
-        else:
-            yield path
-
     def all_of(paths: Any, inherited: Paths = ()) -> Paths:
-        return tuple(each for path in paths for each in expanded(path, inherited))
+        every: list[str] = []
+        for path in paths:
+            if (found := re.search(r"\{(\w+)\}", path)) is not None:
+                each = (path.replace(found[0], name, 1).lstrip(".") for name in names[found[1]])
+                every += all_of(each)
+            else:
+                every += inherited if path == "+" else (path,)
+        return tuple(every)
 
     def build(name: str) -> LogFormat:
         layout = dict(given[name])

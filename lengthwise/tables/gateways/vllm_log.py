@@ -287,9 +287,6 @@ class _Log:
                 row["censored"] = CUT
             if max(request.num_characters, row.get("prompt_tokens", 0)) >= limit:
                 row["prompt_censored"] = CUT
-            # An answer that ends where the client set it is whole, whatever the limit of the log.
-            if not self.is_limit_known and ids and not (is_end and finish == "length"):
-                row["longest"] = self.longest_text
             self.ready.append(row)
 
 

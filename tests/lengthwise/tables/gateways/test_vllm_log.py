@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from lengthwise.tables.gateways.vllm_log import user_turn, vllm_rows
-from lengthwise.tables.options import TraceOptions
-from lengthwise.tables.reading import read_log
 from tests.lengthwise.tables import logs
 
 Rows = list[dict[str, Any]]
