@@ -86,9 +86,8 @@ def text_of(log: Log, sample: list[dict[str, Any]]) -> str:
         *[f"not read    {', '.join(log.unread)}"] * bool(log.unread),
         *(f"{n:17} {quantiles(log.frame[n])}" for n in _SAMPLE[1:4] if n in log.frame),
     ]
-    if "arrival_s" in log.frame:
-        gaps_s = np.diff(log.frame.arrival_s)
-        lines += [f"{'gaps in seconds':17} {quantiles(gaps_s)}"] * bool(len(gaps_s))
+    if "arrival_s" in log.frame and len(log.frame) > 1:
+        lines.append(f"{'gaps in seconds':17} {quantiles(np.diff(log.frame.arrival_s))}")
     for row in sample:
         prompt = str(row["prompt"] or "-").replace("\n", " ")[:_SHOWN]
         numbers = [f"{name} {row[name]}" for name in _SAMPLE[1:] if row[name] is not None]

@@ -80,10 +80,8 @@ def _lower_bound(request: LoggedRequest) -> str | None:
     values = request.values
     if "censored" in values:
         return str(values["censored"])
-    ends = [
-        end for end in _ends(values.get("finish_reason")) if plain(end) not in WORDS["no_reason"]
-    ]
-    if (odd := next((end for end in ends if plain(end) not in WORDS["whole"]), None)) is not None:
+    ends = _ends(values.get("finish_reason"))
+    if odd := next((end for end in ends if plain(end) not in WORDS["whole"]), ""):
         return f"finish_reason is {odd[:40]}"
     if values.get("broken"):
         return "its stream broke off"
@@ -102,7 +100,8 @@ def _ends(value: Any) -> list[str]:
     if isinstance(value, list):
         return [end for each in value for end in _ends(each)]
     text = "" if value is None else str(value)
-    return re.findall(r"\w[\w-]*", text) if text[:1] in ("(", "[") else [text]
+    ends = re.findall(r"\w[\w-]*", text) if text[:1] in ("(", "[") else [text]
+    return [end for end in ends if plain(end) not in WORDS["no_reason"]]
 
 
 def _lack(request: LoggedRequest, reading: Reading) -> LeftOut | BadRow | None:

@@ -225,9 +225,6 @@ class Columns:
             warned[text] = self.num_json
         if arrival_s is not None and len(places) > 1 and not np.ptp(arrival_s[places]):
             warned["all requests arrive at one time; give --arrival-column COLUMN"] = 0
-        is_said = any("; give --" in text and "time" in text for text in warned)
-        if arrival_s is None and "arrival_s" in self.reading.needs and not is_said:
-            warned["no arrival times: all requests arrive at 0 s; give --arrival-column COLUMN"] = 0
 
     def _nothing(self, files: Sequence[Path], num_rows: int) -> DataError:
         """Return the error of a log without a request: what its rows share, and what settles it."""
@@ -252,6 +249,8 @@ class Columns:
         """Return the times in seconds, None without, and the mask of bad rows."""
         reading, is_good = self.reading, np.zeros(len(self.numbers), dtype=bool)
         if not np.isfinite(np.array(self.times.numbers)).any():
+            if "arrival_s" in reading.needs:
+                reading.warned["no times: all requests arrive at 0 s; give --arrival-column"] = 0
             return None, is_good
         name, *others = (source for source, _ in sources["arrival_s"].most_common())
         units = {reader.known.time_unit for reader in self.readers}
@@ -284,10 +283,7 @@ class Columns:
 
 def quantiles(values: ArrayLike) -> str:
     """Return the p5, p50, p95 and largest of numbers as text."""
-    numbers = np.asarray(values, dtype=float)
-    if not np.isfinite(numbers).any():
-        return "none"
-    found = np.nanpercentile(numbers, (5, 50, 95, 100))
+    found = np.nanpercentile(np.asarray(values, dtype=float), (5, 50, 95, 100))
     return "p5 {:.6g}, p50 {:.6g}, p95 {:.6g}, most {:.6g}".format(*found)
 
 

@@ -73,13 +73,12 @@ def read_log(
         for number, row in enumerate(rows):
             found = reader.read(row)
             if isinstance(found, LoggedRequest):
-                if (reason := checks.reason_against(found)) is None:
-                    if reading.bad is not None:
-                        raise reading.bad
+                reason = checks.reason_against(found)
+                if reason is None:
                     columns.add(found, number)
-                    continue
-                found = reason
-            reading.leave_out(found, reader.path, number)
+                found = reason or found
+            if not isinstance(found, LoggedRequest):
+                reading.leave_out(found, reader.path, number)
             if reading.bad is not None and columns.numbers:
                 raise reading.bad
     log = columns.finish(files)
@@ -100,19 +99,15 @@ def _readers(
         text = "it is the input of a batch, without lengths; give the file of its results beside it"
         raise DataError(text, path=batches[0])
     for path in batches:
-        for number, row in enumerate(rows_of(path, kinds.pop(path))):
-            if isinstance(row, BadRow):
-                reading.leave_out(row, path, number)
-            else:
-                asked[str(row.get("custom_id"))] = row
+        asked |= {str(row.get("custom_id")): row for row in good_rows(path, kinds.pop(path))}
     for path, kind in kinds.items():
         if kind != "text":
-            rows = (
-                row
-                if isinstance(row, BadRow) or "custom_id" not in row
-                else asked.pop(str(row["custom_id"]), {}) | row
-                for row in rows_of(path, kind)
-            )
+            rows = rows_of(path, kind)
+            if asked:
+                rows = (
+                    asked.pop(str(row.get("custom_id")), {}) | row if isinstance(row, dict) else row
+                    for row in rows
+                )
             sample = list(islice(rows, _SAMPLE))
             good = [row for row in sample if not isinstance(row, BadRow)]
             logged = [recognise(row) for row in good if not row.keys() >= _PLAIN]

@@ -20,11 +20,8 @@ from lengthwise.tables.token_counts import CACHED_BESIDE, TokenCounts, settle, t
 from lengthwise.tables.values import count_of, first_at, plain, shape_of, unpacked, value_at, way_to
 
 OPTIONS: Final = {
-    "prompt": "--prompt-column",
-    "output_tokens": "--length-column",
-    "prompt_tokens": "--prompt-tokens-column",
-    "arrival_s": "--arrival-column",
-    "model": "--model-column",
+    **{name: f"--{name.replace('_', '-')}-column" for name in ("prompt", "prompt_tokens", "model")},
+    **{"output_tokens": "--length-column", "arrival_s": "--arrival-column"},
 }
 COUNTS: Final = ("prompt_tokens", "output_tokens", "reasoning_tokens", "answer_tokens")
 _BESIDE: Final = (*COUNTS[::2], "total_tokens", "cached_tokens", "finish_reason")

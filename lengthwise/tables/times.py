@@ -82,10 +82,9 @@ def time_column(columns: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
         is_instant = unit_in(name) or all(instant_of(value) is not None for value in values)
         if is_clock or (is_number and is_instant and stem < len(_STARTS)):
             found[name] = stem
-    best = [name for name in found if found[name] == min(found.values())]
-    return tuple(
-        best[:1] if len(best) == 1 or min(found.values(), default=0) < len(_STARTS) else ()
-    )
+    rank = min(found.values(), default=0)
+    best = tuple(name for name in found if found[name] == rank)
+    return best[: rank < len(_STARTS) or len(best) == 1]
 
 
 class Times:
@@ -154,9 +153,7 @@ def _of_trace(values: NDArray[np.float64], name: str, known_unit: str) -> str:
         unit = "s" if (values[np.isfinite(values)] % 1).any() else unit.partition(" ")[0]
     gap_s = (np.nanmax(values) - np.nanmin(values)) / PER_SECOND[unit] / (len(values) - 1 or 1)
     if known_unit[-1] == "?" and gap_s and not _GAPS_S[0] <= gap_s <= _GAPS_S[1]:
-        text = (
-            f"{name} in {unit} is a request every {gap_s:.3g} s, and others write it in other units"
-        )
+        text = f"{name} in {unit} is a request every {gap_s:.3g} s, and others write other units"
         raise DataError(f"{text}; give --time-unit s, ms, us or ns")
     return unit
 

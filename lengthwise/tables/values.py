@@ -22,9 +22,10 @@ _DIGITS, _SHORT, _WIDE = 10, 1 << 20, 100
 _OFFSET: Final = re.compile(r" (?:([+-]\d\d:?\d\d)(?: UTC)?|UTC)$")
 _DAYS_FIRST: Final = re.compile(r"(\d{1,2})/(\d{1,2})/(\d{4}),?[ T](.*)", re.DOTALL)
 _CLOCKS: Final = tuple(
-    f"{day}{time}"
+    f"{day}{hours}:%M{rest}"
     for day in ("%Y/%m/%d ", "%d/%b/%Y:")
-    for time in ("%H:%M:%S", "%H:%M:%S.%f", "%I:%M:%S %p", "%I:%M:%S.%f %p", "%H:%M", "%I:%M %p")
+    for hours, end in (("%H", ""), ("%I", " %p"))
+    for rest in (f":%S{end}", f":%S.%f{end}", end, f":%S{end}%z")
 )
 _SIGNS: Final = re.compile(r"[\W_]+")
 
@@ -170,7 +171,7 @@ def clock_of(value: Any) -> tuple[float, bool] | None:
             with suppress(ValueError, IndexError, TypeError):
                 value = parsedate_to_datetime(text)
         if value is None and "/" in text:
-            for form in (*_CLOCKS, *(f"{form}%z" for form in _CLOCKS)):
+            for form in _CLOCKS:
                 with suppress(ValueError):
                     value = datetime.strptime(text, form)
                     break
@@ -185,10 +186,7 @@ def clock_of(value: Any) -> tuple[float, bool] | None:
 
 def number_of(value: Any) -> float | None:
     """Return a finite number, also of a text; None for any other value."""
-    if value is None:
-        return None
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+    with suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, bool) and math.isfinite(number := float(value)):
+            return number
+    return None

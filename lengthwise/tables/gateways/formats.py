@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lengthwise.tables.gateways import LAYOUTS
 from lengthwise.tables.gateways.rewrites import merged_stream, with_attributes, with_turns
-from lengthwise.tables.values import first_at, unpacked, value_at
+from lengthwise.tables.values import first_at, unpacked
 
 Paths = tuple[str, ...]
 Rewrite = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -19,6 +19,7 @@ class LogFormat:
     """Paths of our columns in a row, and rules of a row, as `layouts.toml` explains them."""
 
     name: str = "table"
+    is_table: bool = True
     marks: tuple[Paths, ...] = ()
     paths: Mapping[str, Paths] = field(default_factory=dict)
     answered: Mapping[str, Paths] = field(default_factory=dict)
@@ -30,11 +31,6 @@ class LogFormat:
     """Keys that lead to the request in the wrappers of this file; found in its first rows."""
     without_prompt: str = "a trace of lengths has none; give a log with prompts"
     without_length: str = "log the usage of each response"
-
-    @property
-    def is_table(self) -> bool:
-        """Return whether its rows are those of a plain table."""
-        return self.name == "table"
 
     def advice(self, field: str) -> str:
         """Return what gives the rows of this format a field."""
@@ -49,8 +45,6 @@ class LogFormat:
 _REWRITES: Final = {each.__name__: each for each in (merged_stream, with_attributes, with_turns)}
 _DEPTH, _WIDTH = 4, 24
 """Wrappers around a request, and the objects at one depth that are tried."""
-_PAYLOADS: Final = (("standard_logging_object",), ("kwargs", "standard_logging_object"))
-"""Ways to a payload that says more than the row around it."""
 REDACTED: Final = "redacted-by-litellm"
 
 
@@ -72,7 +66,8 @@ def _formats(given: dict[str, Any]) -> dict[str, LogFormat]:
         layout = dict(given[name])
         like = layout.pop("like", "table")
         base = LogFormat() if name == "table" else made.get(like) or build(like)
-        changes: dict[str, Any] = {"name": name, "paths": dict(base.paths)}
+        changes: dict[str, Any] = {"name": name, "is_table": name == "table"}
+        changes["paths"] = dict(base.paths)
         for key, value in layout.items():
             if key == "marks":
                 changes[key] = tuple(map(all_of, value))
@@ -100,13 +95,16 @@ FORMATS: Final = tuple(_LAYOUTS.values())
 
 def recognise(row: Mapping[str, Any]) -> LogFormat | None:
     """Return the format of a row, also inside wrappers; None for the row of an unknown table."""
-    start = next((way for way in _PAYLOADS if value_at(row, ".".join(way)) is not None), ())
-    found = [(start, reduce(lifted, start, row))]
+    found: list[tuple[Paths, Mapping[str, Any]]] = [((), row)]
     for _ in range(_DEPTH):
         for known in FORMATS:
             for lift, own in found:
                 made = own if known.prepare is None else known.prepare(own)
-                if all(_has(made, mark) for mark in known.marks):
+                # A mark is a value at one of its paths, or none at !path.
+                is_at = {
+                    x: first_at(made, [x.strip("!")]) is not None for m in known.marks for x in m
+                }
+                if all(any(is_at[x] is (x[0] != "!") for x in mark) for mark in known.marks):
                     return replace(known, lift=lift) if lift else known
         tables = [
             lift for lift, own in found if first_at(own, TABLE.paths["output_tokens"]) is not None
@@ -121,10 +119,6 @@ def recognise(row: Mapping[str, Any]) -> LogFormat | None:
         ]
         found = inner[:_WIDTH]
     return None
-
-
-def _has(row: Mapping[str, Any], mark: Paths) -> bool:
-    return any((first_at(row, [path.lstrip("!")]) is None) is (path[0] == "!") for path in mark)
 
 
 def lifted(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:

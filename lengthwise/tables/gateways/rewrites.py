@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from lengthwise.strict_json import parsed
 from lengthwise.tables.gateways import LAYOUTS, WORDS
 from lengthwise.tables.values import count_of, first_at, unpacked, value_at
 
@@ -38,9 +37,11 @@ def _events(value: Any) -> list[Any] | None:
         value = [line[5:].strip() for line in value.splitlines() if line.startswith("data:")]
     if not isinstance(value, list) or not value:
         return None
-    events = [_parsed(item) for item in value]
-    is_stream = any(map(_is_event, _objects(events)))
-    return events if is_stream else None
+    texts = (
+        item.removeprefix("data:").strip() if isinstance(item, str) else item for item in value
+    )
+    events = list(map(unpacked, texts))
+    return events if any(map(_is_event, _objects(events))) else None
 
 
 def _is_event(value: Mapping[str, Any]) -> bool:
@@ -50,15 +51,6 @@ def _is_event(value: Mapping[str, Any]) -> bool:
 
 def _objects(values: Iterable[Any]) -> list[Mapping[str, Any]]:
     return [value for value in values if isinstance(value, Mapping)]
-
-
-def _parsed(item: Any) -> Any:
-    if isinstance(item, str):
-        try:
-            return parsed(item.removeprefix("data:").strip())
-        except ValueError:
-            return item.removeprefix("data:").strip()
-    return item
 
 
 def _merged(events: list[Any]) -> dict[str, Any]:
