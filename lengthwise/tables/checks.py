@@ -11,7 +11,6 @@ from lengthwise.tables.requests import LeftOut, LoggedRequest, Reading
 from lengthwise.tables.values import count_of, plain, unpacked, value_at
 
 NO_ANSWER: Final = "an output of 0 tokens"
-_SPAN: Final = LeftOut("a row of a trace without output tokens")
 _DETAILS: Final = ("reasoning_tokens", "answer_tokens")
 
 
@@ -112,8 +111,9 @@ def _lack(request: LoggedRequest, reading: Reading) -> LeftOut | BadRow | None:
             if name in _DETAILS and not request.known.is_table:
                 continue
             if (value := request.values.get(name)) is None:
-                is_span = name == "output_tokens" and "trace_id" in request.values
-                return _SPAN if is_span else missing(name, request.known)
+                if name == "output_tokens" and "trace_id" in request.values:
+                    return LeftOut("a row of a trace without output tokens")
+                return missing(name, request.known)
             return BadRow(f"{name} is no whole number of tokens ({str(value)[:40]!r})")
     if request.prompt is None and "prompt" in reading.needs:
         if request.sources.get("prompt") == REDACTED:

@@ -95,7 +95,7 @@ class Columns:
             self.prompts.append(request.prompt)
             if len(self.prompts) >= _CHUNK:
                 self._pack_prompts()
-        model = _whole(str(request.values.get("model", "")))
+        model = str(request.values.get("model", "")).encode(errors="replace").decode()
         self.models.append(self.names.setdefault(model, model))
         for numbers, count in zip(self.counts.values(), request.counts.values(), strict=True):
             numbers.append(np.nan if count is None else count)
@@ -112,7 +112,7 @@ class Columns:
             self.further[name].append(count_of(value_at(request.row, name)))
         if request.known.is_table:
             for name, names in self.reading.extras.items():
-                self.further[name].append(_whole(first_at(request.row, tuple(names))))
+                self.further[name].append(first_at(request.row, tuple(names)))
         for name in ORIGINS[prompt is None :]:
             if (source := request.sources.get(name)) is not None:
                 self.origins[name][source] += 1
@@ -285,11 +285,6 @@ def quantiles(values: ArrayLike) -> str:
     """Return the p5, p50, p95 and largest of numbers as text."""
     found = np.nanpercentile(np.asarray(values, dtype=float), (5, 50, 95, 100))
     return "p5 {:.6g}, p50 {:.6g}, p95 {:.6g}, most {:.6g}".format(*found)
-
-
-def _whole(value: Any) -> Any:
-    """Return a text without halves of surrogate pairs; another value as it is."""
-    return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
 def _shares(found: Counter[str]) -> str:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _PLAIN: Final = frozenset(("prompt", "output_tokens"))
 """Columns of a table that is no log."""
-_ANSWERS: Final = {"response", "result"}
 _SAMPLE: Final = 50
 """Rows that decide about the format."""
 
@@ -111,7 +110,7 @@ def _readers(
             sample = list(islice(rows, _SAMPLE))
             good = [row for row in sample if not isinstance(row, BadRow)]
             logged = [recognise(row) for row in good if not row.keys() >= _PLAIN]
-            found = [known for known in logged if known is not None]
+            found = filter(None, logged)
             known = min(found, key=lambda known: (known.is_table, len(known.lift)), default=TABLE)
             yield RequestReader(reading, path, known, sample), chain(sample, rows)
     if asked:
@@ -125,7 +124,8 @@ def _is_asked(path: Path) -> bool:
     """Return whether a file holds the requests of a batch, whose results stand in another."""
     row = next(rows_of(path, "json"), None)
     keys = set(row) if isinstance(row, dict) else set[str]()
-    return "custom_id" in keys and bool({"body", "params"} & keys) and not _ANSWERS & keys
+    halves = keys & {"custom_id", "body", "params", "response", "result"}
+    return halves in ({"custom_id", "body"}, {"custom_id", "params"})
 
 
 def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.DataFrame:

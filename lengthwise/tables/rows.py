@@ -35,8 +35,7 @@ _MOST: Final = 1 << 24
 _BATCH: Final = 128
 """Rows of Parquet in memory at once; a dictionary may give each the same long text."""
 _BETWEEN: Final = re.compile(r"[\s,\[\]]*")
-_STATES: Final = {"incomplete": "cancelled", "errored": "error"}
-"""Lists whose rows have a state in common."""
+_STATES: Final = {"incomplete": "cancelled", "errored": "error"}  # of the rows of a list
 
 log = logging.getLogger(__name__)
 

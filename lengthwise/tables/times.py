@@ -19,11 +19,8 @@ TimeUnit = Literal["s", "ms", "us", "ns"]
 PER_SECOND: Final[dict[str, float]] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _YEARS: Final = (9.46e8, 4.11e9)
 """The years 2000 to 2100, in seconds since 1970: numbers in this range are such instants."""
-_NAMED: Final = re.compile(
-    r"(?:[_ (\[](?=[a-z])|(?<=[a-z])(?=[A-Z]))"
-    r"(?:(s|secs?|seconds)|([mM]s|[mM]illis|[mM]illiseconds)|([uU]s|[mM]icros|[mM]icroseconds)|"
-    r"([nN]s|[nN]anos?|[nN]anoseconds))[)\]]?$"
-)
+_UNITS: Final = "|".join(map("({})".format, WORDS["units"]))
+_NAMED: Final = re.compile(rf"(?:[_ (\[](?=[a-z])|(?<=[a-z])(?=[A-Z]))(?:{_UNITS})[)\]]?$")
 _STARTS: Final = tuple(map(re.compile, WORDS["starts"]))
 _OTHERS: Final = re.compile("|".join(WORDS["others"]))
 _GAPS_S: Final = (0.05, 600.0)

@@ -81,10 +81,7 @@ def _merged(events: list[Any]) -> dict[str, Any]:
 
 
 def with_attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a span, or a record of a log, with its attributes under their dotted names.
-
-    Attributes stand in a list of OTLP or Jaeger, in nested objects, or in columns of their own.
-    """
+    """Return a span, or a record of a log, with its attributes under their dotted names."""
     found: dict[str, Any] = {}
     events = unpacked(span.get("events"))
     for part in _objects([*(events if isinstance(events, list) else ()), span]):
