@@ -8,7 +8,7 @@ from lengthwise.tables.files import BadRow
 from lengthwise.tables.gateways import WORDS
 from lengthwise.tables.gateways.formats import REDACTED, LogFormat
 from lengthwise.tables.requests import LeftOut, LoggedRequest, Reading
-from lengthwise.tables.values import count_of, plain, unpacked, value_at
+from lengthwise.tables.values import count_of, plain, unpacked
 
 NO_ANSWER: Final = "an output of 0 tokens"
 _DETAILS: Final = ("reasoning_tokens", "answer_tokens")
@@ -120,6 +120,6 @@ def _lack(request: LoggedRequest, reading: Reading) -> LeftOut | BadRow | None:
             return BadRow("LiteLLM redacted the prompt (turn_off_message_logging is set)")
         return missing("prompt", request.known)
     for name in reading.further:
-        if count_of(value_at(request.row, name)) is None:
+        if count_of(request.values.get(name)) is None:
             return BadRow(f"{name} is no whole number of tokens")
     return None

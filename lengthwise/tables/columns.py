@@ -19,7 +19,7 @@ from lengthwise.tables.checks import missing
 from lengthwise.tables.files import BadRow
 from lengthwise.tables.requests import COUNTS, OPTIONS, LoggedRequest, Reading, RequestReader
 from lengthwise.tables.times import INSTANTS, Times, times_of_files
-from lengthwise.tables.values import count_of, first_at, value_at
+from lengthwise.tables.values import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,10 +109,10 @@ class Columns:
             column.append(mark)
         self.times.add(request.time)
         for name in self.reading.further:
-            self.further[name].append(count_of(value_at(request.row, name)))
+            self.further[name].append(count_of(request.values.get(name)))
         if request.known.is_table:
-            for name, names in self.reading.extras.items():
-                self.further[name].append(first_at(request.row, tuple(names)))
+            for name in self.reading.extras:
+                self.further[name].append(request.values.get(name))
         for name in ORIGINS[prompt is None :]:
             if (source := request.sources.get(name)) is not None:
                 self.origins[name][source] += 1
@@ -196,7 +196,12 @@ class Columns:
         """Return the mask of rows that are a call which another row logs, too; count both kinds."""
         reading = self.reading
         keys, twins, levels = (np.array(self.marks[name]) for name in ("key", "twin", "level"))
-        found = is_kept & np.isin(keys, np.array([*reading.levels.above_calls()], dtype=np.int64))
+        above: set[int] = set()
+        for key in map(reading.above.get, reading.calls):
+            while key is not None and key not in above:
+                above.add(key)
+                key = reading.above.get(key)
+        found = is_kept & np.isin(keys, np.array([*above], dtype=np.int64))
         found &= keys != 0
         if count := int(found.sum()):
             reading.left_out["a call that a row below it logs again"] = count

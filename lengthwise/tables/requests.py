@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lengthwise.errors import DataError
 from lengthwise.tables.files import BadRow, Row
@@ -17,7 +17,7 @@ from lengthwise.tables.options import SKIP, ReadingOptions, RecordOptions
 from lengthwise.tables.prompt_text import prompt_of
 from lengthwise.tables.times import Time, time_column, time_of
 from lengthwise.tables.token_counts import CACHED_BESIDE, TokenCounts, settle, token_counter
-from lengthwise.tables.values import count_of, first_at, plain, shape_of, unpacked, value_at, way_to
+from lengthwise.tables.values import count_of, flat, plain, unpacked
 
 OPTIONS: Final = {
     **{name: f"--{name.replace('_', '-')}-column" for name in ("prompt", "prompt_tokens", "model")},
@@ -35,8 +35,8 @@ _MORE: Final = {
 _SHOWN: Final = 30
 _MOST_SHAPES, _MOST_COLUMNS = 4096, 300
 
-_Way = tuple[str, tuple[str, ...]]
-"""A path, and its keys in rows of one shape; no keys: `value_at` walks."""
+_Plan = dict[str, list[tuple[str, list[str]]]]
+"""Field -> its paths in rows with the same plain paths, each with these; several are summed."""
 
 
 class LeftOut(str):
@@ -53,7 +53,10 @@ class Reading:
     extras: Mapping[str, Sequence[str]]
     """Further column -> its names in a plain table."""
     is_lenient: bool
-    levels: "Levels" = field(default_factory=lambda: Levels())
+    above: dict[int, int] = field(default_factory=dict)
+    """Row of a trace -> the row above it: of a call at several levels the lowest counts."""
+    calls: list[int] = field(default_factory=list)
+    """Rows of a trace with output."""
     bad: DataError | None = None
     """Error of the first bad row, unless bad rows are skipped."""
     left_out: Counter[str] = field(default_factory=Counter)
@@ -86,39 +89,13 @@ class Reading:
         self.left_out[reason.partition(" (")[0]] += 1
 
 
-class Levels:
-    """Rows of one trace that stand above others: of a call at several levels the lowest counts."""
-
-    def __init__(self) -> None:
-        self._above: dict[int, int] = {}
-        self._calls: list[int] = []
-
-    def add(self, values: Mapping[str, Any], output: int | None) -> int:
-        """Take in a row and return its key; 0 for a row without an id."""
-        own, above, trace = (str(values.get(f"{n}_id", "")) for n in ("row", "parent", "trace"))
-        key, parent = hash((trace, own)), hash((trace, above))
-        if above.lower() not in WORDS["roots"] and parent != key:
-            self._above[key] = parent
-            self._calls += [key] * bool(output)
-        return key if own else 0
-
-    def above_calls(self) -> set[int]:
-        """Return the keys of all rows above one with an output."""
-        found: set[int] = set()
-        for call in self._calls:
-            key = self._above.get(call)
-            while key is not None and key not in found:
-                found.add(key)
-                key = self._above.get(key)
-        return found
-
-
 @dataclass(slots=True)
 class LoggedRequest:
     """Values and counts of one row about its request."""
 
     known: LogFormat
-    row: Mapping[str, Any]
+    flat: dict[str, Any]
+    """The row by plain paths."""
     values: dict[str, Any]
     """Field -> value, as it stands in the row."""
     sources: dict[str, str]
@@ -133,15 +110,6 @@ class LoggedRequest:
     """Disagreement of the counts; empty without."""
 
 
-class _Plan(NamedTuple):
-    """Ways to what is read in rows of one shape."""
-
-    prompt: tuple[_Way, ...]
-    fields: dict[str, tuple[_Way, ...]]
-    checks: tuple[tuple[_Way, tuple[Any, ...], bool], ...]
-    """Ways, words, and whether an answered row has one of them; no words: a failure has one."""
-
-
 class RequestReader:
     """Reader of the rows of one file; ways to the fields are found once per shape of rows."""
 
@@ -151,36 +119,34 @@ class RequestReader:
         """Find the columns in the first rows. Raises DataError for a needed one that none has."""
         self.path, self.known, self.given = path, known, reading.given
         self._count_tokens, self._tokenizer = reading.count_tokens, str(reading.options.tokenizer)
-        self._levels = reading.levels
+        self._reading = reading
         rows = [row for row in sample if not isinstance(row, BadRow)]
         prepared = [known.prepared(row) for row in rows]
-        paths = dict(known.paths)
-        if known.is_table:
-            paths |= {name: tuple(names) for name, names in reading.extras.items()}
+        every, paths = list(map(flat, prepared)), dict(known.paths)
+        paths |= {n: tuple(x) for n, x in reading.extras.items()} if known.is_table else {}
         if "arrival_s" in (*reading.needs, *reading.wants):
-            paths["arrival_s"] = _times(known, prepared, reading)
+            paths["arrival_s"] = _times(known, prepared, every, reading)
         self.siblings = _beside(self.given.get("output_tokens", ""))
         """Fields beside a given length of a known name, by whose rules it counts."""
         paths |= {name: (*paths[name], *more) for name, more in self.siblings.items()}
         paths |= {name: (path,) for name, path in self.given.items()}
         paths |= {name: (name,) for name in ("answer_tokens", *reading.further)}
-        self._fields = paths
-        self._plans: dict[tuple[Any, ...], _Plan] = {}
-        if rows:
-            self._require_columns(reading, prepared)
+        self._fields, self._plans = paths, dict[tuple[str, ...], _Plan]()
+        failed: dict[str, tuple[str, ...]] = dict.fromkeys(known.paths["failed"], ())
+        rules = ((known.answered, True), (known.no_load, False), (failed, False))
+        self._checks = [
+            (p, plain(p), words, is_right) for x, is_right in rules for p, words in x.items()
+        ]
         every_path = (*chain(*paths.values()), *known.answered, *known.no_load)
-        self.unread: tuple[str, ...] = ()
-        if known.is_table and rows:
-            read = {plain(name) for path in every_path for name in (path, path.partition(".")[0])}
-            self.unread = tuple(name for name in rows[0] if plain(name) not in read)
-        self._inner = frozenset(
-            plain("".join(keys[start:end]))
-            for keys in (path.split(".") for path in every_path)
-            for end in range(1, len(keys))
-            for start in range(end)
-        )
+        read = {plain(x) for path in every_path for x in (path, path.partition(".")[0])}
+        top = rows[0] if rows and known.is_table else ()
+        self.unread = tuple(name for name in top if plain(name) not in read)
+        if rows:
+            self._require_columns(reading, prepared, every)
 
-    def _require_columns(self, reading: Reading, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _require_columns(
+        self, reading: Reading, rows: Sequence[Mapping[str, Any]], flats: Sequence[dict[str, Any]]
+    ) -> None:
         asked = [n for n in self.given if n in (*reading.needs, "model", "arrival_s")]
         if self.known.is_table:
             every = reading.needs if reading.is_lenient else (*reading.needs, *reading.wants)
@@ -189,7 +155,7 @@ class RequestReader:
         missing = {
             self.given.get(name, name): name
             for name in (*asked, *reading.further)
-            if not any(first_at(row, self._fields[name]) is not None for row in rows)
+            if not any(_is_in(one, self._fields[name]) for one in flats)
         }
         if missing:
             length = OPTIONS["output_tokens"]
@@ -202,47 +168,67 @@ class RequestReader:
         """Return the request of a row, or the reason why the row is none."""
         if isinstance(row, BadRow):
             return row
-        known = self.known
-        prepared = known.prepared(row)
-        plan = self._plan(prepared)
-        values, sources = _values(prepared, plan)
-        key = self._levels.add(values, count_of(values.get("output_tokens")))
-        reason = values.get("left_out") or _no_request(prepared, plan)
-        if reason is not None:
-            return LeftOut(reason)
-        prompt = _prompt(prepared, plan, sources)
+        known, prepared = self.known, self.known.prepared(row)
+        every = flat(prepared)
+        values, sources = self._values(every)
+        key = self._key(values)
+        if "left_out" in values or (reason := self._no_request(every)) is not None:
+            return LeftOut(values.get("left_out") or reason)
+        prompt = values.get("prompt")
         found = self._counts(values, sources, prompt)
         if found.rule:
             name = "prompt_tokens" if found.rule == CACHED_BESIDE else "output_tokens"
             sources[name] = f"{found.rule} ({sources.get(name, '')})"
         output, reasoning = found.output, found.reasoning
         answer = None if output is None or reasoning is None else output - reasoning
-        if known.is_table and "answer_tokens" in prepared:
-            answer = count_of(prepared["answer_tokens"])
+        if known.is_table and "answer_tokens" in values:
+            answer = count_of(values["answer_tokens"])
         if output is None and reasoning is not None and answer is not None:
             output = reasoning + answer
         counts = dict(zip(COUNTS, (found.prompt, output, reasoning, answer), strict=True))
         time = time_of(values.get("arrival_s"))
-        return LoggedRequest(
-            known, prepared, values, sources, prompt, counts, time, key, found.doubt
-        )
+        return LoggedRequest(known, every, values, sources, prompt, counts, time, key, found.doubt)
 
-    def _plan(self, row: Mapping[str, Any]) -> _Plan:
-        """Return the ways to each field in rows of the shape of this one."""
-        shape = shape_of(row, self._inner)
-        if (found := self._plans.get(shape)) is None:
+    def _values(self, every: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the values of the fields that a row has, and their paths."""
+        if (plan := self._plans.get(shape := tuple(every))) is None:
             if len(self._plans) >= _MOST_SHAPES:
                 self._plans.clear()
-            fields = {name: _ways(row, paths) for name, paths in self._fields.items()}
-            known, checks = self.known, list[tuple[_Way, tuple[Any, ...], bool]]()
-            for values, is_right in ((known.answered, True), (known.no_load, False)):
-                for path, words in values.items():
-                    checks += [(way, words, is_right) for way in _ways(row, (path,))]
-            checks += [(way, (), False) for way in _ways(row, known.paths["failed"])]
-            prompt = fields.pop("prompt")
-            filled = {name: ways for name, ways in fields.items() if ways}
-            found = self._plans[shape] = _Plan(prompt, filled, tuple(checks))
-        return found
+            plan = self._plans[shape] = {n: _present(every, p) for n, p in self._fields.items()}
+        values, sources = dict[str, Any](), dict[str, str]()
+        for name, ways in plan.items():
+            for path, keys in ways:
+                value = every[keys[0]] if "*" not in path else _sum(map(every.get, keys))
+                value = prompt_of(value) if name == "prompt" else value
+                if value is not None and value != "":
+                    values[name], sources[name] = value, path
+                    break
+        if values.get("prompt") == REDACTED:
+            sources["prompt"] = values.pop("prompt")
+        return values, sources
+
+    def _key(self, values: Mapping[str, Any]) -> int:
+        """Return the key of a row in its trace, of which the one above is kept; 0 without an id."""
+        own, above, trace = (str(values.get(f"{n}_id", "")) for n in ("row", "parent", "trace"))
+        key, parent = hash((trace, own)), hash((trace, above))
+        if above.lower() not in WORDS["roots"] and parent != key:
+            self._reading.above[key] = parent
+            self._reading.calls += [key] * bool(count_of(values.get("output_tokens")))
+        return key if own else 0
+
+    def _no_request(self, every: dict[str, Any]) -> str | None:
+        """Return why a row is no request that a model answered; None for an answered row."""
+        for path, key, words, is_right in self._checks:
+            value = every.get(key)
+            word = f"{value:g}" if isinstance(value, float) else str(value).strip().lower()
+            if value in (None, {}, []) or (not words and word in ("false", *WORDS["roots"])):
+                continue
+            is_wrong = (word in words) is not is_right if words else _FAILED.search(word)
+            if is_right and not words:
+                return f"it has {path}"
+            if is_wrong:
+                return f"{path} is {str(value)[:40]!r}"
+        return None
 
     def _counts(
         self, values: Mapping[str, Any], sources: dict[str, str], prompt: str | None
@@ -275,37 +261,42 @@ class RequestReader:
         return found._replace(prompt=size) if "prompt_tokens" in self.given else found
 
 
-def _no_request(row: Mapping[str, Any], plan: _Plan) -> LeftOut | None:
-    """Return why a row is no request that a model answered; None for an answered row."""
-    for way, words, is_right in plan.checks:
-        value = _value(row, way)
-        word = f"{value:g}" if isinstance(value, float) else str(value).strip().lower()
-        if value in (None, {}, []) or (not words and word in ("false", *WORDS["roots"])):
-            continue
-        is_failure = _FAILED.search(word) is not None if not (words or is_right) else False
-        if is_failure or (words and (word in words) is not is_right):
-            return LeftOut(f"{_shown(way)} is {str(value)[:40]!r}")
-        if is_right and not words:
-            return LeftOut(f"it has {_shown(way)}")
-    return None
+def _is_in(every: Mapping[str, Any], paths: Iterable[str]) -> bool:
+    return any(every[key] is not None for _, keys in _present(every, paths) for key in keys)
 
 
-def _shown(way: _Way) -> str:
-    return ".".join(way[1]) or way[0]
+def _present(every: Mapping[str, Any], paths: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Return the paths that a row has, each with its plain ones: * is a part of at least a sign."""
+    found = []
+    for path in paths:
+        keys = [plain(path)] if plain(path) in every and "*" not in path else []
+        if "*" in path:
+            pattern = re.compile(".+".join(map(plain, path.split("*"))))
+            keys = [key for key in every if pattern.fullmatch(key)]
+        found += [(path, keys)] * bool(keys)
+    return found
+
+
+def _sum(values: Iterable[Any]) -> int | None:
+    """Return the sum of the numbers of tokens among values; None without any."""
+    counts = [count for count in map(count_of, values) if count is not None]
+    return sum(counts) if counts else None
 
 
 def _times(
-    known: LogFormat, rows: Sequence[Mapping[str, Any]], reading: Reading
+    known: LogFormat,
+    rows: Sequence[Mapping[str, Any]],
+    every: Sequence[dict[str, Any]],
+    reading: Reading,
 ) -> tuple[str, ...]:
     """Return the paths to the times: those of the format, or columns that hold such values."""
     paths = known.paths["arrival_s"]
     sure = paths[:1] if known.is_table else paths
-    if "arrival_s" in reading.given or any(first_at(row, sure) is not None for row in rows):
+    if "arrival_s" in reading.given or any(_is_in(one, sure) for one in every):
         return paths
     names = dict.fromkeys(name for row in rows for name in leaves(row))
-    columns = {name: [value_at(row, name) for row in rows] for name in [*names][:_MOST_COLUMNS]}
-    found = {name: [x for x in every if x is not None] for name, every in columns.items()}
-    return (*time_column(found), *paths)
+    found = {name: [one.get(plain(name)) for one in every] for name in [*names][:_MOST_COLUMNS]}
+    return (*time_column({n: [x for x in v if x is not None] for n, v in found.items()}), *paths)
 
 
 def _beside(length: str) -> dict[str, tuple[str, ...]]:
@@ -317,42 +308,6 @@ def _beside(length: str) -> dict[str, tuple[str, ...]]:
             beside = {name: OPENAI.paths[name] for name in _BESIDE}
             return {n: tuple(f"{prefix}.{p}".lstrip(".") for p in x) for n, x in beside.items()}
     return {}
-
-
-def _ways(row: Mapping[str, Any], paths: Iterable[str]) -> tuple[_Way, ...]:
-    """Return the ways to the paths that may lead to a value."""
-    return tuple((path, way) for path in paths if (way := way_to(row, path)) is not None)
-
-
-def _value(row: Mapping[str, Any], way: _Way) -> Any:
-    path, keys = way
-    if not keys:
-        return value_at(row, path)
-    value: Any = row
-    for key in keys:
-        value = value[key]
-    return value
-
-
-def _values(row: Mapping[str, Any], plan: _Plan) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values of the fields that a row has, and their paths."""
-    values, paths = dict[str, Any](), dict[str, str]()
-    for name, ways in plan.fields.items():
-        for way in ways:
-            value = _value(row, way)
-            if value is not None and value != "":
-                values[name], paths[name] = value, _shown(way)
-                break
-    return values, paths
-
-
-def _prompt(row: Mapping[str, Any], plan: _Plan, sources: dict[str, str]) -> str | None:
-    for way in plan.prompt:
-        text = prompt_of(_value(row, way))
-        if text is not None:
-            sources["prompt"] = REDACTED if text == REDACTED else _shown(way)
-            return None if text == REDACTED else text
-    return None
 
 
 def no_column(missing: Sequence[str], columns: Iterable[str], advice: str = "") -> str:

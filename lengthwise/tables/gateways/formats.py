@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lengthwise.tables.gateways import LAYOUTS
 from lengthwise.tables.gateways.rewrites import merged_stream, with_attributes, with_turns
-from lengthwise.tables.values import first_at, unpacked
+from lengthwise.tables.values import flat, plain, unpacked
 
 Paths = tuple[str, ...]
 Rewrite = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -99,16 +99,15 @@ def recognise(row: Mapping[str, Any]) -> LogFormat | None:
     for _ in range(_DEPTH):
         for known in FORMATS:
             for lift, own in found:
-                made = own if known.prepare is None else known.prepare(own)
+                made = flat(own if known.prepare is None else known.prepare(own))
                 # A mark is a value at one of its paths, or none at !path.
-                is_at = {
-                    x: first_at(made, [x.strip("!")]) is not None for m in known.marks for x in m
-                }
-                if all(any(is_at[x] is (x[0] != "!") for x in mark) for mark in known.marks):
+                marks = [
+                    [(made.get(plain(x)) is None) is (x[0] == "!") for x in m] for m in known.marks
+                ]
+                if all(map(any, marks)):
                     return replace(known, lift=lift) if lift else known
-        tables = [
-            lift for lift, own in found if first_at(own, TABLE.paths["output_tokens"]) is not None
-        ]
+        wanted = set(map(plain, TABLE.paths["output_tokens"]))
+        tables = [lift for lift, own in found if wanted & set(map(plain, own))]
         if tables:
             return replace(TABLE, lift=tables[0]) if len(tables) == 1 else None
         inner = [

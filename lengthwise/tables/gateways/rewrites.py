@@ -7,10 +7,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from lengthwise.tables.gateways import LAYOUTS, WORDS
-from lengthwise.tables.values import count_of, first_at, unpacked, value_at
+from lengthwise.tables.values import count_of, unpacked
 
 _ATTRIBUTES: Final = ("attributes", "tags", "SpanAttributes", "span_attributes")
-_SPAN: Final = ("span_id", "context.span_id", "timeUnixNano")
 _TURN: Final = re.compile(r"(?:gen_ai\.prompt|llm\.input_messages)\.(\d+)\.(?:message\.)?(\w+)")
 
 
@@ -85,31 +84,20 @@ def with_attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     events = unpacked(span.get("events"))
     for part in _objects([*(events if isinstance(events, list) else ()), span]):
-        inner = _flat(unpacked(next((part[key] for key in _ATTRIBUTES if part.get(key)), None)))
-        if value_at(part, "name") == "gen_ai.user.message":  # the conventions before 1.37
-            found["messages"] = [{"role": "user", "content": inner.get("content")}]
-        found |= inner
+        inner = _plain(unpacked(next((part[key] for key in _ATTRIBUTES if part.get(key)), None)))
+        if part.get("name") == "gen_ai.user.message" and isinstance(inner, dict):
+            found["messages"] = [{"role": "user", "content": inner.get("content")}]  # before 1.37
+        found |= inner if isinstance(inner, dict) else {}
     own = {re.sub(r"^(?:Span|)[aA]ttributes\.", "", key): value for key, value in span.items()}
     found |= {key: value for key, value in own.items() if key.startswith(WORDS["spaces"])}
-    if not any(key.startswith(WORDS["spaces"]) for key in found):
-        found["no_call"] = "a span without a call of a model"
+    is_call = any(f"{key}.".startswith(WORDS["spaces"]) for key in found)
     turns: dict[int, dict[str, Any]] = defaultdict(dict)
-    for key, value in found.items():
-        if turn := _TURN.fullmatch(key):
+    for turn, value in ((_TURN.fullmatch(key), value) for key, value in found.items()):
+        if turn:
             turns[int(turn[1])][turn[2]] = value
-    if turns:
-        found["messages"] = [turns[number] for number in sorted(turns)]
-    is_span = "no_call" not in found or first_at(span, _SPAN) is not None
-    return {**span, **found, "is_span": is_span or None}
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return attributes by their dotted names."""
-    value = _plain(value)
-    if not isinstance(value, dict):
-        return {prefix: value} if prefix else {}
-    parts = [_flat(inner, f"{prefix}.{key}".lstrip(".")) for key, inner in value.items()]
-    return {key: inner for part in parts for key, inner in part.items()}
+    found |= {"messages": [turns[number] for number in sorted(turns)]} if turns else {}
+    no_call = None if is_call else "a span without a call of a model"
+    return {**span, **found, "no_call": no_call, "is_call": is_call or None}
 
 
 def _plain(value: Any) -> Any:
@@ -129,7 +117,7 @@ def _plain(value: Any) -> Any:
 
 def with_turns(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row of the ShareGPT layout with `turns`: a user's first turn and its answer."""
-    turns = unpacked(first_at(row, ("conversations", "conversation")))
+    turns = unpacked(row.get("conversations", row.get("conversation")))
     if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
         return row
     speakers = [turn.get("from", turn.get("role")) for turn in turns]
