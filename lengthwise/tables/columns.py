@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 NO_ROWS: Final = "the table has no rows; give some"
 ORIGINS: Final = ("prompt", "output_tokens", "prompt_tokens", "arrival_s")
-_MARKS: Final = ("place", "row", "key", "twin", "level")
-"""Of a row: its reader, its place there, and hashes of its id, its content and its level."""
+_MARKS: Final = ("place", "row", "key", "twin", "level", "json")
+"""Reader of a row, place there, hashes of its id, content and level; whether its prompt is JSON."""
 _CHUNK: Final = 1 << 14
 _LEVELS_S, _TWINS_S = 0.1, 0.01
 """Times between rows of one call: at two levels that their format names, and without levels."""
@@ -85,7 +85,6 @@ class Columns:
         self.counts = {name: array("d") for name in COUNTS}
         self.marks = {name: array("q") for name in _MARKS}
         self.places, self.numbers = self.marks["place"], self.marks["row"]
-        self.num_json = self.num_prompts = 0
         self.times = Times()
         self.origins: dict[str, Counter[str]] = defaultdict(Counter)
 
@@ -95,27 +94,27 @@ class Columns:
             self.prompts.append(request.prompt)
             if len(self.prompts) >= _CHUNK:
                 self._pack_prompts()
-        model = str(request.values.get("model", "")).encode(errors="replace").decode()
-        self.models.append(self.names.setdefault(model, model))
-        for numbers, count in zip(self.counts.values(), request.counts.values(), strict=True):
-            numbers.append(np.nan if count is None else count)
-        prompt = request.prompt
-        self.num_prompts += prompt is not None
-        self.num_json += prompt is not None and prompt.lstrip()[:1] in ("{", "[")
+        values, prompt = request.values, request.prompt
+        model = str(values.get("model", "")).encode(errors="replace").decode()
         is_alone = prompt is None or request.known.name == "vLLM"  # whose choices are rows
         twin = 0 if is_alone else hash((prompt, *request.counts.values()))
-        marks = (len(self.readers) - 1, row, request.key, twin, hash(request.values.get("level")))
-        for column, mark in zip(self.marks.values(), marks, strict=True):
-            column.append(mark)
+        is_json = prompt is not None and prompt.lstrip()[:1] in ("{", "[")
+        marks = (len(self.readers) - 1, row, request.key, twin, hash(values.get("level")), is_json)
+        counts = (np.nan if count is None else count for count in request.counts.values())
+        further = {name: count_of(values.get(name)) for name in self.reading.further}
+        extras = self.reading.extras if request.known.is_table else ()
+        further |= {name: values.get(name) for name in extras}
+        for columns, row_of in (
+            (self.counts.values(), counts),
+            (self.marks.values(), marks),
+            ([self.further[name] for name in further], further.values()),
+            ([self.models], [self.names.setdefault(model, model)]),
+        ):
+            for column, value in zip(columns, row_of, strict=True):
+                column.append(value)
         self.times.add(request.time)
-        for name in self.reading.further:
-            self.further[name].append(count_of(request.values.get(name)))
-        if request.known.is_table:
-            for name in self.reading.extras:
-                self.further[name].append(request.values.get(name))
-        for name in ORIGINS[prompt is None :]:
-            if (source := request.sources.get(name)) is not None:
-                self.origins[name][source] += 1
+        for name in request.sources.keys() & ORIGINS[prompt is None :]:
+            self.origins[name][request.sources[name]] += 1
 
     def _pack_prompts(self) -> None:
         """Move the newest prompts to Arrow's memory, which is half of Python's."""
@@ -161,7 +160,7 @@ class Columns:
             warnings=tuple(
                 f"{count:,} {text}" if count else text for text, count in reading.warned.items()
             ),
-            sources={name: _shares(found) for name, found in sources.items()},
+            sources={name: _shares(sources[name]) for name in ORIGINS if sources.get(name)},
             unread=tuple(dict.fromkeys(name for one in self.readers for name in one.unread)),
         )
 
@@ -181,14 +180,11 @@ class Columns:
             if name == "reasoning_tokens" and (has_reasoning := bool(is_known.any())):
                 numbers, is_known = np.nan_to_num(numbers), np.array([True])
             columns[name] = numbers.astype(np.int64) if is_known.all() else numbers
-        if has_reasoning and np.isnan(columns["answer_tokens"]).any():
+        if has_reasoning:
             rest = columns["output_tokens"] - columns["reasoning_tokens"]
-            columns["answer_tokens"] = np.where(
-                np.isnan(columns["answer_tokens"]), rest, columns["answer_tokens"]
-            ).astype(np.int64)
-        if any(self.models):
-            columns["model"] = self.models
-        return columns | self.further
+            answer = np.array(columns["answer_tokens"], dtype=float)
+            columns["answer_tokens"] = np.where(np.isnan(answer), rest, answer).astype(np.int64)
+        return columns | ({"model": self.models} if any(self.models) else {}) | self.further
 
     def _repeated(
         self, arrival_s: NDArray[np.float64] | None, is_kept: NDArray[np.bool_]
@@ -224,10 +220,9 @@ class Columns:
 
     def _warn(self, arrival_s: NDArray[np.float64] | None, places: NDArray[np.int64]) -> None:
         """Count the doubts about the whole log."""
-        warned = self.reading.warned
-        if self.num_json * 2 > self.num_prompts:
-            text = "prompts are JSON of something else; give --prompt-column COLUMN"
-            warned[text] = self.num_json
+        warned, num_json = self.reading.warned, sum(self.marks["json"])
+        if num_json * 2 > self.origins["prompt"].total():
+            warned["prompts are JSON of something else; give --prompt-column COLUMN"] = num_json
         if arrival_s is not None and len(places) > 1 and not np.ptp(arrival_s[places]):
             warned["all requests arrive at one time; give --arrival-column COLUMN"] = 0
 
@@ -237,13 +232,12 @@ class Columns:
             return DataError(NO_ROWS, path=files[0])
         left_out, known = self.reading.left_out, self.readers[-1].known
         most = ", ".join(f"{n} {why}" for why, n in left_out.most_common(5))
+        words = {name: "time" if name == "arrival_s" else name for name in OPTIONS}
+        lacking = [n for n, x in words.items() if re.search(rf"(?:no|its) {x}\b|\b{x} is no", most)]
         is_cut = any(why.startswith("censored") for why in left_out)
         hints = ["keep censored rows with --censored keep"] * is_cut
-        for name, option in OPTIONS.items():
-            word = {"arrival_s": "time"}.get(name, name)
-            if any(re.search(rf"(?:no|its) {word}\b|^{word} is", why) for why in left_out):
-                advice = "" if known.is_table or name not in ORIGINS[:3] else known.advice(name)
-                hints += [text for text in (advice, f"give {option} COLUMN") if text]
+        hints += [known.advice(n) for n in lacking if n in ORIGINS[:3] and not known.is_table]
+        hints += [f"give {OPTIONS[name]} COLUMN" for name in lacking]
         more = "".join(f"; {text}" for text in dict.fromkeys((*hints, *self.reading.warned)))
         text = f"no request is left of {num_rows} rows of this {self._formats()} log: {most}"
         return DataError(f"{text}{more}", path=files[0])
@@ -279,9 +273,8 @@ class Columns:
         if "arrival_s" not in reading.needs:
             return (None if is_bad.any() else seconds), is_good
         for place in np.flatnonzero(is_bad):
-            time = self.times.numbers[place]
+            time, path = self.times.numbers[place], self.readers[self.places[place]].path
             reason = "it has no time" if np.isnan(time) else f"its time is out of range ({time:g})"
-            path = self.readers[self.places[place]].path
             reading.leave_out(BadRow(reason), path, self.numbers[place])
         return seconds, is_bad
 

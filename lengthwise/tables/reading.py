@@ -138,27 +138,23 @@ def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.Dat
         DataError: an absent, empty or damaged file, another format, a bad row, or a missing column.
     """
     import pandas as pd
-    import pyarrow as pa
 
     path = Path(path)
     kind = kind_of(path)
     try:
-        if kind == "csv":
-            with opened(path) as stream:
-                frame = pd.read_csv(stream)
-        elif kind in ("parquet", "arrow"):
+        if kind in ("parquet", "arrow"):
             # A stored index of pandas would take the place of the row numbers.
-            batches = list(batches_of(path))
-            table = pa.Table.from_batches(batches) if batches else pa.table({})
-            frame = table.to_pandas(ignore_metadata=True)
+            frames = [batch.to_pandas(ignore_metadata=True) for batch in batches_of(path)]
+            frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        elif kind == "csv":
+            frame = pd.read_csv(opened(path))
         else:
             frame = pd.DataFrame(good_rows(path, "json"))
-    except DataError:
-        raise
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        text = f"cannot be read as {kind} ({reason}); give a whole file of that format"
-        raise DataError(text, path=path) from error
+        if isinstance(error, DataError):
+            raise
+        text = f"cannot be read as {kind} ({str(error).splitlines()[0]}); give a whole file"
+        raise DataError(f"{text} of that format", path=path) from error
     if frame.empty:
         raise DataError(NO_ROWS, path=path)
     require_columns(frame, columns, path)

@@ -4,7 +4,6 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final, Literal
 
@@ -45,17 +44,14 @@ def instant_of(value: Any) -> float | None:
 
 def time_of(value: Any) -> Time | str:
     """Return the time in a value, or the reason why there is none."""
-    if isinstance(value, dict):  # of MongoDB's and Protobuf's JSON
-        whole, rest = number_of(value.get("seconds")), number_of(value.get("nanos")) or 0.0
-        value = next((value[key] for key in ("$date", "$numberLong") if key in value), None)
-        value = value if whole is None else whole + rest / 1e9
+    if isinstance(value, dict):  # of MongoDB's JSON
+        value = value.get("$date", value.get("$numberLong"))
     if (number := number_of(value)) is not None:  # first: 20260301 may be milliseconds
         return number, _NUMBER
     if (clock := clock_of(value)) is not None:
         return clock[0], _ZONE if clock[1] else _NO_ZONE
-    if value in (None, "", {}):
-        return "it has no time"
-    return f"its time is no number or wall clock ({str(value)[:40]!r})"
+    why = f"its time is no number or wall clock ({str(value)[:40]!r})"
+    return "it has no time" if value in (None, "", {}) else why
 
 
 def unit_in(name: str) -> str | None:
@@ -70,14 +66,12 @@ def time_column(columns: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
     """Return the column with the times of requests, by names and values; () for none or several."""
     found: dict[str, int] = {}
     for name, values in columns.items():
-        key = name.rpartition(".")[2].lower()
-        if not values or _OTHERS.search(key):
-            continue
+        key, numbers = name.rpartition(".")[2].lower(), list(map(number_of, values))
         stem = next((n for n, start in enumerate(_STARTS) if start.search(key)), len(_STARTS))
-        is_clock = all(isinstance(value, str | datetime) and clock_of(value) for value in values)
-        is_number = all(number_of(value) is not None for value in values)
-        is_instant = unit_in(name) or all(instant_of(value) is not None for value in values)
-        if is_clock or (is_number and is_instant and stem < len(_STARTS)):
+        is_clock = None not in map(clock_of, values)
+        is_instant = unit_in(name) or None not in map(instant_of, values)
+        is_number = None not in numbers and is_instant and stem < len(_STARTS)
+        if values and not _OTHERS.search(key) and (is_clock or is_number):
             found[name] = stem
     rank = min(found.values(), default=0)
     best = tuple(name for name in found if found[name] == rank)

@@ -64,23 +64,20 @@ def _formats(given: dict[str, Any]) -> dict[str, LogFormat]:
 
     def build(name: str) -> LogFormat:
         layout = dict(given[name])
-        like = layout.pop("like", "table")
+        like, marks = layout.pop("like", "table"), layout.pop("marks", ())
         base = LogFormat() if name == "table" else made.get(like) or build(like)
-        changes: dict[str, Any] = {"name": name, "is_table": name == "table"}
-        changes["paths"] = dict(base.paths)
-        for key, value in layout.items():
-            if key == "marks":
-                changes[key] = tuple(map(all_of, value))
-            elif isinstance(value, list):
-                changes["paths"][key] = all_of(value, base.paths.get(key, ()))
-            elif isinstance(value, dict):
-                every = dict(getattr(base, key))
-                for path, words in value.items():
-                    every |= dict.fromkeys(all_of([path]), all_of(words))
-                changes[key] = {path: words for path, words in every.items() if words != ("*",)}
-            else:
-                changes[key] = _REWRITES[value] if key == "prepare" else value
-        made[name] = replace(base, **changes)
+        changes: dict[str, Any] = {
+            **{key: _REWRITES.get(x, x) for key, x in layout.items() if isinstance(x, str)},
+            **{key: x for key, x in layout.items() if isinstance(x, bool)},
+            **{"name": name, "is_table": name == "table", "marks": tuple(map(all_of, marks))},
+        }
+        for kind in ("answered", "no_load"):
+            pairs = [(p, x) for keys, x in layout.get(kind, {}).items() for p in all_of([keys])]
+            every = {**getattr(base, kind), **{path: all_of(words) for path, words in pairs}}
+            changes[kind] = {path: words for path, words in every.items() if words != ("*",)}
+        lists = ((key, x) for key, x in layout.items() if isinstance(x, list))
+        own = {key: all_of(x, base.paths.get(key, ())) for key, x in lists}
+        made[name] = replace(base, **changes, paths={**base.paths, **own})
         return made[name]
 
     return {name: build(name) for name in given if name != "names"}
