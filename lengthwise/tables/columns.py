@@ -104,12 +104,13 @@ class Columns:
         further = {name: count_of(values.get(name)) for name in self.reading.further}
         extras = self.reading.extras if request.known.is_table else ()
         further |= {name: values.get(name) for name in extras}
-        for columns, row_of in (
+        parts: tuple[tuple[Any, Any], ...] = (
             (self.counts.values(), counts),
             (self.marks.values(), marks),
             ([self.further[name] for name in further], further.values()),
             ([self.models], [self.names.setdefault(model, model)]),
-        ):
+        )
+        for columns, row_of in parts:
             for column, value in zip(columns, row_of, strict=True):
                 column.append(value)
         self.times.add(request.time)

@@ -168,10 +168,10 @@ def _turn(message: Any) -> Mapping[str, Any]:
     """Return a message with its role, also of LangChain (kwargs, data) and OpenInference."""
     if not isinstance(message, Mapping) or message.get("role") is not None:
         return message if isinstance(message, Mapping) else {}
-    inner = next((message[key] for key in ("kwargs", "data", "message") if message.get(key)), None)
-    inner = inner if isinstance(inner, Mapping) else message
-    kind = [inner.get("role"), inner.get("type"), inner.get("message.role")]
+    inners = [message.get(key) for key in ("kwargs", "data", "message")]
+    inner = next((each for each in inners if isinstance(each, Mapping)), message)
     names = message.get("id")
-    kind.append(names[-1] if isinstance(names, list) and names else message.get("type"))
+    name = names[-1] if isinstance(names, list) and names else message.get("type")
+    kinds = (inner.get("role"), inner.get("type"), inner.get("message.role"), name)
     content = inner.get("content", inner.get("message.content"))
-    return {"role": next(filter(None, kind), None), "content": content}
+    return {"role": next(filter(None, kinds), None), "content": content}

@@ -35,8 +35,8 @@ _MORE: Final = {
 _SHOWN: Final = 30
 _MOST_SHAPES, _MOST_COLUMNS = 4096, 300
 
-_Plan = dict[str, list[tuple[str, list[str]]]]
-"""Field -> its paths in rows with the same plain paths, each with these; several are summed."""
+_Plan = dict[str, list[tuple[str, str]]]
+"""Field -> its paths that rows with the same plain paths have, each beside its plain one."""
 
 
 class LeftOut(str):
@@ -194,12 +194,13 @@ class RequestReader:
         if (plan := self._plans.get(shape := tuple(every))) is None:
             if len(self._plans) >= _MOST_SHAPES:
                 self._plans.clear()
-            plan = self._plans[shape] = {n: _present(every, p) for n, p in self._fields.items()}
+            pairs = {n: [(path, plain(path)) for path in p] for n, p in self._fields.items()}
+            plan = {n: [pair for pair in some if pair[1] in every] for n, some in pairs.items()}
+            self._plans[shape] = plan
         values, sources = dict[str, Any](), dict[str, str]()
         for name, ways in plan.items():
-            for path, keys in ways:
-                value = every[keys[0]] if "*" not in path else _sum(map(every.get, keys))
-                value = prompt_of(value) if name == "prompt" else value
+            for path, key in ways:
+                value = prompt_of(every[key]) if name == "prompt" else every[key]
                 if value is not None and value != "":
                     values[name], sources[name] = value, path
                     break
@@ -254,33 +255,13 @@ class RequestReader:
             count_of(values.get("total_tokens")),
             sum(filter(None, cached)),
             parts_beside=beside,
-            cached_beside=beside
-            or (not self.known.paths["cache_written"] and source.endswith(WORDS["apart"])),
-            details=count_of(values.get("output_parts")),
+            cached_beside=beside or (self.known.is_apart and source.endswith(WORDS["apart"])),
         )
         return found._replace(prompt=size) if "prompt_tokens" in self.given else found
 
 
 def _is_in(every: Mapping[str, Any], paths: Iterable[str]) -> bool:
-    return any(every[key] is not None for _, keys in _present(every, paths) for key in keys)
-
-
-def _present(every: Mapping[str, Any], paths: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """Return the paths that a row has, each with its plain ones: * is a part of at least a sign."""
-    found = []
-    for path in paths:
-        keys = [plain(path)] if plain(path) in every and "*" not in path else []
-        if "*" in path:
-            pattern = re.compile(".+".join(map(plain, path.split("*"))))
-            keys = [key for key in every if pattern.fullmatch(key)]
-        found += [(path, keys)] * bool(keys)
-    return found
-
-
-def _sum(values: Iterable[Any]) -> int | None:
-    """Return the sum of the numbers of tokens among values; None without any."""
-    counts = [count for count in map(count_of, values) if count is not None]
-    return sum(counts) if counts else None
+    return any(every.get(plain(path)) is not None for path in paths)
 
 
 def _times(

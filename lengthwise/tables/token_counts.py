@@ -36,19 +36,16 @@ def settle(
     *,
     parts_beside: bool = False,
     cached_beside: bool = False,
-    details: int | None = None,
 ) -> TokenCounts:
     """Return the counts of a row, which add up to its total.
 
     Args:
         cached: input tokens that may stand beside the prompt.
         parts_beside, cached_beside: without a total, reasoning or cached input are added.
-        details: all parts that may stand beside the output; None: the reasoning.
     """
-    more_out = (reasoning if details is None else details) or 0
-    more_in, rule, doubt = cached or 0, "", ""
-    if output is None and details:
-        output, more_out = details, 0
+    more_out, more_in, rule, doubt = reasoning or 0, cached or 0, "", ""
+    if output is None and reasoning and parts_beside:
+        output, more_out = reasoning, 0
     if prompt is not None and more_in > prompt:  # a part is no more than the whole
         cached_beside, is_short = True, total is not None and total < prompt + more_in
         total = total + more_in if total and is_short else total

@@ -25,6 +25,7 @@ class LogFormat:
     answered: Mapping[str, Paths] = field(default_factory=dict)
     no_load: Mapping[str, Paths] = field(default_factory=dict)
     parts_beside: bool = False
+    is_apart: bool = True
     time_unit: str | None = None
     prepare: Rewrite | None = None
     lift: Paths = ()
