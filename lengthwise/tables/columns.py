@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from lengthwise.errors import DataError
@@ -26,8 +24,8 @@ if TYPE_CHECKING:
 
 NO_ROWS: Final = "the table has no rows; give some"
 ORIGINS: Final = ("prompt", "output_tokens", "prompt_tokens", "arrival_s")
-_MARKS: Final = ("place", "row", "key", "twin", "level", "json")
-"""Reader of a row, place there, hashes of its id, content and level; whether its prompt is JSON."""
+_MARKS: Final = ("place", "row", "key", "twin", "level", "json", "time", "clock")
+"""Reader of a row, its place there, hashes of its id, content and level, a prompt in JSON, time."""
 _CHUNK: Final = 1 << 14
 _LEVELS_S, _TWINS_S = 0.1, 0.01
 """Times between rows of one call: at two levels that their format names, and without levels."""
@@ -74,60 +72,50 @@ class Columns:
     """Columns that grow request by request; memory holds the columns only."""
 
     def __init__(self, reading: Reading) -> None:
-        self.reading = reading
-        self.readers: list[RequestReader] = []
+        self.reading, self.readers = reading, list[RequestReader]()
         self.has_prompts = "prompt" in (*reading.needs, *reading.wants)
-        self.prompts: list[str | None] = []
-        self.texts: list[pa.Array] = []
-        self.models: list[str] = []
-        self.names: dict[str, str] = {}
-        self.further: dict[str, list[Any]] = defaultdict(list)
-        self.counts = {name: array("d") for name in COUNTS}
-        self.marks = {name: array("q") for name in _MARKS}
-        self.places, self.numbers = self.marks["place"], self.marks["row"]
-        self.times = Times()
+        self.further = (*reading.further, *reading.extras)
+        self.rows: list[tuple[Any, ...]] = []
+        self.frames: list[pd.DataFrame] = []
         self.origins: dict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, request: LoggedRequest, row: int) -> None:
         """Append a request, of this row of the newest reader."""
-        if self.has_prompts:
-            self.prompts.append(request.prompt)
-            if len(self.prompts) >= _CHUNK:
-                self._pack_prompts()
-        values, prompt = request.values, request.prompt
-        model = str(values.get("model", "")).encode(errors="replace").decode()
+        values, prompt, counts = request.values, request.prompt, tuple(request.counts.values())
         is_alone = prompt is None or request.known.name == "vLLM"  # whose choices are rows
-        twin = 0 if is_alone else hash((prompt, *request.counts.values()))
+        twin = 0 if is_alone else hash((prompt, *counts))
         is_json = prompt is not None and prompt.lstrip()[:1] in ("{", "[")
+        time = (np.nan, 0) if isinstance(request.time, str) else request.time
+        model = str(values.get("model", "")).encode(errors="replace").decode()
+        further = [count_of(values.get(name)) for name in self.reading.further]
+        extras = [values.get(name) for name in self.reading.extras]
         marks = (len(self.readers) - 1, row, request.key, twin, hash(values.get("level")), is_json)
-        counts = (np.nan if count is None else count for count in request.counts.values())
-        further = {name: count_of(values.get(name)) for name in self.reading.further}
-        extras = self.reading.extras if request.known.is_table else ()
-        further |= {name: values.get(name) for name in extras}
-        parts: tuple[tuple[Any, Any], ...] = (
-            (self.counts.values(), counts),
-            (self.marks.values(), marks),
-            ([self.further[name] for name in further], further.values()),
-            ([self.models], [self.names.setdefault(model, model)]),
-        )
-        for columns, row_of in parts:
-            for column, value in zip(columns, row_of, strict=True):
-                column.append(value)
-        self.times.add(request.time)
+        shown = prompt if self.has_prompts else None
+        self.rows.append((shown, *counts, model, *further, *extras, *marks, *time))
+        if len(self.rows) >= _CHUNK:
+            self._pack()
         for name in request.sources.keys() & ORIGINS[prompt is None :]:
             self.origins[name][request.sources[name]] += 1
 
-    def _pack_prompts(self) -> None:
-        """Move the newest prompts to Arrow's memory, which is half of Python's."""
-        self.texts.append(pa.array(self.prompts, pa.large_string()))
-        self.prompts.clear()
+    def _pack(self) -> None:
+        """Move the newest rows to a frame, which is a small part of their memory."""
+        import pandas as pd
+
+        names = ["prompt", *COUNTS, "model", *self.further, *_MARKS]
+        self.frames.append(pd.DataFrame(self.rows, columns=names))
+        self.rows.clear()
 
     def finish(self, files: Sequence[Path]) -> Log:
         """Return the columns. Raises DataError if no row is left, or the times are in no unit."""
         import pandas as pd
 
+        self._pack()
+        frame = pd.concat(self.frames, ignore_index=True)
+        self.frames.clear()
+        self.marks = {name: frame.pop(name).to_numpy() for name in _MARKS}
+        self.times = Times(self.marks["time"].astype(float), self.marks["clock"])
         reading, sources = self.reading, self.origins
-        num_rows = len(self.numbers) + reading.left_out.total()
+        num_rows = len(frame) + reading.left_out.total()
         arrival_s, is_bad = self._arrivals(sources)
         is_bad |= self._repeated(arrival_s, ~is_bad)
         places = np.flatnonzero(~is_bad)
@@ -136,18 +124,16 @@ class Columns:
         if reading.bad is not None:
             raise reading.bad
         self._warn(arrival_s, places)
-        columns = self._columns()
+        self._count(frame)
+        if len(self.readers) == 1:
+            frame.index = pd.Index(self.marks["row"])
         if arrival_s is not None:
             start_s = np.nanmin(np.append(arrival_s[places], np.inf))
             if start_s > INSTANTS or not self.readers[-1].known.is_table:
                 arrival_s = np.round(arrival_s - start_s, 6)  # instants are held to 0.2 us
-            columns["arrival_s"] = arrival_s
+            frame["arrival_s"] = arrival_s
             places = places[np.argsort(arrival_s[places], kind="stable")]
-        index = np.array(self.numbers) if len(self.readers) == 1 else np.arange(len(self.numbers))
-        frame = pd.DataFrame(columns, index=index, copy=False)
-        frame = frame.drop(columns=frame.columns[frame.isna().all()])
-        if not np.array_equal(places, np.arange(len(index))):
-            frame = frame.iloc[places]
+        frame = frame.drop(columns=frame.columns[frame.isna().all()]).iloc[places]
         for name in (*reading.needs, *reading.wants):
             if name not in frame and not reading.is_lenient and name != "arrival_s":
                 said = "; ".join([missing(name, self.readers[-1].known), *reading.warned])
@@ -168,31 +154,24 @@ class Columns:
     def _formats(self) -> str:
         return ", ".join(dict.fromkeys(reader.known.name for reader in self.readers))
 
-    def _columns(self) -> dict[str, Any]:
-        """Return the columns but arrival_s; releases the buffers of their rows."""
-        columns: dict[str, Any] = {}
-        if self.has_prompts:
-            self._pack_prompts()
-            columns["prompt"] = pa.chunked_array(self.texts).to_pandas().array
-            self.texts.clear()
-        for name in ("output_tokens", "prompt_tokens", "reasoning_tokens", "answer_tokens"):
-            numbers = np.array(self.counts.pop(name))
-            is_known = np.isfinite(numbers)
-            if name == "reasoning_tokens" and (has_reasoning := bool(is_known.any())):
-                numbers, is_known = np.nan_to_num(numbers), np.array([True])
-            columns[name] = numbers.astype(np.int64) if is_known.all() else numbers
-        if has_reasoning:
-            rest = columns["output_tokens"] - columns["reasoning_tokens"]
-            answer = np.array(columns["answer_tokens"], dtype=float)
-            columns["answer_tokens"] = np.where(np.isnan(answer), rest, answer).astype(np.int64)
-        return columns | ({"model": self.models} if any(self.models) else {}) | self.further
+    def _count(self, frame: pd.DataFrame) -> None:
+        """Give a frame whole numbers of tokens where all are known, and reasoning and answer."""
+        numbers = {name: frame[name].to_numpy(dtype=float, na_value=np.nan) for name in COUNTS}
+        _, output, reasoning, answer = numbers.values()
+        if np.isfinite(reasoning).any():
+            reasoning = numbers["reasoning_tokens"] = np.nan_to_num(reasoning)
+            numbers["answer_tokens"] = np.where(np.isnan(answer), output - reasoning, answer)
+        for name, column in numbers.items():
+            frame[name] = column.astype(np.int64) if np.isfinite(column).all() else column
+        if not any(frame["model"]):
+            del frame["model"]
 
     def _repeated(
         self, arrival_s: NDArray[np.float64] | None, is_kept: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
         """Return the mask of rows that are a call which another row logs, too; count both kinds."""
         reading = self.reading
-        keys, twins, levels = (np.array(self.marks[name]) for name in ("key", "twin", "level"))
+        keys, twins, levels = (self.marks[name] for name in ("key", "twin", "level"))
         above: set[int] = set()
         for key in map(reading.above.get, reading.calls):
             while key is not None and key not in above:
@@ -221,7 +200,7 @@ class Columns:
 
     def _warn(self, arrival_s: NDArray[np.float64] | None, places: NDArray[np.int64]) -> None:
         """Count the doubts about the whole log."""
-        warned, num_json = self.reading.warned, sum(self.marks["json"])
+        warned, num_json = self.reading.warned, int(self.marks["json"].sum())
         if num_json * 2 > self.origins["prompt"].total():
             warned["prompts are JSON of something else; give --prompt-column COLUMN"] = num_json
         if arrival_s is not None and len(places) > 1 and not np.ptp(arrival_s[places]):
@@ -247,14 +226,14 @@ class Columns:
         self, sources: dict[str, Counter[str]]
     ) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_]]:
         """Return the times in seconds, None without, and the mask of bad rows."""
-        reading, is_good = self.reading, np.zeros(len(self.numbers), dtype=bool)
-        if not np.isfinite(np.array(self.times.numbers)).any():
+        reading, is_good = self.reading, np.zeros(len(self.times.numbers), dtype=bool)
+        if not np.isfinite(self.times.numbers).any():
             if "arrival_s" in reading.needs:
                 reading.warned["no times: all requests arrive at 0 s; give --arrival-column"] = 0
             return None, is_good
         name, *others = (source for source, _ in sources["arrival_s"].most_common())
         units = {reader.known.time_unit for reader in self.readers}
-        starts = np.searchsorted(self.places, range(1, len(self.readers))).tolist()
+        starts = np.searchsorted(self.marks["place"], range(1, len(self.readers))).tolist()
         unit, order = (getattr(reading.options, name, None) for name in ("time_unit", "file_times"))
         try:
             known_unit = units.pop() if len(units) == 1 else None
@@ -274,9 +253,9 @@ class Columns:
         if "arrival_s" not in reading.needs:
             return (None if is_bad.any() else seconds), is_good
         for place in np.flatnonzero(is_bad):
-            time, path = self.times.numbers[place], self.readers[self.places[place]].path
+            time, path = self.times.numbers[place], self.readers[self.marks["place"][place]].path
             reason = "it has no time" if np.isnan(time) else f"its time is out of range ({time:g})"
-            reading.leave_out(BadRow(reason), path, self.numbers[place])
+            reading.leave_out(BadRow(reason), path, int(self.marks["row"][place]))
         return seconds, is_bad
 
 

@@ -78,7 +78,7 @@ def read_log(
                 found = reason or found
             if not isinstance(found, LoggedRequest):
                 reading.leave_out(found, reader.path, number)
-            if reading.bad is not None and columns.numbers:
+            if reading.bad is not None and (columns.rows or columns.frames):
                 raise reading.bad
     log = columns.finish(files)
     for number, line in enumerate([] if is_lenient else log.short_form()):
@@ -147,7 +147,8 @@ def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.Dat
             frames = [batch.to_pandas(ignore_metadata=True) for batch in batches_of(path)]
             frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
         elif kind == "csv":
-            frame = pd.read_csv(opened(path))
+            with opened(path) as stream:
+                frame = pd.read_csv(stream)
         else:
             frame = pd.DataFrame(good_rows(path, "json"))
     except (OSError, ValueError) as error:

@@ -1,7 +1,6 @@
 """Arrival times: wall clocks, and numbers whose unit the magnitude, a name or an option states."""
 
 import re
-from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -79,21 +78,16 @@ def time_column(columns: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
 
 
 class Times:
-    """Column of arrival times that grows row by row; its unit is known at the end."""
+    """Column of arrival times, and its unit."""
 
-    def __init__(self) -> None:
-        self.numbers, self.kinds = array("d"), array("b")
-
-    def add(self, time: Time | str) -> None:
-        """Append the time of a row; a reason stands for an unknown time."""
-        number, kind = (np.nan, _NUMBER) if isinstance(time, str) else time
-        self.numbers.append(number)
-        self.kinds.append(kind)
+    def __init__(self, numbers: NDArray[np.float64], kinds: NDArray[np.int64]) -> None:
+        """Take the numbers (N,), NaN for an unknown time, and which kind of `Time` each is."""
+        self.numbers, self.kinds = numbers, kinds
 
     def num_without_zone(self) -> int:
         """Return the number of wall clocks without a zone; 0 if all times are such."""
-        own, every = self.kinds.count(_NO_ZONE), np.isfinite(np.array(self.numbers)).sum()
-        return own if own < every else 0
+        own, every = (self.kinds == _NO_ZONE).sum(), np.isfinite(self.numbers).sum()
+        return int(own) if own < every else 0
 
     def in_seconds(
         self, name: str, unit: str | None, known_unit: str | None, others: Sequence[str] = ()
@@ -108,7 +102,7 @@ class Times:
         Raises:
             DataError: nothing tells the unit, or columns disagree about it.
         """
-        values, is_wall = np.array(self.numbers), np.array(self.kinds) != _NUMBER
+        values, is_wall = self.numbers, self.kinds != _NUMBER
         is_known = np.isfinite(values)
         if unit is not None:
             seconds = np.where(is_wall, values, values / PER_SECOND[unit])
