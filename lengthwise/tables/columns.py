@@ -247,8 +247,9 @@ class Columns:
             sources.pop("arrival_s")
             return None, is_good
         sources["arrival_s"] = Counter({rule: 1})
-        if without_zone := self.times.num_without_zone():
-            reading.warned["times without a zone among others, read as UTC"] = without_zone
+        own, every = (self.times.kinds == 2).sum(), np.isfinite(self.times.numbers).sum()
+        without_zone = {"times without a zone among others, read as UTC": int(own)}
+        reading.warned.update(without_zone if 0 < own < every else {})
         is_bad = np.isnan(seconds)
         if "arrival_s" not in reading.needs:
             return (None if is_bad.any() else seconds), is_good

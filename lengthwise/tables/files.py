@@ -29,13 +29,12 @@ from typing import IO, Any, Final, Literal
 from lengthwise.errors import DataError
 from lengthwise.strict_json import parsed
 
-Kind = Literal["parquet", "arrow", "csv", "json", "text"]
+Kind = Literal["parquet", "csv", "json", "text"]
 Row = dict[str, Any]
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 SUFFIXES: Final[dict[str, Kind]] = {
     ".parquet": "parquet",
-    ".arrow": "arrow",
     ".csv": "csv",
     ".jsonl": "json",
     ".ndjson": "json",
@@ -49,8 +48,6 @@ _MOST_EXPANDED, _MOST_RATIO = 1 << 26, 500
 """Bytes that a file may hold when it is decompressed, and bytes for each of its own if more."""
 _GZIP, _ZSTD, _PARQUET, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"PK\x03\x04"
 _MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-_OF_DATASETS: Final = {"dataset_info.json", "state.json", "dataset_dict.json"}
-"""Files beside the rows in a folder that `save_to_disk` of the library datasets wrote."""
 _COMPRESSION: Final = re.compile(r"\.(?:gz|zst)$", re.IGNORECASE)
 _ROTATED: Final = re.compile(r"(?:\.(?P<age>\d{1,4})|-(?P<date>\d{6,14}))$")
 _JSON_START: Final = re.compile(r"\s*(?:\{|\[\s*(?:\{|\]))")
@@ -113,8 +110,8 @@ def files_of(names: Paths) -> list[Path]:
             every = [p for p in path.rglob("*") if p.is_file() and p.stat().st_size]
             seen = [p for p in every if not any(x[0] == "." for x in p.relative_to(path).parts)]
             inside = [p for p in seen if suffix_of(p) in ("", *SUFFIXES)]
-            if any(suffix_of(p) == ".arrow" for p in inside):
-                inside = [p for p in inside if p.name not in _OF_DATASETS]
+            if any(p.suffix == ".arrow" for p in seen):
+                raise DataError("it is a folder of save_to_disk; save it by to_parquet", path=path)
             if others := len(seen) - len(inside):
                 log.warning("%s: %d files of other formats are left out", path, others)
         else:
@@ -156,8 +153,8 @@ def kind_of(path: Path) -> Kind:
     if not start.strip():
         raise DataError("the file is empty; give a table or a log", path=path)
     named, suffix = SUFFIXES.get(suffix_of(path), "text"), suffix_of(path)
-    if start.startswith(_PARQUET) or named in ("parquet", "arrow"):
-        return named if named == "arrow" else "parquet"
+    if start.startswith(_PARQUET) or named == "parquet":
+        return "parquet"
     num_nul = 0 if any(map(start.startswith, _MARKS)) else start[:4096].count(0)
     if start.startswith(_ZIP) or num_nul > (len(start[:4096]) / 10 if suffix in SUFFIXES else 0):
         state = f"format {suffix or 'of binary data'!r} is unknown"

@@ -142,7 +142,7 @@ def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.Dat
     path = Path(path)
     kind = kind_of(path)
     try:
-        if kind in ("parquet", "arrow"):
+        if kind == "parquet":
             # A stored index of pandas would take the place of the row numbers.
             frames = [batch.to_pandas(ignore_metadata=True) for batch in batches_of(path)]
             frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

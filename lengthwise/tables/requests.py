@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from lengthwise.errors import DataError
 from lengthwise.tables.files import BadRow, Row
-from lengthwise.tables.gateways import WORDS
-from lengthwise.tables.gateways.formats import OPENAI, REDACTED, LogFormat
+from lengthwise.tables.gateways import LAYOUTS, WORDS
+from lengthwise.tables.gateways.formats import REDACTED, LogFormat
 from lengthwise.tables.options import SKIP, ReadingOptions, RecordOptions
 from lengthwise.tables.prompt_text import prompt_of
 from lengthwise.tables.times import Time, time_column, time_of
@@ -24,8 +24,6 @@ OPTIONS: Final = {
     **{"output_tokens": "--length-column", "arrival_s": "--arrival-column"},
 }
 COUNTS: Final = ("prompt_tokens", "output_tokens", "reasoning_tokens", "answer_tokens")
-_BESIDE: Final = (*COUNTS[::2], "total_tokens", "cached_tokens", "finish_reason")
-"""Fields that stand beside a length which an option names."""
 _FAILED: Final = re.compile("|".join(WORDS["failed"]))
 _MORE: Final = {
     "prompt": " (of fit: --data.prompt-column)",
@@ -126,9 +124,13 @@ class RequestReader:
         paths |= {n: tuple(x) for n, x in reading.extras.items()} if known.is_table else {}
         if "arrival_s" in (*reading.needs, *reading.wants):
             paths["arrival_s"] = _times(known, prepared, every, reading)
-        self.siblings = _beside(self.given.get("output_tokens", ""))
-        """Fields beside a given length of a known name, by whose rules it counts."""
-        paths |= {name: (*paths[name], *more) for name, more in self.siblings.items()}
+        parent, _, own = self.given.get("output_tokens", "").rpartition(".")
+        self._is_raw = bool(own) and plain(own) not in WORDS["lengths"]
+        """A length of no known name counts as it is; other counts beside a known one decide."""
+        beside = LAYOUTS["beside"].items() if own and not self._is_raw else ()
+        paths |= {
+            n: (*paths[n], *(f"{parent}.{x}".lstrip(".") for x in more)) for n, more in beside
+        }
         paths |= {name: (path,) for name, path in self.given.items()}
         paths |= {name: (name,) for name in ("answer_tokens", *reading.further)}
         self._fields, self._plans = paths, dict[tuple[str, ...], _Plan]()
@@ -244,7 +246,7 @@ class RequestReader:
                 output, sources["output_tokens"] = self._count_tokens(text), self._tokenizer
                 if size is None and prompt is not None:
                     size, sources["prompt_tokens"] = self._count_tokens(prompt), self._tokenizer
-        if "output_tokens" in self.given and not self.siblings:
+        if self._is_raw:
             return TokenCounts(size, output, reasoning)
         beside, source = self.known.parts_beside, plain(sources.get("prompt_tokens", ""))
         cached = [count_of(values.get(name)) for name in ("cached_tokens", "cache_written")]
@@ -278,17 +280,6 @@ def _times(
     names = dict.fromkeys(name for row in rows for name in leaves(row))
     found = {name: [one.get(plain(name)) for one in every] for name in [*names][:_MOST_COLUMNS]}
     return (*time_column({n: [x for x in v if x is not None] for n, v in found.items()}), *paths)
-
-
-def _beside(length: str) -> dict[str, tuple[str, ...]]:
-    """Return the paths beside a length of a known name, such as X.usage.completion_tokens."""
-    for end in sorted(OPENAI.paths["output_tokens"], key=len):
-        keys, most = length.split("."), end.count(".") + 1
-        if plain("".join(keys[-most:])) == plain(end):
-            prefix = ".".join(keys[:-most])
-            beside = {name: OPENAI.paths[name] for name in _BESIDE}
-            return {n: tuple(f"{prefix}.{p}".lstrip(".") for p in x) for n, x in beside.items()}
-    return {}
 
 
 def no_column(missing: Sequence[str], columns: Iterable[str], advice: str = "") -> str:

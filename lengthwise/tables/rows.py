@@ -9,7 +9,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from pathlib import Path
 from typing import IO, Any, AnyStr, Final
 
@@ -25,7 +24,6 @@ from lengthwise.tables.files import (
     opened,
     parsed_line,
     start_of,
-    suffix_of,
     undamaged,
 )
 from lengthwise.tables.gateways import WORDS
@@ -89,8 +87,7 @@ def rows_of(path: Path, kind: Kind) -> Iterator[Row | BadRow]:
     Raises DataError for a damaged file.
     """
     with undamaged(path):
-        read = {"parquet": _parquet_rows, "arrow": _parquet_rows, "csv": _csv_rows}
-        yield from read.get(kind, _json_rows)(path)
+        yield from {"parquet": _parquet_rows, "csv": _csv_rows, "json": _json_rows}[kind](path)
 
 
 def good_rows(path: Path, kind: Kind) -> Iterator[Row]:
@@ -110,7 +107,7 @@ def _parquet_rows(path: Path) -> Iterator[Row | BadRow]:
             yield from map(_filled, _rows_of_batch(batch))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
-        text = f"cannot be read as {suffix_of(path)[1:] or 'parquet'} ({reason}); give a whole file"
+        text = f"cannot be read as parquet ({reason}); give a whole file of that format"
         raise DataError(text, path=path) from error
 
 
@@ -119,13 +116,6 @@ def batches_of(path: Path) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if suffix_of(path) == ".arrow":
-        with opened(path) as stream:
-            count = allowance(path)
-            for batch in pa.ipc.open_stream(stream):
-                count(batch.nbytes)
-                yield from map(batch.slice, range(0, len(batch), _BATCH), repeat(_BATCH))
-        return
     with opened(path) as stream:
         table = pq.ParquetFile(stream if stream.seekable() else pa.BufferReader(stream.read()))
         groups = map(table.metadata.row_group, range(table.num_row_groups))

@@ -84,11 +84,6 @@ class Times:
         """Take the numbers (N,), NaN for an unknown time, and which kind of `Time` each is."""
         self.numbers, self.kinds = numbers, kinds
 
-    def num_without_zone(self) -> int:
-        """Return the number of wall clocks without a zone; 0 if all times are such."""
-        own, every = (self.kinds == _NO_ZONE).sum(), np.isfinite(self.numbers).sum()
-        return int(own) if own < every else 0
-
     def in_seconds(
         self, name: str, unit: str | None, known_unit: str | None, others: Sequence[str] = ()
     ) -> tuple[NDArray[np.float64], str]:

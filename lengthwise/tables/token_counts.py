@@ -47,16 +47,14 @@ def settle(
     if output is None and reasoning and parts_beside:
         output, more_out = reasoning, 0
     if prompt is not None and more_in > prompt:  # a part is no more than the whole
-        cached_beside, is_short = True, total is not None and total < prompt + more_in
-        total = total + more_in if total and is_short else total
+        cached_beside, whole = True, prompt + more_in
+        total = total + more_in if total and total < whole else total
     if total and prompt is not None and output is not None:
-        ways = [(prompt, output), (prompt, output + more_out)]
-        ways += [(prompt + more_in, output), (prompt + more_in, output + more_out)]
-        sums = [first + second == total for first, second in ways]
-        if True in sums:
-            taken = ways[sums.index(True)]
-            rule = "reasoning beside the output" if taken[1] > output else ""
-            rule = rule or (CACHED_BESIDE if taken[0] > prompt else "")
+        ways = [(prompt + i, output + o) for i in (0, more_in) for o in (0, more_out)]
+        taken = next((way for way in ways if sum(way) == total), None)
+        if taken is not None:
+            rule = CACHED_BESIDE if taken[0] > prompt else ""
+            rule = "reasoning beside the output" if taken[1] > output else rule
             prompt, output = taken
         elif total > prompt + output and not more_out:
             reasoning, output, rule = total - prompt - output, total - prompt, INSIDE_TOTAL

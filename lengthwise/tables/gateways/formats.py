@@ -81,13 +81,12 @@ def _formats(given: dict[str, Any]) -> dict[str, LogFormat]:
         made[name] = replace(base, **changes, paths={**base.paths, **own})
         return made[name]
 
-    return {name: build(name) for name in given if name != "names"}
+    return {name: build(name) for name in given if name not in ("names", "beside")}
 
 
 _LAYOUTS: Final = _formats(LAYOUTS)
 TABLE: Final = _LAYOUTS.pop("table")
 VLLM: Final = _LAYOUTS.pop("vLLM")
-OPENAI: Final = _LAYOUTS["OpenAI"]
 FORMATS: Final = tuple(_LAYOUTS.values())
 
 
