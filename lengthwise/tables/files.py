@@ -119,18 +119,12 @@ def files_of(names: Paths) -> list[Path]:
         if not inside:
             state = "is a folder without files" if path.is_dir() else "does not exist"
             raise DataError(f"the file {state}; give a table or a log", path=path)
-        found += sorted(inside, key=lambda p: (p.parent, _natural(p.name)))
-    logs = {path: number for number, path in reversed(list(enumerate(map(_log_of, found))))}
-    return sorted(dict.fromkeys(found), key=lambda path: (logs[_log_of(path)], _age(path)))
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    parts = re.findall(r"\d+|\D+", name)
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
-
-
-def _log_of(path: Path) -> Path:
-    return path.with_name(_plain_name(path))
+        parts = {p: re.findall(r"\d+|\D+", p.name) for p in inside}
+        natural = {p: [(int(x), "") if x.isdecimal() else (-1, x) for x in parts[p]] for p in parts}
+        found += sorted(inside, key=lambda p: (p.parent, natural[p]))
+    logs = [path.with_name(_plain_name(path)) for path in found]
+    places = {path: (logs.index(log), _age(path)) for path, log in zip(found, logs, strict=True)}
+    return sorted(places, key=lambda path: places[path])
 
 
 def _age(path: Path) -> tuple[int, int]:

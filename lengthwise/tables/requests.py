@@ -79,12 +79,10 @@ class Reading:
 
     def leave_out(self, reason: LeftOut | BadRow, path: Path, row: int) -> None:
         """Count a row without a request, and keep the error of the first bad one."""
-        if isinstance(reason, LeftOut):
-            self.left_out[str(reason)] += 1
-            return
-        if self.bad is None and self.options.on_bad_rows == "error" and not self.is_lenient:
+        is_bad = not isinstance(reason, LeftOut)
+        if is_bad and not (self.bad or self.is_lenient or self.options.on_bad_rows == "skip"):
             self.bad = DataError(f"{reason}; {SKIP}", path=path, row=row)
-        self.left_out[reason.partition(" (")[0]] += 1
+        self.left_out[reason.partition(" (")[0] if is_bad else str(reason)] += 1
 
 
 @dataclass(slots=True)
@@ -224,13 +222,11 @@ class RequestReader:
         for path, key, words, is_right in self._checks:
             value = every.get(key)
             word = f"{value:g}" if isinstance(value, float) else str(value).strip().lower()
-            if value in (None, {}, []) or (not words and word in ("false", *WORDS["roots"])):
-                continue
-            is_wrong = (word in words) is not is_right if words else _FAILED.search(word)
-            if is_right and not words:
-                return f"it has {path}"
-            if is_wrong:
-                return f"{path} is {str(value)[:40]!r}"
+            is_none = value in (None, {}, []) or (not words and word in ("false", *WORDS["roots"]))
+            is_other = (word in words) is not is_right if words else _FAILED.search(word)
+            if not is_none and (is_other or (is_right and not words)):
+                has = f"it has {path}"
+                return has if is_right and not words else f"{path} is {str(value)[:40]!r}"
         return None
 
     def _counts(
@@ -292,8 +288,8 @@ def no_column(missing: Sequence[str], columns: Iterable[str], advice: str = "") 
 def leaves(value: Any, prefix: str = "", depth: int = 4) -> Iterator[str]:
     """Yield the paths to the values of a row."""
     value = unpacked(value)
-    if isinstance(value, Mapping) and value and depth:
-        for key, inner in value.items():
-            yield from leaves(inner, f"{prefix}.{key}".lstrip("."), depth - 1)
-    elif prefix:
+    inners = value.items() if isinstance(value, Mapping) and depth else ()
+    for key, inner in inners:
+        yield from leaves(inner, f"{prefix}.{key}".lstrip("."), depth - 1)
+    if prefix and not inners:
         yield prefix

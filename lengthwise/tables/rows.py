@@ -178,11 +178,11 @@ def _json_rows(path: Path) -> Iterator[Row | BadRow]:
     encoding = encoding_of(start)
     sample = [line for line in start.decode(encoding, "replace").split("\n") if line.strip()][:20]
     good = [isinstance(parsed_line(line), dict | list) for line in sample]
-    is_array = sample[0].lstrip().startswith("[")
     if len(sample) == 1 and len(start) == BLOCK:  # a cut line
         good = [True]
     has_lines = good[0] or 2 * sum(good) >= len(good)
-    has_lines = all(good) and len(good) > 1 if is_array else has_lines
+    if sample[0].lstrip().startswith("["):
+        has_lines = all(good) and len(good) > 1
     with opened(path) as stream:
         if has_lines and encoding == "utf-8-sig":
             values: Iterator[Any] = map(parsed_line, filter(bytes.strip, _lines(stream)))
@@ -201,27 +201,25 @@ def _unwrapped(value: Any) -> Iterator[Any]:
     if not isinstance(value, dict):
         yield value
         return
-    is_page = value.keys().isdisjoint(WORDS["rows"])
-    names = WORDS["lists"] + WORDS["pages"] * is_page
+    names = WORDS["lists"] + WORDS["pages"] * value.keys().isdisjoint(WORDS["rows"])
     held = {key: value[key] for key in names if _holds(value.get(key), names)}
-    if held:
-        for key, inner in held.items():
-            state = {"status": _STATES[key]} if key in _STATES else {}
-            for item in inner if isinstance(inner, list) else [inner]:
-                yield from _unwrapped(state | item if isinstance(item, dict) else item)
-    elif all(isinstance(value.get(name), list) for name in WORDS["columns"]):
-        size = len(value[WORDS["columns"][0]])
-        columns = {key: x for key, x in value.items() if isinstance(x, list) and len(x) == size}
-        for cells in zip(*columns.values(), strict=True):
-            yield dict(zip(columns, cells, strict=True))
-    else:
+    columns = {key: x for key, x in value.items() if isinstance(x, list)}
+    is_columnar = not held and {*WORDS["columns"]} <= columns.keys()
+    sizes = {key: len(x) for key, x in columns.items()} if is_columnar else {}
+    equal = [key for key in sizes if sizes[key] == sizes[WORDS["columns"][0]]]
+    for key, inner in held.items():
+        state = {"status": _STATES[key]} if key in _STATES else {}
+        for item in inner if isinstance(inner, list) else [inner]:
+            yield from _unwrapped(state | item if isinstance(item, dict) else item)
+    for cells in zip(*(columns[key] for key in equal), strict=True):
+        yield dict(zip(equal, cells, strict=True))
+    if not held and not is_columnar:
         yield value
 
 
 def _holds(value: Any, names: tuple[str, ...]) -> bool:
-    if isinstance(value, list):
-        return any(isinstance(item, dict) for item in value)
-    return isinstance(value, dict) and not value.keys().isdisjoint(names)
+    is_list = isinstance(value, list) and any(isinstance(item, dict) for item in value)
+    return is_list or (isinstance(value, dict) and not value.keys().isdisjoint(names))
 
 
 def _values(stream: IO[str], path: Path) -> Iterator[Any]:

@@ -34,11 +34,10 @@ _MOST: Final = 0.9
 
 def instant_of(value: Any) -> float | None:
     """Return the seconds since 1970 of a wall clock or of a number that is such an instant."""
-    if (number := number_of(value)) is not None:
-        scaled = [number / per_second for per_second in PER_SECOND.values()]
-        return next((each for each in scaled if _YEARS[0] <= each <= _YEARS[1]), None)
-    found = clock_of(value)
-    return found and found[0]
+    number, clock = number_of(value), clock_of(value)
+    scaled = [] if number is None else [number / unit for unit in PER_SECOND.values()]
+    instants = [each for each in scaled if _YEARS[0] <= each <= _YEARS[1]]
+    return next(iter(instants), None) if scaled else clock and clock[0]
 
 
 def time_of(value: Any) -> Time | str:

@@ -63,17 +63,16 @@ def unpacked(value: Any) -> Any:
 
 def count_of(value: Any) -> int | None:
     """Return a number of tokens up to 2**31, also of a text; None for any other value."""
-    if value is None:
-        return None
-    if type(value) is str and value.isdecimal() and len(value) < _DIGITS:
-        return int(value)
     if type(value) is not int:
-        try:
-            whole = not isinstance(value, bool) and int(float(value)) == float(value)
-            value = int(value if not isinstance(value, str) else float(value)) if whole else -1
-        except (TypeError, ValueError, OverflowError):
-            return None
-    return value if 0 <= value <= _MOST else None
+        with suppress(TypeError, ValueError, OverflowError):
+            is_text = isinstance(value, str)
+            number = (
+                int(value)
+                if is_text and value.isdecimal() and len(value) < _DIGITS
+                else float(value)
+            )
+            value = int(number) if number == int(number) and not isinstance(value, bool) else None
+    return value if type(value) is int and 0 <= value <= _MOST else None
 
 
 def clock_of(value: Any) -> tuple[float, bool] | None:

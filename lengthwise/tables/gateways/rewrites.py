@@ -40,12 +40,9 @@ def _events(value: Any) -> list[Any] | None:
         item.removeprefix("data:").strip() if isinstance(item, str) else item for item in value
     )
     events = list(map(unpacked, texts))
-    return events if any(map(_is_event, _objects(events))) else None
-
-
-def _is_event(value: Mapping[str, Any]) -> bool:
-    is_typed = str(value.get("type")).startswith(WORDS["events"])
-    return is_typed or not value.keys().isdisjoint(("object", "usageMetadata", "done"))
+    starts, marks = WORDS["events"], {"object", "usageMetadata", "done"}
+    kinds = [str(x.get("type")).startswith(starts) or marks & x.keys() for x in _objects(events)]
+    return events if any(kinds) else None
 
 
 def _objects(values: Iterable[Any]) -> list[Mapping[str, Any]]:
