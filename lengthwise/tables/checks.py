@@ -98,8 +98,7 @@ def _lower_bound(request: LoggedRequest) -> str:
 def _ends(value: Any) -> list[str]:
     """Return the reasons in a value: a text, a list, or an object, each also as text."""
     value = unpacked(value)
-    if isinstance(value, Mapping):
-        value = value.get("type", value.get("reason"))
+    value = value.get("type", value.get("reason")) if isinstance(value, Mapping) else value
     if isinstance(value, list):
         return [end for each in value for end in _ends(each)]
     text = "" if value is None else str(value)

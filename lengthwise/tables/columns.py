@@ -87,11 +87,12 @@ class Columns:
         is_json = prompt is not None and prompt.lstrip()[:1] in ("{", "[")
         time = (np.nan, 0) if isinstance(request.time, str) else request.time
         model = str(values.get("model", "")).encode(errors="replace").decode()
-        further = [count_of(values.get(name)) for name in self.reading.further]
-        extras = [values.get(name) for name in self.reading.extras]
+        further = map(count_of, map(values.get, self.reading.further))
+        extras = map(values.get, self.reading.extras)
         marks = (len(self.readers) - 1, row, request.key, twin, hash(values.get("level")), is_json)
-        shown = prompt if self.has_prompts else None
-        self.rows.append((shown, *counts, model, *further, *extras, *marks, *time))
+        self.rows.append(
+            (prompt if self.has_prompts else None, *counts, model, *further, *extras, *marks, *time)
+        )
         if len(self.rows) >= _CHUNK:
             self._pack()
         for name in request.sources.keys() & ORIGINS[prompt is None :]:
@@ -177,8 +178,7 @@ class Columns:
             while key is not None and key not in above:
                 above.add(key)
                 key = reading.above.get(key)
-        found = is_kept & np.isin(keys, np.array([*above], dtype=np.int64))
-        found &= keys != 0
+        found = is_kept & (keys != 0) & np.isin(keys, np.array([*above], dtype=np.int64))
         if count := int(found.sum()):
             reading.left_out["a call that a row below it logs again"] = count
         if arrival_s is None or not (twins != 0).any():
@@ -262,8 +262,9 @@ class Columns:
 
 def quantiles(values: ArrayLike) -> str:
     """Return the p5, p50, p95 and largest of numbers as text."""
-    found = np.nanpercentile(np.asarray(values, dtype=float), (5, 50, 95, 100))
-    return "p5 {:.6g}, p50 {:.6g}, p95 {:.6g}, most {:.6g}".format(*found)
+    return "p5 {:.6g}, p50 {:.6g}, p95 {:.6g}, most {:.6g}".format(
+        *np.nanpercentile(np.asarray(values, dtype=float), (5, 50, 95, 100))
+    )
 
 
 def _shares(found: Counter[str]) -> str:

@@ -55,9 +55,8 @@ _VLLM_LINE: Final = re.compile(
     r"(?:INFO|DEBUG|WARNING)\S* \d\d-\d\d \d\d:\d\d:\d\d"
     r"|(?:^|[\s\"])(?:Received request|Generated response|Request) \S.{0,300}?: "
 )
-_MESSAGES: Final = ("message", "msg", "log")
-"""Keys of a line in JSON that hold a line of a server's log."""
-_DOCKER: Final = {"log", "stream", "time"}
+_MESSAGES, _DOCKER = ("message", "msg", "log"), {"log", "stream", "time"}
+"""Keys of a line in JSON that hold a line of a server's log, and those of Docker."""
 
 
 log = logging.getLogger(__name__)

@@ -166,8 +166,9 @@ def _newest(messages: Sequence[Any]) -> tuple[Mapping[str, Any] | None, str | No
 
 def _turn(message: Any) -> Mapping[str, Any]:
     """Return a message with its role, also of LangChain (kwargs, data) and OpenInference."""
-    if not isinstance(message, Mapping) or message.get("role") is not None:
-        return message if isinstance(message, Mapping) else {}
+    message = message if isinstance(message, Mapping) else {"role": ""}
+    if message.get("role") is not None:
+        return message
     inners = [message.get(key) for key in ("kwargs", "data", "message")]
     inner = next((each for each in inners if isinstance(each, Mapping)), message)
     names = message.get("id")

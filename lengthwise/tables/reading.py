@@ -108,9 +108,8 @@ def _readers(
                     for row in rows
                 )
             sample = list(islice(rows, _SAMPLE))
-            good = [row for row in sample if not isinstance(row, BadRow)]
-            logged = [recognise(row) for row in good if not row.keys() >= _PLAIN]
-            found = filter(None, logged)
+            logged = [row for row in sample if isinstance(row, dict) and not row.keys() >= _PLAIN]
+            found = filter(None, map(recognise, logged))
             known = min(found, key=lambda known: (known.is_table, len(known.lift)), default=TABLE)
             yield RequestReader(reading, path, known, sample), chain(sample, rows)
     if asked:

@@ -65,12 +65,8 @@ def count_of(value: Any) -> int | None:
     """Return a number of tokens up to 2**31, also of a text; None for any other value."""
     if type(value) is not int:
         with suppress(TypeError, ValueError, OverflowError):
-            is_text = isinstance(value, str)
-            number = (
-                int(value)
-                if is_text and value.isdecimal() and len(value) < _DIGITS
-                else float(value)
-            )
+            is_short = isinstance(value, str) and value.isdecimal() and len(value) < _DIGITS
+            number = int(value) if is_short else float(value)
             value = int(number) if number == int(number) and not isinstance(value, bool) else None
     return value if type(value) is int and 0 <= value <= _MOST else None
 
@@ -97,10 +93,8 @@ def clock_of(value: Any) -> tuple[float, bool] | None:
                 break
     if not isinstance(value, datetime):
         return None
-    with suppress(OverflowError, ValueError):
-        has_zone = value.tzinfo is not None
-        return (value if has_zone else value.replace(tzinfo=UTC)).timestamp(), has_zone
-    return None
+    has_zone = value.tzinfo is not None
+    return (value if has_zone else value.replace(tzinfo=UTC)).timestamp(), has_zone
 
 
 def number_of(value: Any) -> float | None:

@@ -39,8 +39,7 @@ class LogFormat:
 
     def prepared(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a row without wrappers and rewritten, as the paths expect it."""
-        row = reduce(lifted, self.lift, row)
-        return row if self.prepare is None else self.prepare(row)
+        return (self.prepare or dict)(reduce(lifted, self.lift, row))
 
 
 _REWRITES: Final = {each.__name__: each for each in (merged_stream, with_attributes, with_turns)}
@@ -119,6 +118,5 @@ def recognise(row: Mapping[str, Any]) -> LogFormat | None:
 
 def lifted(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Return a row with the values inside one of its own as its own keys."""
-    inner = unpacked(row.get(key))
-    parts = inner.items() if isinstance(inner, Mapping) else ()
+    parts = inner.items() if isinstance(inner := unpacked(row.get(key)), Mapping) else ()
     return {**row, **{name: value for name, value in parts if value not in (None, "", {}, [])}}

@@ -93,23 +93,20 @@ def with_attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
         if turn:
             turns[int(turn[1])][turn[2]] = value
     found |= {"messages": [turns[number] for number in sorted(turns)]} if turns else {}
-    no_call = None if is_call else "a span without a call of a model"
-    return {**span, **found, "no_call": no_call, "is_call": is_call or None}
+    marks = {"is_call": True} if is_call else {"no_call": "a span without a call of a model"}
+    return {**span, **found, **marks}
 
 
 def _plain(value: Any) -> Any:
     """Return a value, or a list of attributes, of OTLP's JSON or of Jaeger's tags as plain data."""
     if isinstance(value, list):
         pairs = [(item.get("key"), item.get("value")) for item in _objects(value)]
-        named = {key: _plain(inner) for key, inner in pairs if isinstance(key, str)}
-        return named or value
-    if not isinstance(value, dict) or len(value) != 1:
-        return value
-    ((kind, inner),) = value.items()
-    if kind in ("arrayValue", "kvlistValue"):
-        inner = inner.get("values") if isinstance(inner, dict) else None
-        return list(map(_plain, inner or [])) if kind == "arrayValue" else _plain(inner or [])
-    return inner if kind.endswith("Value") else value
+        return {key: _plain(inner) for key, inner in pairs if isinstance(key, str)} or value
+    kind, inner = next(iter(value.items())) if isinstance(value, dict) and value else ("", None)
+    values = inner.get("values") if isinstance(inner, dict) else None
+    if kind in ("arrayValue", "kvlistValue") and len(value) == 1:
+        return list(map(_plain, values or [])) if kind == "arrayValue" else _plain(values or [])
+    return inner if str(kind).endswith("Value") and len(value) == 1 else value
 
 
 def with_turns(row: Mapping[str, Any]) -> Mapping[str, Any]:
