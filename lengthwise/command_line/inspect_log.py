@@ -74,8 +74,7 @@ def text_of(log: Log, sample: list[dict[str, Any]]) -> str:
     """Return the log in lines for a terminal."""
     # Times that are found and not understood are in the warnings.
     has_times = any("give --time-unit" in x or "give --file-times" in x for x in log.warnings)
-    known = {*log.sources, *["arrival_s"] * has_times}
-    missing = [name for name in ORIGINS if name not in known]
+    missing = [name for name in ORIGINS if name not in {*log.sources, *["arrival_s"] * has_times}]
     lines = [
         f"format      {log.format}, {len(log.files)} files",
         f"rows        {len(log.frame):,} of {log.num_rows:,}",

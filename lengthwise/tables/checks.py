@@ -26,9 +26,7 @@ class Checks:
     """Checks of the requests of all files of one reading."""
 
     def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self._rows: set[int] = set()
-        self._ids: set[int] = set()
+        self._reading, self._rows, self._ids = reading, set[int](), set[int]()
 
     def reason_against(self, request: LoggedRequest) -> LeftOut | BadRow | None:
         """Return why a request is left out or bad; None for one that is kept. Counts warnings."""
@@ -66,17 +64,16 @@ class Checks:
     def _copy(self, request: LoggedRequest) -> LeftOut | BadRow | None:
         """Return the reason of a copy of a row, or of a repeated id of a table."""
         text, prompt = str(request.values.get("request_id", "")), request.prompt
-        arrival, is_table = request.values.get("arrival_s"), request.known.is_table
-        whole, own = hash((text, prompt, str(arrival), *request.counts.values())), hash(text)
+        arrival, own = request.values.get("arrival_s"), hash(text)
+        whole = hash((text, prompt, str(arrival), *request.counts.values()))
         is_copy = whole in self._rows and (prompt is not None or arrival is not None)
-        is_repeated = is_table and own in self._ids
-        if text:
-            self._rows.add(whole)
-            self._ids.add(own)
-        if text and (is_copy or is_repeated):
-            why = f"request_id is repeated ({text[:40]!r}; each request has its own)"
-            return LeftOut("a copy of an earlier row") if is_copy else BadRow(why)
-        return None
+        is_repeated = bool(text) and request.known.is_table and own in self._ids
+        why = f"request_id is repeated ({text[:40]!r}; each request has its own)"
+        self._rows.update([whole] * bool(text))
+        self._ids.update([own] * bool(text))
+        return (
+            LeftOut("a copy of an earlier row") if is_copy else BadRow(why) if is_repeated else None
+        )
 
 
 def _lower_bound(request: LoggedRequest) -> str:

@@ -126,8 +126,7 @@ class Columns:
             raise reading.bad
         self._warn(arrival_s, places)
         self._count(frame)
-        if len(self.readers) == 1:
-            frame.index = pd.Index(self.marks["row"])
+        frame.index = pd.Index(self.marks["row"] if len(self.readers) == 1 else range(len(frame)))
         if arrival_s is not None:
             start_s = np.nanmin(np.append(arrival_s[places], np.inf))
             if start_s > INSTANTS or not self.readers[-1].known.is_table:
@@ -178,7 +177,9 @@ class Columns:
             while key is not None and key not in above:
                 above.add(key)
                 key = reading.above.get(key)
-        found = is_kept & (keys != 0) & np.isin(keys, np.array([*above], dtype=np.int64))
+        found: NDArray[np.bool_] = (
+            is_kept & (keys != 0) & np.isin(keys, np.array([*above], dtype=np.int64))
+        )
         if count := int(found.sum()):
             reading.left_out["a call that a row below it logs again"] = count
         if arrival_s is None or not (twins != 0).any():

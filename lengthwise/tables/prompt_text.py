@@ -166,13 +166,13 @@ def _newest(messages: Sequence[Any]) -> tuple[Mapping[str, Any] | None, str | No
 
 def _turn(message: Any) -> Mapping[str, Any]:
     """Return a message with its role, also of LangChain (kwargs, data) and OpenInference."""
-    message = message if isinstance(message, Mapping) else {"role": ""}
-    if message.get("role") is not None:
-        return message
-    inners = [message.get(key) for key in ("kwargs", "data", "message")]
-    inner = next((each for each in inners if isinstance(each, Mapping)), message)
-    names = message.get("id")
-    name = names[-1] if isinstance(names, list) and names else message.get("type")
+    turn: Mapping[str, Any] = message if isinstance(message, Mapping) else {"role": ""}
+    if turn.get("role") is not None:
+        return turn
+    inners = [turn.get(key) for key in ("kwargs", "data", "message")]
+    inner = next((each for each in inners if isinstance(each, Mapping)), turn)
+    names = turn.get("id")
+    name = names[-1] if isinstance(names, list) and names else turn.get("type")
     kinds = (inner.get("role"), inner.get("type"), inner.get("message.role"), name)
     content = inner.get("content", inner.get("message.content"))
     return {"role": next(filter(None, kinds), None), "content": content}

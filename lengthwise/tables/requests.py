@@ -113,9 +113,8 @@ class RequestReader:
         self, reading: Reading, path: Path, known: LogFormat, sample: Iterable[Row | BadRow]
     ) -> None:
         """Find the columns in the first rows. Raises DataError for a needed one that none has."""
-        self.path, self.known, self.given = path, known, reading.given
+        self.path, self.known, self.given, self._reading = path, known, reading.given, reading
         self._count_tokens, self._tokenizer = reading.count_tokens, str(reading.options.tokenizer)
-        self._reading = reading
         rows = [row for row in sample if not isinstance(row, BadRow)]
         prepared = [known.prepared(row) for row in rows]
         every, paths = list(map(flat, prepared)), dict(known.paths)
@@ -139,8 +138,8 @@ class RequestReader:
         ]
         every_path = (*chain(*paths.values()), *known.answered, *known.no_load)
         read = {plain(x) for path in every_path for x in (path, path.partition(".")[0])}
-        top = rows[0] if rows and known.is_table else ()
-        self.unread = tuple(name for name in top if plain(name) not in read)
+        top = rows[: known.is_table]
+        self.unread = tuple(name for row in top for name in row if plain(name) not in read)
         if rows:
             self._require_columns(reading, prepared, every)
 

@@ -54,10 +54,8 @@ def time_of(value: Any) -> Time | str:
 
 def unit_in(name: str) -> str | None:
     """Return the unit at the end of a column's name: `sent_ms`, `startTimeUnixNano`."""
-    found = _NAMED.search(name)
-    return found and next(
-        unit for unit, part in zip(PER_SECOND, found.groups(), strict=True) if part
-    )
+    parts = found.groups() if (found := _NAMED.search(name)) else ()
+    return next((unit for unit, part in zip(PER_SECOND, parts, strict=False) if part), None)
 
 
 def time_column(columns: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
