@@ -48,7 +48,8 @@ def inspect(options: InspectOptions) -> None:
     needs, wants = ("output_tokens", "arrival_s"), ("prompt", "prompt_tokens")
     log = read_log(options.log, options, needs=needs, wants=wants, is_lenient=True)
     found = as_json(log, options.rows)
-    print(to_json(found) if options.json else text_of(log, found["sample"]))
+    text = to_json(found) if options.json else text_of(log, found["sample"])
+    print(text.encode(errors="replace").decode())
 
 
 def as_json(log: Log, rows: int) -> dict[str, Any]:
@@ -72,11 +73,8 @@ def as_json(log: Log, rows: int) -> dict[str, Any]:
 def text_of(log: Log, sample: list[dict[str, Any]]) -> str:
     """Return the log in lines for a terminal."""
     # Times that are found and not understood are in the warnings.
-    has_times = any(
-        "; give --time-unit" in text or "; give --file-times" in text for text in log.warnings
-    )
-    known = {*log.sources, *["arrival_s"] * has_times}
-    missing = [name for name in ORIGINS if name not in known]
+    has_times = any("give --time-unit" in x or "give --file-times" in x for x in log.warnings)
+    missing = [name for name in ORIGINS if name not in {*log.sources, *["arrival_s"] * has_times}]
     lines = [
         f"format      {log.format}, {len(log.files)} files",
         f"rows        {len(log.frame):,} of {log.num_rows:,}",
@@ -87,9 +85,8 @@ def text_of(log: Log, sample: list[dict[str, Any]]) -> str:
         *[f"not read    {', '.join(log.unread)}"] * bool(log.unread),
         *(f"{n:17} {quantiles(log.frame[n])}" for n in _SAMPLE[1:4] if n in log.frame),
     ]
-    if "arrival_s" in log.frame:
-        gaps_s = np.diff(log.frame.arrival_s)
-        lines += [f"{'gaps in seconds':17} {quantiles(gaps_s)}"] * bool(len(gaps_s))
+    if "arrival_s" in log.frame and len(log.frame) > 1:
+        lines.append(f"{'gaps in seconds':17} {quantiles(np.diff(log.frame.arrival_s))}")
     for row in sample:
         prompt = str(row["prompt"] or "-").replace("\n", " ")[:_SHOWN]
         numbers = [f"{name} {row[name]}" for name in _SAMPLE[1:] if row[name] is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,23 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from lengthwise.errors import DataError
 from lengthwise.tables.checks import missing
 from lengthwise.tables.files import BadRow
-from lengthwise.tables.gateways.formats import TABLE
-from lengthwise.tables.requests import COUNTS, LoggedRequest, Reading, RequestReader
+from lengthwise.tables.requests import COUNTS, OPTIONS, LoggedRequest, Reading, RequestReader
 from lengthwise.tables.times import INSTANTS, Times, times_of_files
-from lengthwise.tables.values import count_of, first_at, value_at
+from lengthwise.tables.values import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NO_ROWS: Final = "the table has no rows; give some"
 ORIGINS: Final = ("prompt", "output_tokens", "prompt_tokens", "arrival_s")
+_MARKS: Final = ("place", "row", "key", "twin", "level", "json", "time", "clock")
+"""Reader of a row, its place there, hashes of its id, content and level, a prompt in JSON, time."""
 _CHUNK: Final = 1 << 14
+_LEVELS_S, _TWINS_S = 0.1, 0.01
+"""Times between rows of one call: at two levels that their format names, and without levels."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,69 +72,68 @@ class Columns:
     """Columns that grow request by request; memory holds the columns only."""
 
     def __init__(self, reading: Reading) -> None:
-        self.reading = reading
-        self.readers: list[RequestReader] = []
+        self.reading, self.readers = reading, list[RequestReader]()
         self.has_prompts = "prompt" in (*reading.needs, *reading.wants)
-        self.prompts: list[str | None] = []
-        self.texts: list[pa.Array] = []
-        self.models: list[str] = []
-        self.names: dict[str, str] = {}
-        self.further: dict[str, list[Any]] = defaultdict(list)
-        self.counts = {name: array("d") for name in COUNTS}
-        self.places, self.numbers = array("q"), array("q")
-        self.times = Times()
-        self.origins: Counter[tuple[str, ...]] = Counter()
+        self.further = (*reading.further, *reading.extras)
+        self.rows: list[tuple[Any, ...]] = []
+        self.frames: list[pd.DataFrame] = []
+        self.origins: dict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, request: LoggedRequest, row: int) -> None:
         """Append a request, of this row of the newest reader."""
-        if self.has_prompts:
-            self.prompts.append(request.prompt)
-            if len(self.prompts) >= _CHUNK:
-                self._pack_prompts()
-        model = str(request.values.get("model", ""))
-        self.models.append(self.names.setdefault(model, model))
-        for numbers, count in zip(self.counts.values(), request.counts.values(), strict=True):
-            numbers.append(np.nan if count is None else count)
-        self.places.append(len(self.readers) - 1)
-        self.numbers.append(row)
-        self.times.add(request.time)
-        for name in self.reading.further:
-            self.further[name].append(count_of(value_at(request.row, name)))
-        if request.known is TABLE:
-            for name, names in self.reading.extras.items():
-                self.further[name].append(first_at(request.row, tuple(names)))
-        source = request.sources.get
-        self.origins[
-            "" if request.prompt is None else source("prompt", ""),
-            source("output_tokens", ""),
-            source("prompt_tokens", ""),
-            source("arrival_s", ""),
-        ] += 1
+        values, prompt, counts = request.values, request.prompt, tuple(request.counts.values())
+        is_alone = prompt is None or request.known.name == "vLLM"  # whose choices are rows
+        twin = 0 if is_alone else hash((prompt, *counts))
+        is_json = prompt is not None and prompt.lstrip()[:1] in ("{", "[")
+        time = (np.nan, 0) if isinstance(request.time, str) else request.time
+        model = str(values.get("model", "")).encode(errors="replace").decode()
+        further = map(count_of, map(values.get, self.reading.further))
+        extras = map(values.get, self.reading.extras)
+        marks = (len(self.readers) - 1, row, request.key, twin, hash(values.get("level")), is_json)
+        self.rows.append(
+            (prompt if self.has_prompts else None, *counts, model, *further, *extras, *marks, *time)
+        )
+        if len(self.rows) >= _CHUNK:
+            self._pack()
+        for name in request.sources.keys() & ORIGINS[prompt is None :]:
+            self.origins[name][request.sources[name]] += 1
 
-    def _pack_prompts(self) -> None:
-        """Move the newest prompts to Arrow's memory, which is half of Python's."""
-        self.texts.append(pa.array(self.prompts, pa.large_string()))
-        self.prompts.clear()
+    def _pack(self) -> None:
+        """Move the newest rows to a frame, which is a small part of their memory."""
+        import pandas as pd
+
+        names = ["prompt", *COUNTS, "model", *self.further, *_MARKS]
+        self.frames.append(pd.DataFrame(self.rows, columns=names))
+        self.rows.clear()
 
     def finish(self, files: Sequence[Path]) -> Log:
         """Return the columns. Raises DataError if no row is left, or the times are in no unit."""
         import pandas as pd
 
-        reading, sources = self.reading, self._sources()
-        num_rows = len(self.numbers) + reading.left_out.total()
+        self._pack()
+        frame = pd.concat(self.frames, ignore_index=True)
+        self.frames.clear()
+        self.marks = {name: frame.pop(name).to_numpy() for name in _MARKS}
+        self.times = Times(self.marks["time"].astype(float), self.marks["clock"])
+        reading, sources = self.reading, self.origins
+        num_rows = len(frame) + reading.left_out.total()
         arrival_s, is_bad = self._arrivals(sources)
+        is_bad |= self._repeated(arrival_s, ~is_bad)
         places = np.flatnonzero(~is_bad)
         if not len(places):
             raise self._nothing(files, num_rows)
-        columns = self._columns()
+        if reading.bad is not None:
+            raise reading.bad
+        self._warn(arrival_s, places)
+        self._count(frame)
+        frame.index = pd.Index(self.marks["row"] if len(self.readers) == 1 else range(len(frame)))
         if arrival_s is not None:
-            columns["arrival_s"] = arrival_s
+            start_s = np.nanmin(np.append(arrival_s[places], np.inf))
+            if start_s > INSTANTS or not self.readers[-1].known.is_table:
+                arrival_s = np.round(arrival_s - start_s, 6)  # instants are held to 0.2 us
+            frame["arrival_s"] = arrival_s
             places = places[np.argsort(arrival_s[places], kind="stable")]
-        index = np.array(self.numbers) if len(self.readers) == 1 else np.arange(len(self.numbers))
-        frame = pd.DataFrame(columns, index=index, copy=False)
-        frame = frame.drop(columns=frame.columns[frame.isna().all()])
-        if not np.array_equal(places, np.arange(len(index))):
-            frame = frame.iloc[places]
+        frame = frame.drop(columns=frame.columns[frame.isna().all()]).iloc[places]
         for name in (*reading.needs, *reading.wants):
             if name not in frame and not reading.is_lenient and name != "arrival_s":
                 said = "; ".join([missing(name, self.readers[-1].known), *reading.warned])
@@ -146,66 +147,94 @@ class Columns:
             warnings=tuple(
                 f"{count:,} {text}" if count else text for text, count in reading.warned.items()
             ),
-            sources={name: _shares(found) for name, found in sources.items()},
+            sources={name: _shares(sources[name]) for name in ORIGINS if sources.get(name)},
             unread=tuple(dict.fromkeys(name for one in self.readers for name in one.unread)),
         )
 
     def _formats(self) -> str:
         return ", ".join(dict.fromkeys(reader.known.name for reader in self.readers))
 
-    def _columns(self) -> dict[str, Any]:
-        """Return the columns but arrival_s; releases the buffers of their rows."""
-        columns: dict[str, Any] = {}
-        if self.has_prompts:
-            self._pack_prompts()
-            columns["prompt"] = pa.chunked_array(self.texts).to_pandas().array
-            self.texts.clear()
-        for name in ("output_tokens", "prompt_tokens", "reasoning_tokens", "answer_tokens"):
-            numbers = np.array(self.counts.pop(name))
-            is_known = np.isfinite(numbers)
-            if name == "reasoning_tokens" and (has_reasoning := bool(is_known.any())):
-                numbers, is_known = np.nan_to_num(numbers), np.array([True])
-            columns[name] = numbers.astype(np.int64) if is_known.all() else numbers
-        if has_reasoning and np.isnan(columns["answer_tokens"]).any():
-            rest = columns["output_tokens"] - columns["reasoning_tokens"]
-            columns["answer_tokens"] = np.where(
-                np.isnan(columns["answer_tokens"]), rest, columns["answer_tokens"]
-            ).astype(np.int64)
-        if any(self.models):
-            columns["model"] = self.models
-        return columns | self.further
+    def _count(self, frame: pd.DataFrame) -> None:
+        """Give a frame whole numbers of tokens where all are known, and reasoning and answer."""
+        numbers = {name: frame[name].to_numpy(dtype=float, na_value=np.nan) for name in COUNTS}
+        _, output, reasoning, answer = numbers.values()
+        if np.isfinite(reasoning).any():
+            reasoning = numbers["reasoning_tokens"] = np.nan_to_num(reasoning)
+            numbers["answer_tokens"] = np.where(np.isnan(answer), output - reasoning, answer)
+        for name, column in numbers.items():
+            frame[name] = column.astype(np.int64) if np.isfinite(column).all() else column
+        if not any(frame["model"]):
+            del frame["model"]
 
-    def _sources(self) -> dict[str, Counter[str]]:
-        found: dict[str, Counter[str]] = defaultdict(Counter)
-        for origins, rows in self.origins.items():
-            for name, source in zip(ORIGINS, origins, strict=True):
-                if source:
-                    found[name][source] += rows
+    def _repeated(
+        self, arrival_s: NDArray[np.float64] | None, is_kept: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Return the mask of rows that are a call which another row logs, too; count both kinds."""
+        reading = self.reading
+        keys, twins, levels = (self.marks[name] for name in ("key", "twin", "level"))
+        above: set[int] = set()
+        for key in map(reading.above.get, reading.calls):
+            while key is not None and key not in above:
+                above.add(key)
+                key = reading.above.get(key)
+        found: NDArray[np.bool_] = (
+            is_kept & (keys != 0) & np.isin(keys, np.array([*above], dtype=np.int64))
+        )
+        if count := int(found.sum()):
+            reading.left_out["a call that a row below it logs again"] = count
+        if arrival_s is None or not (twins != 0).any():
+            return found
+        order = np.lexsort((arrival_s, twins))
+        order = order[(is_kept & ~found & (twins != 0))[order]]
+        before, after = order[:-1], order[1:]
+        gap_s = np.where(
+            twins[before] == twins[after], arrival_s[after] - arrival_s[before], np.inf
+        )
+        is_level = (gap_s <= _LEVELS_S) & (levels[before] != levels[after])
+        if count := int(is_level.sum()):
+            reading.left_out["a call that another kind of row logs again"] = count
+            found[after[is_level]] = True
+        if count := int(((gap_s <= _TWINS_S) & ~is_level).sum()):
+            text = "requests have the prompt, counts and time of another: one call logged twice?"
+            reading.warned[text] = count
         return found
 
+    def _warn(self, arrival_s: NDArray[np.float64] | None, places: NDArray[np.int64]) -> None:
+        """Count the doubts about the whole log."""
+        warned, num_json = self.reading.warned, int(self.marks["json"].sum())
+        if num_json * 2 > self.origins["prompt"].total():
+            warned["prompts are JSON of something else; give --prompt-column COLUMN"] = num_json
+        if arrival_s is not None and len(places) > 1 and not np.ptp(arrival_s[places]):
+            warned["all requests arrive at one time; give --arrival-column COLUMN"] = 0
+
     def _nothing(self, files: Sequence[Path], num_rows: int) -> DataError:
+        """Return the error of a log without a request: what its rows share, and what settles it."""
         if not num_rows:
             return DataError(NO_ROWS, path=files[0])
-        left_out = self.reading.left_out
+        left_out, known = self.reading.left_out, self.readers[-1].known
         most = ", ".join(f"{n} {why}" for why, n in left_out.most_common(5))
+        words = {name: "time" if name == "arrival_s" else name for name in OPTIONS}
+        lacking = [n for n, x in words.items() if re.search(rf"(?:no|its) {x}\b|\b{x} is no", most)]
         is_cut = any(why.startswith("censored") for why in left_out)
-        option = "; keep censored rows with --censored keep" * is_cut
-        lacking = [field for field in ORIGINS[:3] if left_out[f"it has no {field}"]]
-        hints = dict.fromkeys(map(self.readers[-1].known.advice, lacking))
-        more = "".join(f"; {text}" for text in (*hints, *self.reading.warned))
+        hints = ["keep censored rows with --censored keep"] * is_cut
+        hints += [known.advice(n) for n in lacking if n in ORIGINS[:3] and not known.is_table]
+        hints += [f"give {OPTIONS[name]} COLUMN" for name in lacking]
+        more = "".join(f"; {text}" for text in dict.fromkeys((*hints, *self.reading.warned)))
         text = f"no request is left of {num_rows} rows of this {self._formats()} log: {most}"
-        return DataError(f"{text}{option}{more}", path=files[0])
+        return DataError(f"{text}{more}", path=files[0])
 
     def _arrivals(
         self, sources: dict[str, Counter[str]]
     ) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_]]:
         """Return the times in seconds, None without, and the mask of bad rows."""
-        reading, is_good = self.reading, np.zeros(len(self.numbers), dtype=bool)
-        if not np.isfinite(np.array(self.times.numbers)).any():
+        reading, is_good = self.reading, np.zeros(len(self.times.numbers), dtype=bool)
+        if not np.isfinite(self.times.numbers).any():
+            if "arrival_s" in reading.needs:
+                reading.warned["no times: all requests arrive at 0 s; give --arrival-column"] = 0
             return None, is_good
         name, *others = (source for source, _ in sources["arrival_s"].most_common())
         units = {reader.known.time_unit for reader in self.readers}
-        starts = np.searchsorted(self.places, range(1, len(self.readers))).tolist()
+        starts = np.searchsorted(self.marks["place"], range(1, len(self.readers))).tolist()
         unit, order = (getattr(reading.options, name, None) for name in ("time_unit", "file_times"))
         try:
             known_unit = units.pop() if len(units) == 1 else None
@@ -219,26 +248,24 @@ class Columns:
             sources.pop("arrival_s")
             return None, is_good
         sources["arrival_s"] = Counter({rule: 1})
-        if without_zone := self.times.num_without_zone():
-            reading.warned["times without a zone among others, read as UTC"] = without_zone
+        own, every = (self.times.kinds == 2).sum(), np.isfinite(self.times.numbers).sum()
+        without_zone = {"times without a zone among others, read as UTC": int(own)}
+        reading.warned.update(without_zone if 0 < own < every else {})
         is_bad = np.isnan(seconds)
-        start_s = np.nanmin(np.append(seconds, np.inf))
-        if start_s > INSTANTS or self.readers[-1].known is not TABLE:
-            seconds = np.round(seconds - start_s, 6)  # doubles hold instants of today to 0.2 us
         if "arrival_s" not in reading.needs:
             return (None if is_bad.any() else seconds), is_good
         for place in np.flatnonzero(is_bad):
-            time = self.times.numbers[place]
+            time, path = self.times.numbers[place], self.readers[self.marks["place"][place]].path
             reason = "it has no time" if np.isnan(time) else f"its time is out of range ({time:g})"
-            path = self.readers[self.places[place]].path
-            reading.leave_out(BadRow(reason), path, self.numbers[place])
+            reading.leave_out(BadRow(reason), path, int(self.marks["row"][place]))
         return seconds, is_bad
 
 
 def quantiles(values: ArrayLike) -> str:
     """Return the p5, p50, p95 and largest of numbers as text."""
-    found = np.nanpercentile(np.asarray(values, dtype=float), (5, 50, 95, 100))
-    return "p5 {:.6g}, p50 {:.6g}, p95 {:.6g}, most {:.6g}".format(*found)
+    return "p5 {:.6g}, p50 {:.6g}, p95 {:.6g}, most {:.6g}".format(
+        *np.nanpercentile(np.asarray(values, dtype=float), (5, 50, 95, 100))
+    )
 
 
 def _shares(found: Counter[str]) -> str:

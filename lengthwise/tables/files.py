@@ -55,9 +55,8 @@ _VLLM_LINE: Final = re.compile(
     r"(?:INFO|DEBUG|WARNING)\S* \d\d-\d\d \d\d:\d\d:\d\d"
     r"|(?:^|[\s\"])(?:Received request|Generated response|Request) \S.{0,300}?: "
 )
-_MESSAGES: Final = ("message", "msg", "log")
-"""Keys of a line in JSON that hold a line of a server's log."""
-_DOCKER: Final = {"log", "stream", "time"}
+_MESSAGES, _DOCKER = ("message", "msg", "log"), {"log", "stream", "time"}
+"""Keys of a line in JSON that hold a line of a server's log, and those of Docker."""
 
 
 log = logging.getLogger(__name__)
@@ -110,6 +109,8 @@ def files_of(names: Paths) -> list[Path]:
             every = [p for p in path.rglob("*") if p.is_file() and p.stat().st_size]
             seen = [p for p in every if not any(x[0] == "." for x in p.relative_to(path).parts)]
             inside = [p for p in seen if suffix_of(p) in ("", *SUFFIXES)]
+            if any(p.suffix == ".arrow" for p in seen):
+                raise DataError("it is a folder of save_to_disk; save it by to_parquet", path=path)
             if others := len(seen) - len(inside):
                 log.warning("%s: %d files of other formats are left out", path, others)
         else:
@@ -117,18 +118,12 @@ def files_of(names: Paths) -> list[Path]:
         if not inside:
             state = "is a folder without files" if path.is_dir() else "does not exist"
             raise DataError(f"the file {state}; give a table or a log", path=path)
-        found += sorted(inside, key=lambda p: (p.parent, _natural(p.name)))
-    logs = {path: number for number, path in reversed(list(enumerate(map(_log_of, found))))}
-    return sorted(dict.fromkeys(found), key=lambda path: (logs[_log_of(path)], _age(path)))
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    parts = re.findall(r"\d+|\D+", name)
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
-
-
-def _log_of(path: Path) -> Path:
-    return path.with_name(_plain_name(path))
+        parts = {p: re.findall(r"\d+|\D+", p.name) for p in inside}
+        natural = {p: [(int(x), "") if x.isdecimal() else (-1, x) for x in parts[p]] for p in parts}
+        found += sorted(inside, key=lambda p: (p.parent, natural[p]))
+    logs = [path.with_name(_plain_name(path)) for path in found]
+    places = {path: (logs.index(log), _age(path)) for path, log in zip(found, logs, strict=True)}
+    return sorted(places, key=lambda path: places[path])
 
 
 def _age(path: Path) -> tuple[int, int]:

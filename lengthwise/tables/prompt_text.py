@@ -10,22 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from unicodedata import normalize
 
+from lengthwise.tables.gateways import WORDS
 from lengthwise.tables.values import unpacked
 
-_RESULTS: Final = frozenset(("tool_result", "toolResult", "functionResponse"))
 MAX_CHARACTERS: Final = 16_384
 """Longest text that is sent to a ranker, which reads a few hundred tokens of it."""
 _BLANKS_READ: Final = 8
 """Characters that are read for one that is kept; the others may be blanks."""
 _MOST_BLANKS: Final = 16
 """Blanks in a row that are kept: an empty line and an indentation, parts of an emoji."""
-_BLANK: Final = (
-    r"\s\0-\x08\x0e-\x1b\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
-    r"\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
-    r"\U000e0000-\U000e0fff"
-)
-"""White space, control characters, and all that Unicode shows as nothing."""
-_BLANKS: Final = re.compile(f"[{_BLANK}]{{{_MOST_BLANKS + 1},}}")
+_BLANKS: Final = re.compile(f"[{''.join(WORDS['blank'])}]{{{_MOST_BLANKS + 1},}}")
 _STYLED: Final = re.compile(
     r"[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\u24b6-\u24e9\U0001d400-\U0001d7ff]"
 )
@@ -37,14 +31,7 @@ _SPELLED: Final = re.compile(r"(?:(?<!\w)[^\W\d_][\W_]{1,3}(?!\w\w)){16}")
 _INSTRUCTIONS: Final = ("system", "instructions")
 _MORE: Final = ("tools", "functions", "documents", "chat_template", "chat_template_kwargs")
 _KEPT_ELSEWHERE: Final = ("previous_response_id", "conversation")
-_NO_TEXT: Final = frozenset(
-    {
-        *("call_id", "data", "detail", "encrypted_content", "file_data", "file_id", "format", "id"),
-        *("image", "image_url", "media_type", "role", "signature", "status", "tool_call_id"),
-        *("tool_use_id", "type", "url", "uuid"),
-    }
-)
-"""Keys of a message at which a single word is a name or a medium, and no text."""
+_NO_TEXT: Final = frozenset(WORDS["no_text"])
 
 
 class CutText(str):
@@ -70,7 +57,8 @@ def prompt_of(value: Any) -> str | None:
         if inner.get("role") is not None:
             inner = [inner]
         else:
-            found = (prompt_of(inner.get(key)) for key in ("messages", "prompt", "input"))
+            keys = WORDS["bodies"] + WORDS["objects"] * (not isinstance(value, str))
+            found = (prompt_of(inner.get(key)) for key in keys)
             inner = next((text for text in found if text), None)
     if isinstance(inner, Sequence) and not isinstance(inner, str):
         only_text = inner[0] if len(inner) == 1 and isinstance(inner[0], str) else None
@@ -161,13 +149,30 @@ def _newest(messages: Sequence[Any]) -> tuple[Mapping[str, Any] | None, str | No
     user. The text of a message is its content, or its parts (Gemini, OpenTelemetry).
     """
     for message in reversed(messages):
-        if isinstance(message, Mapping) and message.get("role") == "user":
-            content = message.get("content", message.get("parts"))
+        turn = _turn(message)
+        if isinstance(message, list) and (found := _newest(message)) != (None, None):
+            return found
+        if str(turn.get("role")).lower() in WORDS["users"]:
+            content = turn.get("content", turn.get("parts"))
             if not isinstance(content, list):
-                return message, content if isinstance(content, str) else None
-            parts = [part if isinstance(part, Mapping) else {} for part in content]
+                return turn, content if isinstance(content, str) else None
+            parts = [part if isinstance(part, Mapping) else {"text": part} for part in content]
             kinds = [{str(part.get("type")), *part} for part in parts]
-            if not parts or any(map(_RESULTS.isdisjoint, kinds)):
+            if not parts or any(map(set(WORDS["tool_results"]).isdisjoint, kinds)):
                 texts = [part.get("text", part.get("content")) for part in parts]
-                return message, "\n".join(text for text in texts if isinstance(text, str))
+                return turn, "\n".join(text for text in texts if isinstance(text, str))
     return None, None
+
+
+def _turn(message: Any) -> Mapping[str, Any]:
+    """Return a message with its role, also of LangChain (kwargs, data) and OpenInference."""
+    turn: Mapping[str, Any] = message if isinstance(message, Mapping) else {"role": ""}
+    if turn.get("role") is not None:
+        return turn
+    inners = [turn.get(key) for key in ("kwargs", "data", "message")]
+    inner = next((each for each in inners if isinstance(each, Mapping)), turn)
+    names = turn.get("id")
+    name = names[-1] if isinstance(names, list) and names else turn.get("type")
+    kinds = (inner.get("role"), inner.get("type"), inner.get("message.role"), name)
+    content = inner.get("content", inner.get("message.content"))
+    return {"role": next(filter(None, kinds), None), "content": content}

@@ -20,8 +20,8 @@ from lengthwise.errors import DataError
 from lengthwise.tables.checks import Checks
 from lengthwise.tables.columns import NO_ROWS, Columns, Log
 from lengthwise.tables.files import BadRow, Paths, Row, files_of, kind_of, opened
-from lengthwise.tables.gateways.formats import TABLE, recognise
-from lengthwise.tables.gateways.vllm_log import VLLM, vllm_rows
+from lengthwise.tables.gateways.formats import TABLE, VLLM, recognise
+from lengthwise.tables.gateways.vllm_log import vllm_rows
 from lengthwise.tables.options import ReadingOptions
 from lengthwise.tables.requests import LoggedRequest, Reading, RequestReader, no_column
 from lengthwise.tables.rows import batches_of, good_rows, lines_of, rows_of
@@ -72,14 +72,18 @@ def read_log(
         for number, row in enumerate(rows):
             found = reader.read(row)
             if isinstance(found, LoggedRequest):
-                if (reason := checks.reason_against(found)) is None:
+                reason = checks.reason_against(found)
+                if reason is None:
                     columns.add(found, number)
-                    continue
-                found = reason
-            reading.leave_out(found, reader.path, number)
+                found = reason or found
+            if not isinstance(found, LoggedRequest):
+                reading.leave_out(found, reader.path, number)
+            if reading.bad is not None and (columns.rows or columns.frames):
+                raise reading.bad
     log = columns.finish(files)
-    for line in [] if is_lenient else log.short_form():
-        _log.info("%s", line)
+    for number, line in enumerate([] if is_lenient else log.short_form()):
+        is_warning = number == 2 and log.warnings
+        _log.log(logging.WARNING if is_warning else logging.INFO, "%s", line)
     return log
 
 
@@ -88,17 +92,39 @@ def _readers(
 ) -> Iterator[tuple[RequestReader, Iterable[Row | BadRow]]]:
     """Yield the rows of each file with their reader; logs of servers are one file, and last."""
     kinds = {path: kind_of(path) for path in files}
+    asked: dict[str, Row] = {}
+    batches = [path for path, kind in kinds.items() if kind == "json" and _is_asked(path)]
+    if batches and len(batches) == len(kinds):
+        text = "it is the input of a batch, without lengths; give the file of its results beside it"
+        raise DataError(text, path=batches[0])
+    for path in batches:
+        asked |= {str(row.get("custom_id")): row for row in good_rows(path, kinds.pop(path))}
     for path, kind in kinds.items():
         if kind != "text":
             rows = rows_of(path, kind)
+            if asked:
+                rows = (
+                    asked.pop(str(row.get("custom_id")), {}) | row if isinstance(row, dict) else row
+                    for row in rows
+                )
             sample = list(islice(rows, _SAMPLE))
-            good = [row for row in sample if not isinstance(row, BadRow)]
-            logged = (recognise(row) for row in good if not row.keys() >= _PLAIN)
-            known = next(filter(None, logged), TABLE)
+            logged = [row for row in sample if isinstance(row, dict) and not row.keys() >= _PLAIN]
+            found = filter(None, map(recognise, logged))
+            known = min(found, key=lambda known: (known.is_table, len(known.lift)), default=TABLE)
             yield RequestReader(reading, path, known, sample), chain(sample, rows)
+    if asked:
+        reading.left_out["a request of a batch without a result"] = len(asked)
     if servers := [path for path, kind in kinds.items() if kind == "text"]:
         lines = (line for path in servers for line in lines_of(path))
         yield RequestReader(reading, servers[0], VLLM, []), vllm_rows(lines)
+
+
+def _is_asked(path: Path) -> bool:
+    """Return whether a file holds the requests of a batch, whose results stand in another."""
+    row = next(rows_of(path, "json"), None)
+    keys = set(row) if isinstance(row, dict) else set[str]()
+    halves = keys & {"custom_id", "body", "params", "response", "result"}
+    return halves in ({"custom_id", "body"}, {"custom_id", "params"})
 
 
 def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.DataFrame:
@@ -111,27 +137,24 @@ def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.Dat
         DataError: an absent, empty or damaged file, another format, a bad row, or a missing column.
     """
     import pandas as pd
-    import pyarrow as pa
 
     path = Path(path)
     kind = kind_of(path)
     try:
-        if kind == "csv":
+        if kind == "parquet":
+            # A stored index of pandas would take the place of the row numbers.
+            frames = [batch.to_pandas(ignore_metadata=True) for batch in batches_of(path)]
+            frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        elif kind == "csv":
             with opened(path) as stream:
                 frame = pd.read_csv(stream)
-        elif kind == "parquet":
-            # A stored index of pandas would take the place of the row numbers.
-            batches = list(batches_of(path))
-            table = pa.Table.from_batches(batches) if batches else pa.table({})
-            frame = table.to_pandas(ignore_metadata=True)
         else:
             frame = pd.DataFrame(good_rows(path, "json"))
-    except DataError:
-        raise
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        text = f"cannot be read as {kind} ({reason}); give a whole file of that format"
-        raise DataError(text, path=path) from error
+        if isinstance(error, DataError):
+            raise
+        text = f"cannot be read as {kind} ({str(error).splitlines()[0]}); give a whole file"
+        raise DataError(f"{text} of that format", path=path) from error
     if frame.empty:
         raise DataError(NO_ROWS, path=path)
     require_columns(frame, columns, path)

@@ -26,16 +26,14 @@ from lengthwise.tables.files import (
     start_of,
     undamaged,
 )
+from lengthwise.tables.gateways import WORDS
 
 _MOST: Final = 1 << 24
 """Longest row in characters."""
 _BATCH: Final = 128
 """Rows of Parquet in memory at once; a dictionary may give each the same long text."""
 _BETWEEN: Final = re.compile(r"[\s,\[\]]*")
-_WRAPPERS: Final = ("data", "logs", "rows", "observations", "items")
-"""Keys under which an export holds its list of rows."""
-_NESTED: Final = ("resourceSpans", "scopeSpans", "spans")
-"""Keys under which OpenTelemetry nests lists of spans."""
+_STATES: Final = {"incomplete": "cancelled", "errored": "error"}  # of the rows of a list
 
 log = logging.getLogger(__name__)
 
@@ -179,10 +177,12 @@ def _json_rows(path: Path) -> Iterator[Row | BadRow]:
     start = start_of(path, BLOCK)
     encoding = encoding_of(start)
     sample = [line for line in start.decode(encoding, "replace").split("\n") if line.strip()][:20]
-    good = [isinstance(parsed_line(line), dict) for line in sample]
+    good = [isinstance(parsed_line(line), dict | list) for line in sample]
     if len(sample) == 1 and len(start) == BLOCK:  # a cut line
         good = [True]
-    has_lines = not sample[0].lstrip().startswith("[") and (good[0] or 2 * sum(good) >= len(good))
+    has_lines = good[0] or 2 * sum(good) >= len(good)
+    if sample[0].lstrip().startswith("["):
+        has_lines = all(good) and len(good) > 1
     with opened(path) as stream:
         if has_lines and encoding == "utf-8-sig":
             values: Iterator[Any] = map(parsed_line, filter(bytes.strip, _lines(stream)))
@@ -190,34 +190,36 @@ def _json_rows(path: Path) -> Iterator[Row | BadRow]:
             text = io.TextIOWrapper(stream, encoding, "surrogateescape")
             lines = filter(str.strip, _lines(text))
             values = map(parsed_line, lines) if has_lines else _values(text, path)
-        for value in _without_wrapper(_good_and_bad(values)):
-            is_row = isinstance(value, dict | BadRow)
-            yield value if is_row else BadRow(f"it is {str(value)[:40]}, no JSON object")
+        for value in _good_and_bad(values):
+            for row in _unwrapped(value):
+                is_row = isinstance(row, dict | BadRow)
+                yield row if is_row else BadRow(f"it is {str(row)[:40]}, no JSON object")
 
 
-def _without_wrapper(values: Iterator[Any]) -> Iterator[Any]:
-    """Yield the values; in place of the only object of a file, the rows that it holds."""
-    first, second = next(values, None), next(values, None)
-    for value in (first, second):
-        if value is None:
-            return
-        if second is None and isinstance(value, dict):
-            lists = [value[key] for key in _WRAPPERS if isinstance(value.get(key), list)]
-            if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]):
-                yield from lists[0]
-                return
-        yield from _spans(value)
-    for value in values:
-        yield from _spans(value)
-
-
-def _spans(value: Any) -> Iterator[Any]:
-    inner = [value[key] for key in _NESTED if key in value] if isinstance(value, dict) else []
-    if inner and isinstance(inner[0], list):
-        for item in inner[0]:
-            yield from _spans(item)
-    else:
+def _unwrapped(value: Any) -> Iterator[Any]:
+    """Yield the rows that a value of a file holds, at any depth; a row stands for itself."""
+    if not isinstance(value, dict):
         yield value
+        return
+    names = WORDS["lists"] + WORDS["pages"] * value.keys().isdisjoint(WORDS["rows"])
+    held = {key: value[key] for key in names if _holds(value.get(key), names)}
+    columns = {key: x for key, x in value.items() if isinstance(x, list)}
+    is_columnar = not held and {*WORDS["columns"]} <= columns.keys()
+    sizes = {key: len(x) for key, x in columns.items()} if is_columnar else {}
+    equal = [key for key in sizes if sizes[key] == sizes[WORDS["columns"][0]]]
+    for key, inner in held.items():
+        state = {"status": _STATES[key]} if key in _STATES else {}
+        for item in inner if isinstance(inner, list) else [inner]:
+            yield from _unwrapped(state | item if isinstance(item, dict) else item)
+    for cells in zip(*(columns[key] for key in equal), strict=True):
+        yield dict(zip(equal, cells, strict=True))
+    if not held and not is_columnar:
+        yield value
+
+
+def _holds(value: Any, names: tuple[str, ...]) -> bool:
+    is_list = isinstance(value, list) and any(isinstance(item, dict) for item in value)
+    return is_list or (isinstance(value, dict) and not value.keys().isdisjoint(names))
 
 
 def _values(stream: IO[str], path: Path) -> Iterator[Any]:

@@ -1,9 +1,8 @@
 """Arrival times: wall clocks, and numbers whose unit the magnitude, a name or an option states."""
 
 import re
-from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, Literal
 
@@ -11,16 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthwise.errors import DataError
+from lengthwise.tables.gateways import WORDS
 from lengthwise.tables.values import clock_of, number_of
 
 TimeUnit = Literal["s", "ms", "us", "ns"]
 PER_SECOND: Final[dict[str, float]] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _YEARS: Final = (9.46e8, 4.11e9)
 """The years 2000 to 2100, in seconds since 1970: numbers in this range are such instants."""
-_NAMED: Final = re.compile(
-    r"(?:_(?=[a-z])|(?<=[a-z])(?=[A-Z]))(s|secs?|seconds|[mM]s|[mM]illis|[uU]s|ns|Nanos?)$"
-)
-_UNITS: Final = {"m": "ms", "u": "us", "n": "ns", "s": "s"}
+_UNITS: Final = "|".join(map("({})".format, WORDS["units"]))
+_NAMED: Final = re.compile(rf"(?:[_ (\[](?=[a-z])|(?<=[a-z])(?=[A-Z]))(?:{_UNITS})[)\]]?$")
+_STARTS: Final = tuple(map(re.compile, WORDS["starts"]))
+_OTHERS: Final = re.compile("|".join(WORDS["others"]))
+_GAPS_S: Final = (0.05, 600.0)
+"""Mean gaps of public traces; outside, the unit is not the one of the trace's name."""
 _NUMBER, _ZONE, _NO_ZONE = range(3)
 Time = tuple[float, int]
 """A number, or the seconds since 1970 of a wall clock, and which of the two."""
@@ -32,40 +34,52 @@ _MOST: Final = 0.9
 
 def instant_of(value: Any) -> float | None:
     """Return the seconds since 1970 of a wall clock or of a number that is such an instant."""
-    if (number := number_of(value)) is not None:
-        scaled = [number / per_second for per_second in PER_SECOND.values()]
-        return next((each for each in scaled if _YEARS[0] <= each <= _YEARS[1]), None)
-    found = clock_of(value)
-    return found and found[0]
+    number, clock = number_of(value), clock_of(value)
+    scaled = [] if number is None else [number / unit for unit in PER_SECOND.values()]
+    instants = [each for each in scaled if _YEARS[0] <= each <= _YEARS[1]]
+    return next(iter(instants), None) if scaled else clock and clock[0]
 
 
 def time_of(value: Any) -> Time | str:
     """Return the time in a value, or the reason why there is none."""
+    if isinstance(value, dict):  # of MongoDB's JSON
+        value = value.get("$date", value.get("$numberLong"))
     if (number := number_of(value)) is not None:  # first: 20260301 may be milliseconds
         return number, _NUMBER
     if (clock := clock_of(value)) is not None:
         return clock[0], _ZONE if clock[1] else _NO_ZONE
-    if value in (None, ""):
-        return "it has no time"
-    return f"its time is no number or wall clock ({str(value)[:40]!r})"
+    why = f"its time is no number or wall clock ({str(value)[:40]!r})"
+    return "it has no time" if value in (None, "", {}) else why
+
+
+def unit_in(name: str) -> str | None:
+    """Return the unit at the end of a column's name: `sent_ms`, `startTimeUnixNano`."""
+    parts = found.groups() if (found := _NAMED.search(name)) else ()
+    return next((unit for unit, part in zip(PER_SECOND, parts, strict=False) if part), None)
+
+
+def time_column(columns: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
+    """Return the column with the times of requests, by names and values; () for none or several."""
+    found: dict[str, int] = {}
+    for name, values in columns.items():
+        key, numbers = name.rpartition(".")[2].lower(), list(map(number_of, values))
+        stem = next((n for n, start in enumerate(_STARTS) if start.search(key)), len(_STARTS))
+        is_clock = None not in map(clock_of, values)
+        is_instant = unit_in(name) or None not in map(instant_of, values)
+        is_number = None not in numbers and is_instant and stem < len(_STARTS)
+        if values and not _OTHERS.search(key) and (is_clock or is_number):
+            found[name] = stem
+    rank = min(found.values(), default=0)
+    best = tuple(name for name in found if found[name] == rank)
+    return best[: rank < len(_STARTS) or len(best) == 1]
 
 
 class Times:
-    """Column of arrival times that grows row by row; its unit is known at the end."""
+    """Column of arrival times, and its unit."""
 
-    def __init__(self) -> None:
-        self.numbers, self.kinds = array("d"), array("b")
-
-    def add(self, time: Time | str) -> None:
-        """Append the time of a row; a reason stands for an unknown time."""
-        number, kind = (np.nan, _NUMBER) if isinstance(time, str) else time
-        self.numbers.append(number)
-        self.kinds.append(kind)
-
-    def num_without_zone(self) -> int:
-        """Return the number of wall clocks without a zone; 0 if all times are such."""
-        own, every = self.kinds.count(_NO_ZONE), np.isfinite(np.array(self.numbers)).sum()
-        return own if own < every else 0
+    def __init__(self, numbers: NDArray[np.float64], kinds: NDArray[np.int64]) -> None:
+        """Take the numbers (N,), NaN for an unknown time, and which kind of `Time` each is."""
+        self.numbers, self.kinds = numbers, kinds
 
     def in_seconds(
         self, name: str, unit: str | None, known_unit: str | None, others: Sequence[str] = ()
@@ -80,7 +94,7 @@ class Times:
         Raises:
             DataError: nothing tells the unit, or columns disagree about it.
         """
-        values, is_wall = np.array(self.numbers), np.array(self.kinds) != _NUMBER
+        values, is_wall = self.numbers, self.kinds != _NUMBER
         is_known = np.isfinite(values)
         if unit is not None:
             seconds = np.where(is_wall, values, values / PER_SECOND[unit])
@@ -95,11 +109,11 @@ class Times:
         found += ["of a wall clock"] * bool((is_wall & is_known).any())
         if found and np.isfinite(seconds).sum() >= _MOST * is_known.sum():
             return _of_one_clock(seconds), f"{name} {' and '.join(found)}"
-        named = {each: _NAMED.search(each) for each in (name, *others)}
-        units = {each and _UNITS[each[1][0].lower()] for each in named.values()}
+        units = {unit_in(each) for each in (name, *others)}
         if len(units) > 1:
-            raise DataError(f"{' and '.join(named)} are of different units; read them apart")
-        told = known_unit or units.pop()
+            text = " and ".join((name, *others))
+            raise DataError(f"{text} are of different units; read them apart")
+        told = _of_trace(values, name, known_unit) if known_unit else units.pop()
         if is_wall.any() or (found and told == "s"):
             raise DataError(f"{name} mixes instants with other numbers; give a column of one kind")
         if told is None:
@@ -107,6 +121,18 @@ class Times:
             text = f"{name} is {least:g} to {most:g}, in no known unit"
             raise DataError(f"{text}; give --time-unit s, ms, us or ns")
         return _of_one_clock(values / PER_SECOND[told]), f"{name} in {told}"
+
+
+def _of_trace(values: NDArray[np.float64], name: str, known_unit: str) -> str:
+    """Return the unit of a public trace. Raises DataError if that makes an absurd rate."""
+    unit = known_unit.rstrip("?")
+    if " or " in unit:
+        unit = "s" if (values[np.isfinite(values)] % 1).any() else unit.partition(" ")[0]
+    gap_s = (np.nanmax(values) - np.nanmin(values)) / PER_SECOND[unit] / (len(values) - 1 or 1)
+    if known_unit[-1] == "?" and gap_s and not _GAPS_S[0] <= gap_s <= _GAPS_S[1]:
+        text = f"{name} in {unit} is a request every {gap_s:.3g} s, and others write other units"
+        raise DataError(f"{text}; give --time-unit s, ms, us or ns")
+    return unit
 
 
 def times_of_files(

@@ -36,27 +36,25 @@ def settle(
     *,
     parts_beside: bool = False,
     cached_beside: bool = False,
-    details: int | None = None,
 ) -> TokenCounts:
     """Return the counts of a row, which add up to its total.
 
     Args:
         cached: input tokens that may stand beside the prompt.
         parts_beside, cached_beside: without a total, reasoning or cached input are added.
-        details: all parts that may stand beside the output; None: the reasoning.
     """
-    more_out = (reasoning if details is None else details) or 0
-    more_in, rule, doubt = cached or 0, "", ""
-    if output is None and details:
-        output, more_out = details, 0
+    more_out, more_in, rule, doubt = reasoning or 0, cached or 0, "", ""
+    if output is None and reasoning and parts_beside:
+        output, more_out = reasoning, 0
+    if prompt is not None and more_in > prompt:  # a part is no more than the whole
+        cached_beside, whole = True, prompt + more_in
+        total = total + more_in if total and total < whole else total
     if total and prompt is not None and output is not None:
-        ways = [(prompt, output), (prompt, output + more_out)]
-        ways += [(prompt + more_in, output), (prompt + more_in, output + more_out)]
-        sums = [first + second == total for first, second in ways]
-        if True in sums:
-            taken = ways[sums.index(True)]
-            rule = "reasoning beside the output" if taken[1] > output else ""
-            rule = rule or (CACHED_BESIDE if taken[0] > prompt else "")
+        ways = [(prompt + i, output + o) for i in (0, more_in) for o in (0, more_out)]
+        taken = next((way for way in ways if sum(way) == total), None)
+        if taken is not None:
+            rule = CACHED_BESIDE if taken[0] > prompt else ""
+            rule = "reasoning beside the output" if taken[1] > output else rule
             prompt, output = taken
         elif total > prompt + output and not more_out:
             reasoning, output, rule = total - prompt - output, total - prompt, INSIDE_TOTAL

@@ -6,21 +6,11 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from lengthwise.strict_json import parsed
-from lengthwise.tables.values import count_of, first_at, unpacked, value_at
+from lengthwise.tables.gateways import LAYOUTS, WORDS
+from lengthwise.tables.values import count_of, unpacked
 
-_PLACES: Final = (
-    *("response.body", "response", "response_body", "resp", "respPayload"),
-    *("output.outputBodyJson", "output"),
-)
-_KEPT: Final = (
-    *("id", "model", "modelVersion", "created", "error", "incomplete_details", "stop_reason"),
-    "usageMetadata",
-)
-_ENDS: Final = ("response.completed", "response.incomplete", "message_stop")
-LANGFUSE_KEYS: Final = "langfuse.observation."
+_ATTRIBUTES: Final = ("attributes", "tags", "SpanAttributes", "span_attributes")
 _TURN: Final = re.compile(r"(?:gen_ai\.prompt|llm\.input_messages)\.(\d+)\.(?:message\.)?(\w+)")
-_COUNT: Final = re.compile(r"(?:(?:gen_ai|llm)\.(?:usage|token_count)\.)(.+?)(?:_tokens)?")
 
 
 def merged_stream(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -28,7 +18,7 @@ def merged_stream(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
     Later events win. A stream without its end has `broken`.
     """
-    for place in _PLACES:
+    for place in LAYOUTS["names"]["response"][:-1]:
         top, _, inner = place.partition(".")
         held = unpacked(row.get(top)) if inner else row.get(top)
         value = held.get(inner) if inner and isinstance(held, Mapping) else held
@@ -46,22 +36,17 @@ def _events(value: Any) -> list[Any] | None:
         value = [line[5:].strip() for line in value.splitlines() if line.startswith("data:")]
     if not isinstance(value, list) or not value:
         return None
-    events = [_parsed(item) for item in value]
-    marks = {"object", "type", "usageMetadata"}
-    return events if any(marks & event.keys() for event in _objects(events)) else None
+    texts = (
+        item.removeprefix("data:").strip() if isinstance(item, str) else item for item in value
+    )
+    events = list(map(unpacked, texts))
+    starts, marks = WORDS["events"], {"object", "usageMetadata", "done"}
+    kinds = [str(x.get("type")).startswith(starts) or marks & x.keys() for x in _objects(events)]
+    return events if any(kinds) else None
 
 
 def _objects(values: Iterable[Any]) -> list[Mapping[str, Any]]:
     return [value for value in values if isinstance(value, Mapping)]
-
-
-def _parsed(item: Any) -> Any:
-    if isinstance(item, str):
-        try:
-            return parsed(item.removeprefix("data:").strip())
-        except ValueError:
-            return item.removeprefix("data:").strip()
-    return item
 
 
 def _merged(events: list[Any]) -> dict[str, Any]:
@@ -75,11 +60,11 @@ def _merged(events: list[Any]) -> dict[str, Any]:
             told = part.get("usage")
             told = told if isinstance(told, Mapping) else {}
             usage |= {name: count for name, count in told.items() if count is not None}
-            merged |= {name: part[name] for name in _KEPT if part.get(name) is not None}
+            merged |= {name: part[name] for name in WORDS["kept"] if part.get(name) is not None}
         delta = event.get("delta")
         if isinstance(delta, Mapping) and delta.get("stop_reason"):
             merged["stop_reason"] = delta["stop_reason"]
-        is_whole |= event.get("type") in _ENDS
+        is_whole |= event.get("type") in WORDS["ends"]
         told = event.get("choices") or event.get("candidates")
         for choice in _objects(told) if isinstance(told, list) else ():
             number, why = count_of(choice.get("index")) or 0, choice.get("finish_reason")
@@ -91,67 +76,42 @@ def _merged(events: list[Any]) -> dict[str, Any]:
     return merged | {"usage": usage or None, "broken": None if is_whole else True}
 
 
-def with_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the row of a callback with LiteLLM's standard logging payload as its own keys."""
-    if row.keys().isdisjoint(("standard_logging_object", "kwargs")):
-        return row
-    paths = ("standard_logging_object", "kwargs.standard_logging_object")
-    payload = _mapping(first_at(row, paths)).items()
-    return {**row, **{key: value for key, value in payload if value not in (None, "", {}, [])}}
-
-
 def with_attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a span of OpenTelemetry with its attributes, `usage` and `messages` as keys."""
+    """Return a span, or a record of a log, with its attributes under their dotted names."""
     found: dict[str, Any] = {}
     events = unpacked(span.get("events"))
-    for part in (*(events if isinstance(events, list) else ()), span):
-        inner = _mapping(_plain(unpacked(value_at(part, "attributes"))))
-        if value_at(part, "name") == "gen_ai.user.message":  # the conventions before 1.37
-            found["messages"] = [{"role": "user", "content": inner.get("content")}]
-        found |= inner
-    if not any(key.startswith(("gen_ai.", "llm.", LANGFUSE_KEYS)) for key in found):
-        return {**span, "no_call": "a span without a call of a model"}
+    for part in _objects([*(events if isinstance(events, list) else ()), span]):
+        inner = _plain(unpacked(next((part[key] for key in _ATTRIBUTES if part.get(key)), None)))
+        if part.get("name") == "gen_ai.user.message" and isinstance(inner, dict):
+            found["messages"] = [{"role": "user", "content": inner.get("content")}]  # before 1.37
+        found |= inner if isinstance(inner, dict) else {}
+    own = {re.sub(r"^(?:Span|)[aA]ttributes\.", "", key): value for key, value in span.items()}
+    found |= {key: value for key, value in own.items() if key.startswith(WORDS["spaces"])}
+    is_call = any(f"{key}.".startswith(WORDS["spaces"]) for key in found)
     turns: dict[int, dict[str, Any]] = defaultdict(dict)
-    details = _mapping(found.get(f"{LANGFUSE_KEYS}usage_details"))
-    counts = {f"gen_ai.usage.{k}": n for k, n in details.items()} if details else found
-    usage = {count[1]: n for key, n in counts.items() if (count := _COUNT.fullmatch(key))}
-    for key, value in found.items():
-        if turn := _TURN.fullmatch(key):
+    for turn, value in ((_TURN.fullmatch(key), value) for key, value in found.items()):
+        if turn:
             turns[int(turn[1])][turn[2]] = value
-    if turns:
-        found["messages"] = [turns[number] for number in sorted(turns)]
-    return {**span, **found, "usage": usage}
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    value = unpacked(value)
-    return value if isinstance(value, dict) else {}
+    found |= {"messages": [turns[number] for number in sorted(turns)]} if turns else {}
+    marks = {"is_call": True} if is_call else {"no_call": "a span without a call of a model"}
+    return {**span, **found, **marks}
 
 
 def _plain(value: Any) -> Any:
-    """Return a value, or a list of attributes, of OTLP's JSON as plain data."""
+    """Return a value, or a list of attributes, of OTLP's JSON or of Jaeger's tags as plain data."""
     if isinstance(value, list):
-        pairs = [(item.get("key"), item.get("value")) for item in value if isinstance(item, dict)]
-        return {key: _plain(inner) for key, inner in pairs if isinstance(key, str)}
-    if not isinstance(value, dict) or len(value) != 1:
-        return value
-    ((kind, inner),) = value.items()
-    if kind in ("arrayValue", "kvlistValue"):
-        inner = _mapping(inner).get("values") or []
-        return list(map(_plain, inner)) if kind == "arrayValue" else _plain(inner)
-    return inner if kind.endswith("Value") else value
-
-
-def without_cache(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row of Helicone, marked if it names another request whose answer was sent again."""
-    is_hit = set(str(row.get("cache_reference_id") or "0")) - {"0", "-"}
-    row = merged_stream(row)
-    return {**row, "no_call": "an answer from Helicone's cache"} if is_hit else row
+        pairs = [(item.get("key"), item.get("value")) for item in _objects(value)]
+        return {key: _plain(inner) for key, inner in pairs if isinstance(key, str)} or value
+    kind, inner = next(iter(value.items())) if isinstance(value, dict) and value else ("", None)
+    values = inner.get("values") if isinstance(inner, dict) else None
+    if kind in ("arrayValue", "kvlistValue") and len(value) == 1:
+        return list(map(_plain, values or [])) if kind == "arrayValue" else _plain(values or [])
+    return inner if str(kind).endswith("Value") and len(value) == 1 else value
 
 
 def with_turns(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row of the ShareGPT layout with `turns`: a user's first turn and its answer."""
-    turns = unpacked(first_at(row, ("conversations", "conversation")))
+    turns = unpacked(row.get("conversations", row.get("conversation")))
     if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
         return row
     speakers = [turn.get("from", turn.get("role")) for turn in turns]

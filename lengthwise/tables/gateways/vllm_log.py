@@ -17,72 +17,19 @@ from itertools import count, takewhile
 from typing import Any, Final
 
 from lengthwise.tables.files import Row
-from lengthwise.tables.gateways.formats import LogFormat
+from lengthwise.tables.gateways import VLLM_PATTERNS, WORDS
 from lengthwise.tables.prompt_text import prompt_of
 from lengthwise.tables.times import instant_of
 from lengthwise.tables.values import unpacked
 
-OPTIONS: Final = (
-    "start vLLM with VLLM_LOGGING_LEVEL=DEBUG, --enable-log-requests and --enable-log-outputs, and "
-    "for streamed answers --enable-log-deltas"
-)
-VLLM: Final = LogFormat(
-    name="vLLM",
-    request_id=("answer",),
-    left_out=("left_out",),
-    censored=("censored",),
-    prompt_cut=("prompt_censored",),
-    without_prompt=OPTIONS,
-    without_length=OPTIONS,
-)
 CUT: Final = "cut at --max-log-len"
-# A client's text stands in quotes or braces, so nothing after the first of them is a header.
-_HEADER: Final = re.compile(
-    r"[^'\"{]*?(?:logger(?:\.py:\d+)?|DEBUG|INFO)[^\w'\"{]+(?=Received r|Generated r|Request )"
-)
-_LINE: Final = re.compile(
-    r"(?P<what>Received request|Generated response|Request) (?P<id>.+?)(?: JSON body: (?P<body>.*)|"
-    r"(?P<stream> \(streaming (?:delta|complete)\))?(?P<details> details)?: "
-    r"(?:(?:prompt|output): (?P<text>'[^'\\]*(?:\\.[^'\\]*)*'|"
-    r"\"[^\"\\]*(?:\\.[^\"\\]*)*\"|None)|(?=output_token_ids: |params: ))(?P<rest>.*))",
-    re.DOTALL,
-)
-_ARGUMENTS: Final = re.compile(r"[^'\"{]*args: (?:Namespace\(|\{)")
-_LIMIT: Final = re.compile(r"\bmax_log_len['\"]?(?:=|: )(\d+)")
-_MODEL: Final = re.compile(r"\b(?:served_model_name|model)['\"]?(?:=|: )\[?['\"]([^'\"]+)")
-_IDS: Final = re.compile(r"(?:prompt|output)_token_ids: [\[(]([\d, ]*)[\])]")
-_PARAMS: Final = re.compile(
-    r"\bparams: (\w+)(?:\(n=(\d+)(?:.*?\bmax_tokens=(\d+))?)?(?:.*LoRARequest\(lora_name='([^']+))?"
-)
-_FINISH: Final = re.compile(r"finish_reason: (?!None|streaming_complete)(\w+)\s*$")
-_COUNTED: Final = re.compile(r"'<streaming_complete: (\d+) tokens>'")
-_CRI: Final = re.compile(r"(\d{4}-\d\d-\d\dT\S+) (stdout|stderr) ([PF])(?::\S*)? (.*)", re.DOTALL)
+_PATTERNS: Final = {name: re.compile(text) for name, text in VLLM_PATTERNS.items()}
 _UNDATED: Final = r"\d\d-\d\d \d\d:\d\d:\d\d"
-_TIME: Final = re.compile(
-    rf"\d{{4}}-\d\d-\d\d[T ][\d:]{{8}}(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|{_UNDATED}"
-)
 _DAY_S: Final = 86_400
-_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
-_PART: Final = re.compile(r"cmpl-.+(?=-\d+$)|.+(?=_\d+$)", re.DOTALL)
-"""A request's id before the number of its prompt: -N of /v1/completions, _N elsewhere."""
-# `vllm bench serve` sets the length of each answer, so `finish_reason: length` is its true end.
-_BENCH: Final = re.compile(r"(?:chatcmpl-|cmpl-)bench-[0-9a-f]{8}-\d+(?:-\d+)?")
 _LINGER, _OPEN, _BODIES = 1000, 50_000, 10_000
 """Lines in which another choice may follow; most open requests; most bodies without a request."""
-_USER_TURNS: Final = tuple(
-    (re.compile(start), re.compile(end))
-    for start, end in (
-        (r"<\|im_start\|>user\n", r"<\|im_end\|>"),
-        (r"<\|start_header_id\|>user<\|end_header_id\|>", r"<\|eot_id\|>"),
-        (r"<start_of_turn>user\n", r"<end_of_turn>"),
-        (r"<\uff5cUser\uff5c>", r"<\uff5cAssistant\uff5c>"),
-        (r"\[INST\]", r"\[/INST\]"),
-        (r"<\|user\|>", r"<\|(?:end|assistant)\|>"),
-    )
-)
-"""User's turn in the templates of Qwen, Llama 3, Gemma, DeepSeek, Mistral, and Phi or GLM."""
-
-
+_TURNS: Final = (map(re.compile, WORDS[name]) for name in ("turn_starts", "turn_ends"))
+_USER_TURNS: Final = tuple(zip(*_TURNS, strict=True))
 _warnings = logging.getLogger(__name__)
 
 
@@ -131,7 +78,7 @@ def _messages(lines: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
         if isinstance(entry, dict) and isinstance(entry.get("log"), str) and "stream" in entry:
             text, time, stream = entry["log"], entry.get("time"), str(entry["stream"])
             is_part = not text.endswith("\n") and entry.keys() <= {"log", "stream", "time", "attrs"}
-        elif (cri := _CRI.match(text)) is not None:
+        elif (cri := _PATTERNS["cri"].match(text)) is not None:
             time, stream, tag, text = cri.groups()
             is_part = tag == "P"
         text = parts.pop(stream, "") + text.rstrip("\r\n")
@@ -143,12 +90,12 @@ def _messages(lines: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
         if isinstance(entry, dict):
             time = time or _first(entry, ("asctime", "timestamp", "@timestamp", "time", "ts"))
             text = str(_first(entry, ("message", "msg", "event", "text", "log", "line")))
-        text = _COLOUR.sub("", text) if "\x1b" in text else text
+        text = _PATTERNS["colour"].sub("", text) if "\x1b" in text else text
         is_bare = text.startswith(("Received ", "Generated ", "Request "))
-        if (is_bare and isinstance(entry, dict)) or _ARGUMENTS.match(text):
+        if (is_bare and isinstance(entry, dict)) or _PATTERNS["arguments"].match(text):
             yield text, time, bool(stream)
-        elif (header := _HEADER.match(text)) is not None:
-            own = _TIME.search(header[0])
+        elif (header := _PATTERNS["header"].match(text)) is not None:
+            own = _PATTERNS["time"].search(header[0])
             yield text[header.end() :], time or (own and own[0]), bool(stream)
 
 
@@ -171,9 +118,12 @@ class _Log:
 
     def read(self, message: str, time: Any, is_outer: bool) -> None:
         """Take in a message; rows whose last line it is are ready."""
-        if (line := _LINE.match(message)) is None:
-            if _ARGUMENTS.match(message):
-                model, limit = _MODEL.search(message), _LIMIT.search(message)
+        if (line := _PATTERNS["line"].match(message)) is None:
+            if _PATTERNS["arguments"].match(message):
+                model, limit = (
+                    _PATTERNS["model"].search(message),
+                    _PATTERNS["limit"].search(message),
+                )
                 self.model, self.limit = model and model[1], int(limit[1]) if limit else math.inf
             return
         self.num_lines += 1
@@ -215,7 +165,7 @@ class _Log:
         if request is not None and (request.last_line or step in request.starts):
             self.close(name)
         if name not in self.open:
-            part = _PART.match(name)
+            part = _PATTERNS["part"].match(name)
             keys = [name, part[0] if part else name]
             keys += [key.partition("-")[2] for key in keys]
             body = next((self.bodies.pop(key) for key in keys if key in self.bodies), {})
@@ -233,7 +183,7 @@ class _Log:
                 request.row.setdefault("prompt", user_turn(text))
         if (number := _number_of_ids(rest)) is not None:
             request.row["prompt_tokens"] = number
-        if params := _PARAMS.search(rest):
+        if params := _PATTERNS["params"].search(rest):
             request.num_choices, request.max_tokens = (
                 int(number) if number else None for number in params.group(2, 3)
             )
@@ -262,7 +212,7 @@ class _Log:
     def _read_answer(self, line: re.Match[str]) -> None:
         request, text = self._answered(line["id"]), line["text"] or ""
         request.last_line = self.num_lines
-        number, finish = _number_of_ids(line["rest"]), _FINISH.search(line["rest"])
+        number, finish = _number_of_ids(line["rest"]), _PATTERNS["finish"].search(line["rest"])
         found: Row = {"finish_reason": finish[1]} if finish else {}
         if line["stream"] == " (streaming delta)":
             request.deltas.append(number or 0)
@@ -270,7 +220,7 @@ class _Log:
             return
         if number is not None:
             found |= {"output_tokens": number, "ids": number}
-        if counted := _COUNTED.fullmatch(text):
+        if counted := _PATTERNS["counted"].fullmatch(text):
             found["output_tokens"] = int(counted[1])
         if request.details or not line["details"]:
             request.choices.append(request.details | ({} if line["details"] else found))
@@ -300,7 +250,9 @@ class _Log:
             row = request.row | choice | {"answer": f"{name}#{number}"}
             is_end = row.get("output_tokens", -1) == request.max_tokens
             finish = row.get("finish_reason", "length" if is_end else None)
-            if finish in ("abort", "error") or (finish == "length" and not _BENCH.fullmatch(name)):
+            if finish in ("abort", "error") or (
+                finish == "length" and not _PATTERNS["bench"].fullmatch(name)
+            ):
                 row.setdefault("censored", f"finish_reason is {finish}")
             # An answer that ends where the client set it is whole, whatever the limit of the log.
             limit, is_whole = self.limit or math.inf, is_end and finish == "length"
@@ -312,7 +264,7 @@ class _Log:
 
 
 def _number_of_ids(rest: str) -> int | None:
-    ids = found[1].strip(", ") if (found := _IDS.search(rest)) else None
+    ids = found[1].strip(", ") if (found := _PATTERNS["ids"].search(rest)) else None
     return None if ids is None else ids.count(",") + bool(ids)
 
 

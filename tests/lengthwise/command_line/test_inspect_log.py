@@ -3,13 +3,18 @@
 import io
 import json
 import sys
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
 
 from lengthwise.__main__ import main
+from lengthwise.command_line.inspect_log import InspectOptions, inspect
+from lengthwise.errors import DataError
 from lengthwise.tables.files import _standard_input
 from tests.lengthwise.tables import logs
+from tests.lengthwise.tables.gateways.test_formats import STRANGERS
 
 Capture = pytest.CaptureFixture[str]
 
@@ -71,6 +76,52 @@ def test_the_standard_input_is_a_log(capsys, monkeypatch):
     _standard_input.cache_clear()
     assert inspected(capsys, "-")["rows"] == 4
     _standard_input.cache_clear()
+
+
+def mutated(random: Random, row: Any) -> Any:
+    """A row with one value, at any depth, in place of another or gone."""
+    if not isinstance(row, dict | list) or not row or random.random() < 0.2:
+        return random.choice(ODD)
+    at = random.choice(list(row)) if isinstance(row, dict) else random.randrange(len(row))
+    changed = row.copy()
+    changed[at] = mutated(random, row[at])
+    if isinstance(row, dict) and random.random() < 0.3:
+        del changed[at]
+    return changed
+
+
+ODD = (
+    None,
+    "",
+    0,
+    -1,
+    10**30,
+    1.5,
+    True,
+    "x",
+    "[",
+    "{}",
+    [],
+    {},
+    [[]],
+    [None],
+    {"a": {}},
+    "\ud83d",
+)
+
+
+def test_no_mutation_of_a_log_ends_in_a_traceback(tmp_path):
+    random, num_read = Random(55), 0
+    for number, case in enumerate(STRANGERS):
+        rows = [mutated(random, row) for row in case["rows"]] + case["rows"] * (number % 2)
+        paths = logs.write_files(tmp_path, rows)
+        text = paths[0].read_text()
+        paths[0].write_text(text[: random.randrange(len(text)) if number % 3 == 0 else None])
+        options = InspectOptions(log=tuple(map(str, paths)), json=number % 4 < 2)
+        with suppress(DataError):
+            inspect(options)
+            num_read += 1
+    assert num_read > 50
 
 
 def test_wrong_settings_are_refused(capsys):

@@ -39,6 +39,14 @@ VLLM_OLD = (HERE / "vllm-old.txt").read_text()
 VLLM_NEW = (HERE / "vllm-new.txt").read_text()
 
 
+def write_files(folder: Path, rows: list[Any]) -> list[Path]:
+    """Write JSON lines; "---" among the rows begins the next file."""
+    pieces: list[Rows] = [[]]
+    for row in rows:
+        pieces[-1].append(row) if row != "---" else pieces.append([])
+    return [write_lines(folder / f"{number}.jsonl", one) for number, one in enumerate(pieces)]
+
+
 def write_lines(path: Path, rows: Rows) -> Path:
     """Write JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
