@@ -76,8 +76,7 @@ def error_message(body: str) -> str:
         error = body
     for key in ("error", "message"):
         error = error.get(key, error) if isinstance(error, dict) else error
-    text = error if isinstance(error, str) else json.dumps(error)
-    return " ".join(text.split())[:200]
+    return " ".join((error if isinstance(error, str) else json.dumps(error)).split())[:200]
 
 
 def _host(address: str) -> str:

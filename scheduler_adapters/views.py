@@ -6,9 +6,8 @@ true output length: an oracle gets it as a *score*. Times: seconds on the engine
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from itertools import pairwise
 from math import inf
@@ -83,21 +82,11 @@ class RequestView:
     queue_entered_s: float = 0.0
     median_score: float | None = None
     """For a request without a score: median of the scores before it, fixed at its arrival."""
-    recent_scores: Sequence[float] = field(default=(), repr=False)
-    """Scores shortly before its own score, ascending."""
 
     @property
     def context_tokens(self) -> int:
         """Prompt and generated tokens."""
         return self.prompt_tokens + self.generated_tokens
-
-    @property
-    def score_share(self) -> float:
-        """Share of the recent scores below its own, equal ones by half; 0.5 without a score."""
-        recent, score = self.recent_scores, self.score
-        if score is None or not recent:
-            return 0.5
-        return (bisect_left(recent, score) + bisect_right(recent, score)) / (2 * len(recent))
 
     def expected_tokens(self, otherwise: int) -> int:
         """Return the predicted median of the output, or `otherwise` without a prediction."""

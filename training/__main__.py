@@ -34,7 +34,6 @@ PROGRAM: Final = Program(
         "recalibrate": ("recalibrate:main", "fit a bundle's lengths to another model's responses"),
         "calibrate": ("calibrate:main", "fit a model's prefill cost to measured latencies"),
         "cross-model": ("cross_model:main", "train on one model, test on the others: a matrix"),
-        "list": ("list:main", "show runs, registered versions and the champion"),
         "promote": ("promote:main", "make a version the champion, if it beats the present one"),
         "export": ("export:main", "write the bundle of a run into a folder"),
         "fetch": ("data.fetch:main", "build the table of a data card from its public source"),

@@ -253,8 +253,7 @@ def start_of(path: Path, size: int = 4) -> bytes:
 
 def parsed_line(line: str | bytes) -> Any:
     try:
-        text = line if isinstance(line, str) else line.decode()
-        return parsed(text.removeprefix("\ufeff"))
+        return parsed((line if isinstance(line, str) else line.decode()).removeprefix("\ufeff"))
     except UnicodeDecodeError as error:
         return BadRow(f"it is no UTF-8 ({error})")
     except ValueError as error:

@@ -204,8 +204,7 @@ class Phasor(Placement):
             yield Move(request_id=request.request_id, to=best.instance_id, how="live")
 
     def _pool(self, role: Serving, instances: Sequence[InstanceView]) -> list[InstanceView]:
-        leaving = self.leaving
-        return [v for v in instances if v.role == role and v.instance_id not in leaving]
+        return [v for v in instances if v.role == role and v.instance_id not in self.leaving]
 
     def _serving(self, role: Serving, instances: Sequence[InstanceView]) -> list[InstanceView]:
         """Return the instances for new requests; any elastic instance if the pool is empty."""

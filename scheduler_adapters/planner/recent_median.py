@@ -70,7 +70,6 @@ class RecentMedian:
             if view.quantiles:
                 self._pair(score, view.expected_tokens(0))
             view.score = self._within(view.limits, score)
-            view.recent_scores = self._scores.columns[0]
             self.add(score)
         if view.quantiles:
             view.quantiles = tuple((q, min(max(n, least), most)) for q, n in view.quantiles)

@@ -24,7 +24,7 @@ from urllib.request import url2pathname
 
 import pandas as pd
 from mlflow.artifacts import download_artifacts
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
@@ -97,19 +97,11 @@ class Store:
             run = self.client.get_run(run_id)
         except MlflowException as error:
             raise ConfigError(
-                f"{self.store} has no run {run_id!r}; `python -m training list` shows them"
+                f"{self.store} has no run {run_id!r}; `mlflow ui` shows them"
             ) from error
         if not self.client.list_artifacts(run_id, name):
-            raise BundleError(
-                f"run {run_id} has no {name}: it did not finish; choose another run, "
-                "`python -m training list` shows them"
-            )
+            raise BundleError(f"run {run_id} has no {name}: it did not finish; choose another run")
         return self.folder(f"{run.info.artifact_uri}/{name}")
-
-    def runs(self) -> list[Run]:
-        experiment = self.client.get_experiment_by_name(EXPERIMENT)
-        ids = [] if experiment is None else [experiment.experiment_id]
-        return list(self.client.search_runs(ids, max_results=50_000)) if ids else []
 
     def versions(self) -> list[ModelVersion]:
         """Return every version of every model, by name, the newest first."""

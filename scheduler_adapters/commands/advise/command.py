@@ -112,8 +112,7 @@ class AdviseConfig(TraceOptions):
         gpu = self.gpu or _ASSUMED["gpu"]
         if not (names := [name for name in GPUS if f"{name}-".startswith(f"{gpu}-")]):
             raise ConfigError(f"gpu is {gpu!r}; use one of {', '.join(GPUS)}")
-        fit = f":affine={self.fit}" if self.fit else ""
-        return f"{self.model_name}@{names[0]}{fit}"
+        return f"{self.model_name}@{names[0]}" + (f":affine={self.fit}" if self.fit else "")
 
     @property
     def model_name(self) -> str:

@@ -92,8 +92,7 @@ class MiddlewareConfig(ScoreConfig):
             for name, one in asdict(cls()).items():
                 if type(one) in (bool, list) and type(values.get(name, one)) is not type(one):
                     raise TypeError(f"{name} is no {type(one).__name__}")
-            security = ClientSecurity(**values.pop("security", {}))
-            return cls(security=security, **values)
+            return cls(security=ClientSecurity(**values.pop("security", {})), **values)
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{VARIABLE} is no JSON of a MiddlewareConfig ({error}); let serve-vllm set it"

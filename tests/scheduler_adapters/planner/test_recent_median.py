@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from scheduler_adapters.planner.recent_median import WINDOW, RecentMedian
 from scheduler_adapters.views import RequestView
-from tests.scheduler_adapters.simulator.reference import median_of, newest_of
+from tests.scheduler_adapters.simulator.reference import median_of
 
 
 @given(st.lists(st.integers(-50, 50), max_size=3 * WINDOW))
@@ -40,20 +40,6 @@ def test_an_arrival_is_counted_or_gets_the_median_and_not_both():
         median.arrived(view)
     assert [view.median_score for view in views] == [None, None, 4.0, None]
     assert median.value == 4.0
-
-
-@given(st.lists(st.integers(-5, 5), min_size=1, max_size=2 * WINDOW), st.integers(-6, 6))
-def test_a_share_counts_equal_scores_by_half(scores, score):
-    median, view = RecentMedian(), RequestView("", 0, 0.0, 5, score=score)
-    for one in scores:
-        median.add(one)
-    median.arrived(view)
-    recent = newest_of(scores)
-    below = sum((one < score) + 0.5 * (one == score) for one in recent)
-    assert view.score_share == below / len(recent)
-    assert (
-        RequestView("", 0, 0.0, 5).score_share == RequestView("", 0, 0.0, 5, 3.0).score_share == 0.5
-    )
 
 
 def seen(score: float | None = None, **fields) -> RequestView:
@@ -96,17 +82,15 @@ def test_a_score_keeps_to_the_limits_that_the_request_gives(pairs, score, limits
         assert kept > 16.0
     else:
         assert kept == expected
-    if score is not None and place:
-        assert view.score_share == (place == "last")
 
 
 def test_limits_decide_from_the_second_request_on():
     median = RecentMedian()
     for count in range(1, 64):
         median.arrived(seen(7.0 + count % 5))
-        for limits, share in (((0, 4), 0), ((600, 600), 1)):
-            median.arrived(view := seen(9.0, limits=limits))
-            assert view.score_share == pytest.approx(share, abs=0.1) or count == 1
+        median.arrived(short := seen(9.0, limits=(0, 4)))
+        median.arrived(long := seen(9.0, limits=(600, 600)))
+        assert short.score < 9.0 < long.score or count == 1
 
 
 def test_a_known_length_has_the_score_of_that_length():

@@ -66,7 +66,6 @@ class AnyPolicy(Policy):
                 request.enqueued_s((request.generated_tokens // 7,), load.now_s),
             ),
             "load": (_score(request) + load.num_waiting % 3, load.used_blocks % 2),
-            "share": (round(9 * request.score_share), load.num_waiting),
         }[self.key]
 
     def _lane(self, request: RequestView, load: LoadView) -> int:
@@ -143,9 +142,7 @@ rules = st.builds(
 )
 policies = st.builds(
     AnyPolicy,
-    key=st.sampled_from(
-        ["arrival", "score", "remaining", "preemptions", "quantum", "load", "share"]
-    ),
+    key=st.sampled_from(["arrival", "score", "remaining", "preemptions", "quantum", "load"]),
     lanes=st.sampled_from(["one", "prefill first", "class", "phase", "odd"]),
     expiry=st.sampled_from(["never", "ask", "then"]),
     evict=st.sampled_from(["arrival", "key", "never", "prefills"]),

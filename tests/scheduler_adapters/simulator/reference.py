@@ -285,7 +285,6 @@ class ReferenceEngine:
                 if live.view.score is None:
                     live.view.median_score = median_of(self.scores)
                 else:
-                    live.view.recent_scores = newest_of(self.scores)
                     self.scores.append(live.view.score)
                 if self.shares is not None:
                     self.shares.waits(live)
@@ -333,7 +332,6 @@ class ReferenceEngine:
     def _take_late(self, live: _Live) -> None:
         if live.late_score is not None:
             live.view.score = live.late_score
-            live.view.recent_scores = newest_of(self.scores)
             self.scores.append(live.late_score)
             live.late_score = None
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from io import StringIO
@@ -15,6 +14,7 @@ import pandas as pd
 import pytest
 
 from lengthwise.bundle import FP32, TOKENIZER, ModelBundle
+from lengthwise.mlflow_store import CHAMPION
 from tests.training.drawn import generate
 from tests.training.prompts import PromptResponse
 from training.__main__ import main
@@ -23,6 +23,7 @@ from training.data.labelled_splits import load_splits
 from training.data.records import prompt_hash
 from training.data.splits import Splits
 from training.recipes import RECIPES, recipe
+from training.release.tracking import Store
 
 WORDS = ("yes", "no", "short", "poem", "long", "essay")
 SPLIT = {"seed": 0, "val_fraction": 0.05, "test_fraction": 0.15}
@@ -165,6 +166,7 @@ def training(mlruns, capsys):
             return status, line
         return status, json.loads(captured.out)
 
+    run.store = Store(mlruns)
     return run
 
 
@@ -180,9 +182,9 @@ def refused(training):
     return run
 
 
-def champion(training: Callable[..., Any], name: str) -> str | None:
+def champion(training: Any, name: str) -> str | None:
     """Version of the model's champion, if it has one."""
-    versions = training("list")[1]["versions"]
-    marked = [v["version"] for v in versions if v["name"] == name and v["champion"]]
+    versions = training.store.versions()
+    marked = [str(v.version) for v in versions if v.name == name and CHAMPION in v.aliases]
     assert len(marked) <= 1
     return marked[0] if marked else None

@@ -28,8 +28,10 @@ def test_a_bundle_is_made_again_from_the_prompts_of_its_run_only(
 
 
 def test_a_run_without_a_bundle_cannot_be_exported(training, refused, tmp_path):
-    (run,) = [r for r in training("list")[1]["runs"] if r["name"] == "unfinished"]
-    assert "did not finish" in refused("export", "--run", run["run_id"], "--out", tmp_path / "out")
+    client = training.store.client
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    (run,) = client.search_runs(experiments, "attributes.run_name = 'unfinished'")
+    assert "did not finish" in refused("export", "--run", run.info.run_id, "--out", tmp_path / "o")
 
 
 def test_a_copy_replaces_an_older_bundle_and_nothing_else(tiny_bundle, tmp_path):

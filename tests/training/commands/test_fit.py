@@ -100,8 +100,6 @@ def test_prompts_unknown_to_the_tokenizer_have_undefined_figures(
     metrics = ModelBundle.load(tmp_path / "out" / "bundle").manifest.metrics
     assert metrics["tau_b"] is metrics["tau_b_tfidf_ridge"] is metrics["tau_b_ci"][0] is None
     assert ">undefined</td>" in (tmp_path / "out" / "ranker.html").read_text()
-    assert main(["list", "--mlruns-dir", str(tmp_path / "mlruns")]) == 0
-    assert capsys.readouterr().out.count("undefined") == 3
     bundle, data = str(tmp_path / "out" / "bundle"), ["--data", str(tmp_path / "out/test.parquet")]
     assert main(["evaluate", "--bundle", bundle, "--against", bundle, *data]) == 0
     shown = capsys.readouterr().out
