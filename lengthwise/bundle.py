@@ -35,11 +35,6 @@ DIRECTION: Final = "higher_is_longer"
 MAX_MANIFEST_BYTES: Final = 16_777_216
 MAX_PROMPT_TOKENS: Final = 131_072
 """A ranker reads hundreds of tokens; the longest prompt is run once when a bundle is loaded."""
-SYNTHETIC: Final = "synthetic"
-"""Id of the generated data set."""
-BANNER: Final = (
-    "SYNTHETIC DATA: prompts and lengths are invented; no figure here is about a real model"
-)
 _MAX_TEXT: Final = 200
 """Characters of a name or label."""
 
@@ -127,11 +122,6 @@ class Manifest:
     """A few prompts -> their scores by the trained model. A service with other scores stops."""
     mlflow_run_id: str | None = None
     format: int = FORMAT
-
-    @property
-    def banner(self) -> str | None:
-        """Warning above every figure of a ranker that was trained on invented prompts, or None."""
-        return BANNER if self.dataset.get("id") == SYNTHETIC else None
 
     @property
     def revision(self) -> str:

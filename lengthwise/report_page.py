@@ -24,7 +24,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lengthwise import __version__
-from lengthwise.bundle import BANNER
 from lengthwise.tables.files import write_whole
 
 if TYPE_CHECKING:
@@ -84,17 +83,11 @@ def save_table(table: pd.DataFrame, path: Path) -> Path:
 
 
 def page_text(*, title: str, lead: str, sections: Sequence[ReportSection]) -> str:
-    """Return a report as HTML without links to other files.
-
-    The warning of invented data at the start of the lead becomes a red banner.
-    """
+    """Return a report as HTML without links to other files."""
     body = "\n".join(_section(section) for section in sections)
-    banner = f'<p class="banner">{BANNER}</p>' if BANNER in lead else ""
-    lead = html.escape(lead.replace(f"{BANNER}. ", ""))
+    lead = html.escape(lead)
     page = Template(files("lengthwise").joinpath("report_page.html").read_text())
-    return page.substitute(
-        title=html.escape(title), banner=banner, lead=lead, body=body, footer=_footer()
-    )
+    return page.substitute(title=html.escape(title), lead=lead, body=body, footer=_footer())
 
 
 def svg_of(figure: Figure) -> str:

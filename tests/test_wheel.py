@@ -194,7 +194,7 @@ def backbone(tmp_path):
 
 
 def test_train_alone_trains(run, backbone):
-    data = ["--data.dataset", "synthetic", "--split.train-prompts", "16", "--epochs", "1"]
+    data = ["--data.dataset", "smollm2-instruct", "--split.train-prompts", "16", "--epochs", "1"]
     data += ["--split.val-prompts", "16", "--split.test-prompts", "16"]
     encoder = ["--encoder.backbone", str(backbone)]
     out = output_of(run("train", "lengthwise", "fit", "quick", "--out", "run", *data, *encoder))

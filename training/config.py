@@ -95,6 +95,9 @@ class SplitConfig:
     val_prompts: _Several | None = None
     """Most prompts to choose by; calibration takes the whole part."""
     test_prompts: _Several | None = None
+    by_group: bool = False
+    """Keep all prompts of a group (a task, a template) in one part; groups are a column of the
+    data."""
     seed: int = 0
     """Another seed is another partition; figures of two seeds do not compare."""
 

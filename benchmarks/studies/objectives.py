@@ -75,7 +75,6 @@ def main(options: ReproduceOptions, store: StoreOptions, output: OutputOptions) 
     result = _tables(options, labelled, store.mlruns_dir) | {
         "protocol": asdict(labelled.config),
         "dataset": labelled.describe(),
-        "banner": labelled.banner,
     }
     print_result(result, output, lambda: _print(result))
 

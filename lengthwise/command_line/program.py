@@ -166,12 +166,6 @@ def print_next(*commands: str) -> None:
         print(f"next: {as_typed(command)}")
 
 
-def print_banner(text: str | None) -> None:
-    """Print the warning of a result, red on a terminal; None prints nothing."""
-    if text is not None:
-        print(f"\033[1;31m{text}\033[0m" if sys.stdout.isatty() else text)
-
-
 def run_command(
     program: str,
     command: Command,

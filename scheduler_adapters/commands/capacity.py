@@ -69,7 +69,7 @@ class SearchConfig(setup.Setup):
             load_named(name, self.settings)  # refuses settings that would fail after the first runs
         setup.check_folder(self.out)
         for source in self._own_scores.values():
-            _ = self._with_source(source).banner  # refuses an unknown source, and a broken bundle
+            self._with_source(source).check_bundle()  # refuses an unknown source, too
 
     @property
     def _own_scores(self) -> dict[str, str]:

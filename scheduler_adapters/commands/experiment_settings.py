@@ -58,9 +58,8 @@ class Setup(ClusterConfig, WorkloadConfig):
             for name, own in self.classes.items()
         )
         scores = {"synthetic": f"synthetic (tau_b {self.tau_b:g})", "trace": "the trace's own"}
-        banner = f"{self.banner}. " if self.banner else ""
         return (
-            f"{banner}{self.profile}, {self.engine} engine, {self.max_num_seqs} seats, "
+            f"{self.profile}, {self.engine} engine, {self.max_num_seqs} seats, "
             f"{self.max_tokens} tokens a step{memory}; {self.lengths_text}, "
             f"{num_requests:,} requests{classes}, {arrivals}; "
             f"scores: {scores.get(str(self.scores), self.scores)}; seed {self.seed}"

@@ -113,26 +113,6 @@ def ecdf_figure(table: pd.DataFrame, xlabel: str, *, log_x: bool = False) -> lis
     return _panels(table, draw, **axes, **scale)
 
 
-def waiting_figure(table: pd.DataFrame) -> list[Figure]:
-    """Requests as lines in the order of their end: thin in the queue, thick while running.
-
-    Columns policy, scheduled_s, finished_s, is_long; all arrive at 0 s.
-    """
-
-    def draw(axis: Axes, rows: pd.DataFrame, look: dict[str, Any]) -> None:
-        rows = rows.sort_values("finished_s", ignore_index=True)
-        axis.hlines(rows.index, 0, rows["scheduled_s"], color="#b0b0b0", linewidth=0.8)
-        kinds = {"short answer": COLOURS["pars"], "long answer": COLOURS["uniboost-learned"]}
-        for is_long, (name, color) in enumerate(kinds.items()):
-            some = rows[rows["is_long"] == bool(is_long)]
-            line: dict[str, Any] = {"color": color, "linewidth": 3.2, "label": name}
-            axis.hlines(some.index, some["scheduled_s"], some["finished_s"], **line)
-        axis.invert_yaxis()
-
-    span_s = (0, float(table["finished_s"].max()))
-    return _panels(table, draw, by="policy", xlabel="seconds", yticks=[], xlim=span_s)
-
-
 def rate_figure(table: pd.DataFrame) -> list[Figure]:
     """Latency against the arrival rate: columns metric, policy, rate_per_s, p50, p99 (seconds)."""
 

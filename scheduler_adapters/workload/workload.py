@@ -101,11 +101,11 @@ class WorkloadConfig(TraceOptions):
         at_s = arrivals_s(len(requests), rate_per_s=rate_per_s, seed=self.seed, cv=self.cv)
         return replace(requests, arrival_s=at_s)
 
-    @property
-    def banner(self) -> str | None:
-        """Warning above the figures if the scores are those of an invented data set, else None."""
+    def check_bundle(self) -> None:
+        """Read the manifest of the bundle that scores, if one does; BundleError: it is broken."""
         kind, _, place = (self.scores or "").partition(":")
-        return read_manifest(bundle_folder(place)).banner if kind == "bundle" else None
+        if kind == "bundle":
+            read_manifest(bundle_folder(place))
 
     def score_source(self, requests: Requests) -> str:
         """Return the source of scores: the setting, else the trace, else synthetic."""

@@ -31,7 +31,7 @@ from lengthwise.command_line.program import programs
 from tests.docs.test_pages import code_blocks, in_loops
 from tests.training.commands.data.test_collect import FakeEndpoint, answer, endpoint  # noqa: F401
 from tests.training.conftest import tiny_bert  # noqa: F401
-from training.data.synthetic import generate
+from tests.training.drawn import generate
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/guides/*.md"))]

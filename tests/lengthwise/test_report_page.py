@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from lengthwise.bundle import BANNER
 from lengthwise.errors import DataError
 from lengthwise.report_page import ReportSection, page_text, write_page, write_report
 
@@ -61,12 +60,6 @@ def test_the_footer_says_what_made_the_page(monkeypatch):
     footer = a_page().partition("<footer>")[2]
     assert "python -m scheduler_adapters &#x27;a b&#x27;" in footer
     assert "1970-01-01" in footer
-
-
-def test_invented_data_is_a_banner_and_not_a_sentence():
-    page = page_text(title="t", lead=f"{BANNER}. It is fast.", sections=[])
-    assert f'<p class="banner">{BANNER}</p>' in page
-    assert '<p class="lead">It is fast.</p>' in page
 
 
 def test_equal_reports_have_equal_bytes():

@@ -1,4 +1,4 @@
-"""A two-layer random BERT with a vocabulary of the synthetic set, and tables of that set."""
+"""A two-layer random BERT with a vocabulary of drawn prompts, and tables of these."""
 
 import asyncio
 import json
@@ -10,10 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.training import drawn
+from tests.training.prompts import PromptResponse
 from tests.training.sources.github import write_repositories
-from training.data import synthetic
 from training.data.cards import Card, read_card
-from training.data.records import PromptResponse
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,7 @@ def tiny_bert(tmp_path_factory):
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp("tiny-bert")
-    texts = [*synthetic.TASKS, *synthetic.TOPICS, *synthetic.MANNERS, "and ."]
+    texts = [*drawn.TASKS, *drawn.TOPICS, *drawn.MANNERS, "and ."]
     words = sorted({word for text in texts for word in text.lower().replace("-", " - ").split()})
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = {token: number for number, token in enumerate([*special, *words])}

@@ -1,11 +1,32 @@
 """Labelled prompts for tests, made as the product makes them."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from training.data.labels import label_prompts
-from training.data.records import PromptResponse, of_responses
+from training.data.records import FieldMap, checked, stored
 from training.data.splits import Splits
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptResponse:
+    prompt: str
+    output_tokens: int
+    model: str = ""
+    sample: int = 0
+    reasoning_tokens: int | None = None
+    answer_tokens: int | None = None
+    group: str = ""
+
+
+def of_responses(responses: Sequence[PromptResponse]) -> Any:
+    """A Dataset of records."""
+    rows = [asdict(each) for each in responses]
+    named = {name: name for name, value in rows[0].items() if value is not None}
+    fields = FieldMap(**named | {"output_tokens": ("output_tokens",)})
+    return stored(lambda _: checked(enumerate(rows), fields), json.dumps(rows))[0]
 
 
 def labels(responses: Iterable[PromptResponse]) -> Any:

@@ -62,7 +62,6 @@ def main(options: CrossModelOptions, output: OutputOptions) -> None:
     if options.bundle is not None:
         bundle = ModelBundle.load(options.bundle)
         result["bundle"] = of_bundle(bundle, lengths, options.dataset)
-        result["banner"] = bundle.manifest.banner
     _write(options.out, result)
     print_result(result, output, lambda: _print(result, options.out))
 

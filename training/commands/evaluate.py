@@ -117,7 +117,6 @@ def _evaluate(
     }
     if other:
         result |= {"against": _difference(other, kept, scores)}
-        result["banner"] = result["banner"] or other.manifest.banner
     if gate is not None:
         result |= {"gate": judge(result, gate)}
     if tracker:
@@ -128,7 +127,7 @@ def _evaluate(
         tracker.log_metrics({**result, "tau_b_low": low, "tau_b_high": high})
         tracker.log_table(EVALUATION, evaluation_table(texts(kept), observed(kept), scores))
         text = f"{bundle.manifest.name} on {len(kept)} prompts of {', '.join(table.data)}"
-        tracker.describe(text, banner=result["banner"])
+        tracker.describe(text)
     return result
 
 
@@ -177,7 +176,6 @@ def measure(
         "tau_b_within_groups": grouped_tau_b(scores, lengths, list(kept["group"])),
         "coverage": None if curve is None else coverage(curve, scores, lengths),
         "revision": manifest.revision,
-        "banner": manifest.banner,
     }
     if np.ptp(lengths) == 0:
         logger.warning("tau_b is undefined: all %d lengths are %g", len(kept), lengths[0])

@@ -299,14 +299,13 @@ def _publish(
     write_page(report, ranker_page(manifest, *tested))
     publish.log_results(tracker, bundle, trained, report, splits, scores)
     verdict = judge(bundle, tracker.champion(name), splits.test)
-    about = f"{manifest.banner or 'Length ranker'}: {publish.summary_of(bundle, splits)}"
+    about = f"Length ranker: {publish.summary_of(bundle, splits)}"
     tags = tags_of(manifest) | {"verdict": verdict.reason, "label": label}
     version = tracker.register(name, folder.name, tags, about)
     if verdict.promoted:
         tracker.promote(name, version)
     return {
         "dataset": manifest.dataset["id"],
-        "banner": manifest.banner,
         "label": label,
         "train_prompts": manifest.dataset["train_prompts"],
         "test_prompts": manifest.dataset["test_prompts"],

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lengthwise.command_line.program import print_banner
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.release.registry import list_store, open_store, show_tau_b
 
@@ -24,14 +23,11 @@ def main(store: StoreOptions, output: OutputOptions) -> None:
 
 
 def _print(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    rows = [*found["runs"], *found["versions"]]
-    if banner := next((row["banner"] for row in rows if row["banner"]), None):
-        print_banner(f"! {banner}")
     print(f"{'started, UTC':19}  {'run':32}  {'name':16}  {'status':8}  {'tau_b (95%)':21}  data")
     for run in found["runs"]:
         print(
             f"{run['started'][:19]}  {run['run_id']:32}  {run['name']:16}  {run['status']:8}  "
-            f"{show_tau_b(run):21}  {'! ' * bool(run['banner'])}{run['dataset'] or 'no bundle'}"
+            f"{show_tau_b(run):21}  {run['dataset'] or 'no bundle'}"
         )
     print()
     print(f"  {'model':24}  {'version':>7}  {'tau_b (95%)':21}  {'revision':12}  why")
@@ -40,5 +36,5 @@ def _print(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         print(
             f"{'*' if row['champion'] else ' '} {row['name']:24}  {row['version']:>7}  "
             f"{show_tau_b(row):21}  {row['revision'] or 'no bundle':12}  "
-            f"{'! ' * bool(row['banner'])}{by_hand}{row['verdict'] or ''}"
+            f"{by_hand}{row['verdict'] or ''}"
         )

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from lengthwise.command_line.program import print_banner, print_next
+from lengthwise.command_line.program import print_next
 from lengthwise.errors import ConfigError
 from lengthwise.strict_json import to_json
 
@@ -54,11 +54,10 @@ def read_config(path: str | Path) -> dict[str, Any]:
 def print_result(
     result: Mapping[str, Any], output: OutputOptions, show: Callable[[], None], *commands: str
 ) -> None:
-    """Print a result as one JSON line, or its banner, `show` and the next commands."""
+    """Print a result as one JSON line, or its `show` and the next commands."""
     if output.json:
         print(to_json(result))
     else:
-        print_banner(result.get("banner"))
         show()
         print_next(*commands)
 

@@ -63,8 +63,7 @@ def _promote(options: PromoteOptions) -> dict[str, Any]:
     name = options.name
     with open_store(options.mlruns_dir) as store:
         chosen = store.version(name, options.version)
-        result = {"name": name, "version": str(chosen.version), "forced": False}
-        result |= {"banner": chosen.tags.get("warning"), "difference_ci": None}
+        result = dict(name=name, version=str(chosen.version), forced=False, difference_ci=None)
         if CHAMPION in chosen.aliases:
             return result | {"champion": True, "verdict": "it has been the champion before"}
         challenger = ModelBundle.load(store.folder(chosen.source))

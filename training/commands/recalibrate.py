@@ -48,5 +48,5 @@ def main(options: RecalibrateOptions, table: TableOptions, output: OutputOptions
     copy = partial(shutil.copytree, bundle.path, dirs_exist_ok=True, ignore=others)
     ModelBundle.write(out, replace(bundle.manifest, calibration=curves), copy)
     line = f"{out}: {options.target_model} calibrated on {entry['rows']} responses"
-    result = {"target_model": options.target_model, "banner": bundle.manifest.banner, **entry}
+    result = {"target_model": options.target_model, **entry}
     print_result(result, output, lambda: print(line))

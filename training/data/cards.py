@@ -1,8 +1,9 @@
 """Data cards: source, licence, columns and checksum of a data set, and its records.
 
 A card is `datasets/<id>/card.yaml`, or any path to such a file. Records are searched in --data-dir,
-then in $LENGTHWISE_DATA. The seeded synthetic set replaces records that are found nowhere, with a
-warning. `fetch` builds a set and its card in a folder of its own. A table or log needs no card.
+then in $LENGTHWISE_DATA. The set smollm2-instruct stands beside its card. It replaces records that
+are found nowhere, with a warning. `fetch` builds a set and its card in a folder of its own. A table
+or log needs no card.
 """
 
 from __future__ import annotations
@@ -17,19 +18,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from lengthwise.bundle import BANNER, sha256_of
+from lengthwise.bundle import sha256_of
 from lengthwise.errors import ConfigError, DataError
 from lengthwise.tables.files import SUFFIXES, digest_of, is_file_name, kind_of, name_of
 from lengthwise.tables.rows import good_rows
 from training.config import DataConfig
-from training.data import synthetic
 from training.data.hub import PREFIX, is_hub_name, load_hub
 from training.data.records import (
     FieldMap,
     Row,
     checked,
     num_empty,
-    of_responses,
     read_records,
     stored,
 )
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 
 CARDS: Final = Path(__file__).resolve().parents[1] / "datasets"
 CARD: Final = "card.yaml"
+BUNDLED: Final = "smollm2-instruct"
+"""Set whose table is part of the package."""
 ENVIRONMENT: Final = "LENGTHWISE_DATA"
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class Card:
     tokenizer: str
     """The tokenizer that counted the lengths."""
     source: str = ""
-    """Repository of the data, owner/name; "generated" for the synthetic set."""
+    """Repository of the data, owner/name."""
     commit: str = ""
     licence: str = ""
     sha256: str = ""
@@ -89,11 +90,9 @@ class LoadedData:
     card: Card
     records: Dataset
     origin: str
-    """A path, a hub repository, or "synthetic", for messages."""
+    """A path or a hub repository, for messages."""
     num_empty: int
     """Dropped lengths of 0."""
-    attainable_tau_b: float | None = None
-    """Best tau_b that any ranker can reach; known for the synthetic set only."""
 
 
 def read_card(dataset: str) -> Card:
@@ -151,10 +150,9 @@ def load_data(
     if not dataset.endswith(".yaml") and is_file_name(dataset):
         return _without_card(dataset, dataset, digest_of(dataset), columns)
     card, is_path = read_card(dataset), dataset.endswith(".yaml")
-    if card.source == "generated":
-        return _synthetic(card)
     beside = str(Path(dataset).parent) if is_path else None
-    for root in map(Path, filter(None, (data_dir, beside, os.environ.get(ENVIRONMENT)))):
+    places = (data_dir, beside, os.environ.get(ENVIRONMENT)) if card.id != BUNDLED else ()
+    for root in map(Path, filter(None, places)):
         own = root / card.id / CARD  # written by `fetch`
         if own.is_file() and not is_path:
             return _from_folder(read_card(str(own)), own.parent, str(own.parent))
@@ -164,8 +162,11 @@ def load_data(
             raise DataError(
                 f"the folder lacks {card.path}, which card {card.id!r} describes", path=root
             )
-    logger.warning("data set %r was not found: give --data-dir or $%s", card.id, ENVIRONMENT)
-    return _synthetic(read_card("synthetic"))
+    if card.id != BUNDLED:
+        about = "data set %r was not found: give --data-dir or $%s; %s takes its place"
+        logger.warning(about, card.id, ENVIRONMENT, BUNDLED)
+    own = CARDS / BUNDLED
+    return _from_folder(read_card(BUNDLED), own, str(own))
 
 
 def _without_card(
@@ -246,19 +247,6 @@ def _is(value: object, wanted: object) -> bool:
     return value == wanted or str(value).lower() == str(wanted).lower()
 
 
-def _synthetic(card: Card) -> LoadedData:
-    seed, prompts = card.split_seed, (card.records or 0) // synthetic.SAMPLES
-    responses, attainable = synthetic.generate(prompts, seed=seed, samples=synthetic.SAMPLES)
-    logger.warning("%s; the best attainable tau_b is %.3f by construction", BANNER, attainable)
-    return LoadedData(
-        card=card,
-        records=of_responses(responses),
-        origin=f"synthetic (seed {seed})",
-        num_empty=0,
-        attainable_tau_b=attainable,
-    )
-
-
 def card_path(table: Path) -> Path:
     return table.with_name(CARD)
 
@@ -277,7 +265,7 @@ def refuse_foreign_card(table: Path) -> None:
 def write_card(table: Path, *, columns: Sequence[str], rows: int, **about: str) -> None:
     """Write the card of a table in its present state; an older card stays until then.
 
-    `columns` are fields of `PromptResponse` and columns of the table; `about` holds further keys.
+    `columns` are fields of `FieldMap` and columns of the table; `about` holds further keys.
     """
     content = {
         "id": re.sub(r"[^\w.-]+", "-", table.stem),

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lengthwise.bundle import BANNER, SYNTHETIC
 from lengthwise.errors import ConfigError, DataError
 from lengthwise.tables.files import is_file_name
 from training.config import Label, TrainConfig, times_of
-from training.data.cards import LoadedData, load_data
+from training.data.cards import BUNDLED, LoadedData, load_data
 from training.data.labels import distinct, label_prompts, observed, of_one_model, texts, without
 from training.data.records import num_responses, read_records
 from training.data.splits import Splits, parts_of, positions, split_prompts
@@ -36,11 +35,6 @@ class LabelledSplits:
     heads: tuple[LabelledSplits, ...] = ()
     """Labelled splits of each further head: another length of the prompts, or another data set."""
 
-    @property
-    def banner(self) -> str | None:
-        """The warning that belongs to every figure on invented data."""
-        return BANNER if self.data.card.id == SYNTHETIC else None
-
     def describe(self) -> dict[str, Any]:
         """Return the data set's entry in a manifest."""
         card, splits = self.data.card, self.splits
@@ -54,7 +48,6 @@ class LabelledSplits:
             "test_digest": splits.test_digest,
             "merged_records": self.num_merged,
             "dropped_empty": self.data.num_empty,
-            "attainable_tau_b": self.data.attainable_tau_b,
         }
 
 
@@ -167,4 +160,4 @@ def _prompts_of(name: str, config: TrainConfig, data_dir: str | None) -> Dataset
     except DataError as error:
         logger.warning("unlabelled prompts of %s are left out: %s", name, error)
         return None
-    return None if data.card.id == SYNTHETIC != name else data.records
+    return None if data.card.id == BUNDLED != name else data.records

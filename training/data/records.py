@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, islice
 from os import PathLike
@@ -56,22 +56,6 @@ _RECORD: Final = {
 length of 0 is no response; `key` is the hash of the prompt; parts of a length may be null."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PromptResponse:
-    """One response of one model to one prompt. Counts are tokens."""
-
-    prompt: str
-    output_tokens: int
-    """Reasoning and answer together."""
-    model: str = ""
-    sample: int = 0
-    """Number among the responses to the same prompt; tests use the lowest."""
-    reasoning_tokens: int | None = None
-    answer_tokens: int | None = None
-    group: str = ""
-    """Task or cluster of the prompt, for figures within groups; "" for none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,16 +188,6 @@ def _record(row: Row, fields: FieldMap, model: str) -> Row:
         "answer_tokens": answer,
         "output_tokens": lengths,
     }
-
-
-def of_responses(responses: Sequence[PromptResponse]) -> Dataset:
-    """Return records of responses in memory of Python, such as the synthetic ones."""
-    parts = ("model", "sample", "group", "reasoning_tokens", "answer_tokens")
-    known: dict[str, Any] = {n: n for n in parts if getattr(responses[0], n) is not None}
-    rows, fields = [asdict(each) for each in responses], FieldMap(**known)
-    numbered = partial(enumerate, rows)
-    made, _ = stored(lambda _: checked(numbered(), fields), json.dumps(rows))
-    return made
 
 
 def read_records(

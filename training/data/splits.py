@@ -1,6 +1,6 @@
 """Splits: training, validation and test prompts. Seeded, by prompt hash and never by row.
 
-The text of a prompt and the seed decide its part, in every file and for every model.
+The text of a prompt (or its group) and the seed decide its part, in every file and for every model.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ def position(prompt: str, seed: int) -> float:
     return int(prompt_hash(prompt, salt=f"lengthwise-split-{seed}")[:12], 16) / 2**48
 
 
-def positions(prompts: Dataset, seed: int) -> Any:
-    """Return the position of every prompt, float64 (N,)."""
+def positions(prompts: Dataset, seed: int, key: str = "prompt") -> Any:
+    """Return the position of every prompt, or of its group, float64 (N,)."""
 
     def place(batch: dict[str, list[Any]]) -> dict[str, list[float]]:
-        return {"position": [position(prompt, seed) for prompt in batch["prompt"]]}
+        return {"position": [position(text, seed) for text in batch[key]]}
 
-    name = fingerprint(prompts._fingerprint, seed)
+    name = fingerprint(prompts._fingerprint, seed, key)
     columns = prompts.column_names
     found = prompts.map(place, batched=True, remove_columns=columns, new_fingerprint=name)
     return np.asarray(column(found, "position"))
@@ -86,7 +86,8 @@ def positions(prompts: Dataset, seed: int) -> Any:
 
 def parts_of(prompts: Dataset, config: SplitConfig) -> dict[str, Dataset]:
     """Return the prompts of each part in hash order, without limits and however few."""
-    places = positions(prompts, config.seed) if len(prompts) else np.empty(0)
+    key = "group" if config.by_group else "prompt"
+    places = positions(prompts, config.seed, key) if len(prompts) else np.empty(0)
     bounds = [config.test_fraction, config.test_fraction + config.val_fraction]
     order = np.argsort(places, kind="stable")
     rows = np.split(order, np.searchsorted(places[order], bounds))

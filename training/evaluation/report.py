@@ -81,8 +81,7 @@ def ranker_page(
         f"It was trained on {manifest.dataset.get('train_prompts', '?')} prompts of "
         f"{manifest.dataset.get('id', 'an unknown set')}."
     )
-    banner = f"{manifest.banner}. " if manifest.banner else ""
-    return page_text(title=f"Ranker {manifest.name}", lead=banner + lead, sections=sections)
+    return page_text(title=f"Ranker {manifest.name}", lead=lead, sections=sections)
 
 
 def evaluation_table(

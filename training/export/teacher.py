@@ -42,11 +42,12 @@ def find_teachers(bundle: ModelBundle, config: TrainConfig) -> list[ModelBundle]
     if label != config.data.label:
         raise ConfigError(f"the teacher's label is {label}; give --data.label {label}")
     theirs = SplitConfig(**bundle.manifest.training["split"])
-    if theirs.seed != mine.seed or theirs.held_out < mine.held_out:
+    same = (theirs.seed, theirs.by_group) == (mine.seed, mine.by_group)
+    if not same or theirs.held_out < mine.held_out:
         raise ConfigError(
             f"the teacher may have learnt prompts that are held out here; give its --split.seed "
-            f"{theirs.seed}, and --split.val-fraction and --split.test-fraction of at most "
-            f"{theirs.held_out:g} together"
+            f"{theirs.seed} and --split.by-group {theirs.by_group}, and --split.val-fraction and "
+            f"--split.test-fraction of at most {theirs.held_out:g} together"
         )
     return [bundle, *(ModelBundle.load(f"{bundle.path}-{name}") for name in config.data.heads)]
 

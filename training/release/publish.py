@@ -186,7 +186,7 @@ def log_results(
     prefix = "" if is_first else f"{bundle.path.name.removeprefix(f'{BUNDLE}-')}/"
     if is_first:
         tracker.set_tags(tags_of(bundle.manifest))
-        tracker.describe(summary_of(bundle, splits), banner=bundle.manifest.banner)
+        tracker.describe(summary_of(bundle, splits))
     tracker.log_folder(bundle.path, bundle.path.name)
     examples = splits.test["prompt"][:2]
     tracker.log_model_files(bundle.path.name, examples)

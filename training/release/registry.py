@@ -63,10 +63,9 @@ def list_store(store: Store) -> dict[str, list[dict[str, Any]]]:
 def tags_of(manifest: Manifest) -> dict[str, str]:
     """Return the figures of a bundle as tags of its run and of its registered version."""
     figures = figures_of(manifest)
-    banner, (low, high) = figures.pop("banner"), figures.pop("tau_b_ci") or (None, None)
+    low, high = figures.pop("tau_b_ci") or (None, None)
     undefined = ", ".join(key for key, value in manifest.metrics.items() if value is None) or None
-    values = figures | {"tau_b_low": low, "tau_b_high": high}
-    values |= {"warning": banner, "undefined": undefined}
+    values = figures | {"tau_b_low": low, "tau_b_high": high, "undefined": undefined}
     return {key: str(value) for key, value in values.items() if value is not None}
 
 
@@ -77,18 +76,16 @@ def _figures_in(tags: Mapping[str, str]) -> dict[str, Any]:
         "revision": tags.get("revision"),
         "tau_b": float(tags["tau_b"]) if "tau_b" in tags else None,
         "tau_b_ci": [float(low), float(high)] if low and high else None,
-        "banner": tags.get("warning"),
     }
 
 
 def figures_of(manifest: Manifest) -> dict[str, Any]:
-    """Return the data set, the revision and tau_b of a bundle, and the warning it needs."""
+    """Return the data set, the revision and tau_b of a bundle."""
     return {
         "dataset": manifest.dataset.get("id"),
         "revision": manifest.revision,
         "tau_b": manifest.metrics.get("tau_b"),
         "tau_b_ci": manifest.metrics.get("tau_b_ci"),
-        "banner": manifest.banner,
     }
 
 

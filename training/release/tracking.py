@@ -187,7 +187,6 @@ class Tracker(Store):
         self.log_input(card.id, card.sha256 or card.digest, "training", source, sizes)
         self.describe(
             f"{sizes['train']} training prompts of {card.id}, {sizes['test']} test prompts",
-            banner=labelled.banner,
         )
 
     def log_input(
@@ -209,10 +208,9 @@ class Tracker(Store):
         self.client.log_inputs(self.run_id, [DatasetInput(data, tags)])
         self.set_tags({"dataset": name, "data_sha256": digest})
 
-    def describe(self, text: str, *, banner: str | None = None) -> None:
-        """Set the description of the run, after the warning that belongs to its figures."""
-        note = f"**{banner}**\n\n{text}" if banner else text
-        self.set_tags({NOTE: note, "warning": banner or ""})
+    def describe(self, text: str) -> None:
+        """Set the description of the run."""
+        self.set_tags({NOTE: text})
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run; empty ones are left out."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from lengthwise.bundle import read_manifest
 from lengthwise.command_line.options import common_options
-from lengthwise.command_line.program import as_typed, print_banner, print_next
+from lengthwise.command_line.program import as_typed, print_next
 from lengthwise.errors import ConfigError, DataError
 from lengthwise.report_page import save_table
 from lengthwise.settings import Count, Natural, PositiveFinite, Range, settings
@@ -145,7 +145,6 @@ def run(config: AdviseConfig) -> None:
     if config.json:
         print(text)
         return
-    print_banner(advice.banner)
     print(advice.notes[0], text_of(page.latency_table(advice)), *advice.notes[1:], sep="\n")
     said = (advice.headline, advice.capacity, advice.quality)
     print("", *filter(None, said), f"report: {config.out / 'report.html'}", sep="\n")
@@ -210,7 +209,6 @@ def _judged(
         target=target,
         tau_b=tau_b,
         ranker=found.ranker,
-        banner=found.banner,
         commands=_commands(config, found, policy),
     )
 

@@ -44,7 +44,6 @@ class Advice:
     ranker: str = ""
     """Source of the scores."""
     tau_b: Spread | None = None
-    banner: str | None = None
     commands: Sequence[str] = ()
 
     @cached_property
@@ -127,14 +126,13 @@ def _policies(advice: Advice) -> list[str]:
 
 def write_advice(advice: Advice, folder: Path) -> list[Path]:
     """Write report.html with its figures and tables; returns the files."""
-    banner = f"{advice.banner}. " if advice.banner else ""
     table = spread_rows(advice)
     save_table(table, folder / "latencies.csv")
     sections = [ReportSection(heading="Next", text=one) for one in advice.commands]
     sections.append(_latencies(advice, table))
     conditions = "\n\n".join([advice.quality, *advice.notes[1:]])
     sections.append(ReportSection(heading="Conditions", text=conditions))
-    lead, title = banner + advice.headline, "Would another order of the queue help?"
+    lead, title = advice.headline, "Would another order of the queue help?"
     return write_report(folder, title=title, lead=lead, sections=sections)
 
 

@@ -48,7 +48,6 @@ class Evidence:
     ranker: str = ""
     """Source of the scores, for a caption."""
     bundle: Path | None = None
-    banner: str | None = None
 
 
 class _Keeper:
@@ -149,5 +148,4 @@ def with_scores(found: Evidence, bundle: Path) -> Evidence:
         ranker=f"the ranker {manifest.name}, on {len(texts):,} prompts that it has not seen, of "
         f"{int(np.isfinite(scores).sum()):,} requests",
         bundle=bundle,
-        banner=manifest.banner,
     )

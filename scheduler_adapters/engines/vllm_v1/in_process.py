@@ -1,7 +1,8 @@
 """vLLM's engine in this process, opened and driven.
 
 Each request gets exactly its `output_tokens`, end-of-sequence tokens ignored, so that schedulers
-are compared on the same work. Open one engine per process: a second one breaks the first.
+are compared on the same work; or, with real prompts, the model's answer up to its own end. Open one
+engine per process: a second one breaks the first.
 """
 
 from __future__ import annotations
@@ -180,6 +181,8 @@ class VllmDriver:
             "watermark_fraction": 0.0,
         }
         self._shared_tokens = shared_tokens
+        self.answers: list[list[int]] = []
+        """Tokens of each request served last."""
 
     def clock(self, wanted: ClockKind | None) -> tuple[ClockKind, EngineClock]:
         """Return a clock for this engine and its kind; None: the engine's usual kind.
@@ -197,13 +200,19 @@ class VllmDriver:
         seed: int,
         policy: Policy | None = None,
         observers: Sequence[EngineObserver] = (),
+        prompts: list[list[int]] | None = None,
     ) -> Timeline:
         """Serve the requests as they arrive by `clock`, which is restarted.
 
         Each request gets its number of output tokens. Cached KV blocks and the policy's load are
         reset first. `seed` draws the prompts; `policy` None is the policy of the opened engine.
+        Real `prompts`, as token ids, are answered greedily to the model's own end, or up to
+        `output_tokens`; the timeline has the length of each answer.
         """
-        prompts = random_prompts(requests, seed, shared_tokens=self._shared_tokens)
+        ends = prompts is not None
+        if prompts is None:
+            prompts = random_prompts(requests, seed, shared_tokens=self._shared_tokens)
+        self.answers = [[] for _ in prompts]
         self.engine.reset_prefix_cache()
         clock.restart()
         scheduler = scheduler_of(self.engine)
@@ -211,7 +220,16 @@ class VllmDriver:
             scheduler.lengthwise_start(policy or tracker.policy, observers=observers)
             scheduler.lengthwise_tracker.clock = clock
         with _watched_steps(scheduler, clock, overriding(observers, "measured")) as (first_s, took):
-            return _serve(self.engine, requests, prompts, clock, first_s, took)
+            return _serve(
+                self.engine,
+                requests,
+                prompts,
+                clock,
+                first_s,
+                took,
+                ends=ends,
+                answers=self.answers,
+            )
 
 
 @contextmanager
@@ -270,7 +288,13 @@ def _size(scheduler: Any, scheduled: Mapping[str, int]) -> StepRecord:
 
 
 def _add_request(
-    engine: Any, name: str, prompt: list[int], output_tokens: int, **extra: Any
+    engine: Any,
+    name: str,
+    prompt: list[int],
+    output_tokens: int,
+    *,
+    ends: bool = False,
+    **extra: Any,
 ) -> None:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -278,8 +302,10 @@ def _add_request(
     params = SamplingParams(
         temperature=0.0,
         max_tokens=output_tokens,
-        min_tokens=output_tokens,
-        ignore_eos=True,
+        min_tokens=0 if ends else output_tokens,
+        ignore_eos=not ends,
+        # Without a tokenizer the engine does not know the token.
+        stop_token_ids=[engine.vllm_config.model_config.hf_config.eos_token_id] if ends else None,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
         extra_args=extra.pop("extra_args", None),
@@ -294,6 +320,9 @@ def _serve(
     clock: EngineClock,
     first_s: Mapping[str, float],
     took: Callable[[float], None],
+    *,
+    ends: bool,
+    answers: list[list[int]],
 ) -> Timeline:
     count, added = len(requests), 0
     token_s: list[list[float]] = [[] for _ in range(count)]
@@ -311,6 +340,7 @@ def _serve(
                 str(added),
                 prompts[added],
                 int(requests.output_tokens[added]),
+                ends=ends,
                 arrival_time=time.time() - (clock() - requests.arrival_s[added]),
                 extra_args=annotations_of(requests, added),
             )
@@ -326,7 +356,11 @@ def _serve(
         took(now_s - began_s)
         began_s = now_s
         for output in outputs:
-            token_s[int(output.request_id)] += [now_s] * len(output.outputs[0].token_ids)
+            row, ids = int(output.request_id), output.outputs[0].token_ids
+            token_s[row] += [now_s] * len(ids)
+            answers[row] += ids
+    if ends:
+        requests = replace(requests, output_tokens=np.array(list(map(len, answers))))
     return timeline_from_token_times(
         requests,
         token_s,

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.studies import objectives
 from benchmarks.studies.objectives import train_seeds
+from tests.training.drawn import generate
 from training.config import TrainConfig
-from training.data.synthetic import generate
 
 Capture = pytest.CaptureFixture[str]
 

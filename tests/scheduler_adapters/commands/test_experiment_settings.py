@@ -1,14 +1,10 @@
 """Settings that commands share: named policies, captions."""
 
-from types import SimpleNamespace
-
-from lengthwise.bundle import BANNER
 from scheduler_adapters.commands.experiment_settings import (
     Setup,
     load_named,
     policy_of,
 )
-from scheduler_adapters.workload import workload
 from scheduler_adapters.workload.requests import make_requests
 
 PATIENT = {"patient": {"policy": "pars", "starve_after_s": 600}, "rad": {"max_started": 7}}
@@ -42,11 +38,3 @@ def test_arrivals_are_named_by_rate_or_trace():
     assert Setup().arrivals_text(4.0, BURST) == "Poisson arrivals at 4/s"
     bursts = Setup(cv=2.5, rate_per_s=4.0)
     assert bursts.arrivals_text(4.0, BURST) == "Gamma arrivals (CV 2.5) at 4/s"
-
-
-def test_scores_of_a_ranker_of_invented_data_carry_its_banner(tmp_path, monkeypatch):
-    manifest = SimpleNamespace(banner=BANNER)
-    monkeypatch.setattr(workload, "read_manifest", lambda folder: manifest)
-    setup = Setup(trace=(str(tmp_path / "t.csv"),), scores="bundle:run/bundle")
-    assert setup.conditions("all at 0 s", 5).startswith(f"{BANNER}. llama")
-    assert Setup().banner is None

@@ -4,8 +4,6 @@ import pytest
 
 from lengthwise.errors import ConfigError
 from scheduler_adapters.engines.random_model import (
-    SHAPES,
-    VOCABULARY,
     device_name,
     find_device,
     llama_config,
@@ -22,10 +20,6 @@ def test_the_large_shape_has_the_parameters_of_llama_2_7b():
     layer = 4 * width * width + 3 * width * inner + 2 * width
     count = 2 * config.vocab_size * width + config.num_hidden_layers * layer + width
     assert count == 6_738_415_616
-
-
-def test_the_shapes_for_a_cpu_share_their_vocabulary():
-    assert SHAPES["tiny"]["vocab_size"] == SHAPES["small"]["vocab_size"] == VOCABULARY
 
 
 def test_an_unknown_shape_or_device_is_refused(monkeypatch):

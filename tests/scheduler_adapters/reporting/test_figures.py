@@ -48,21 +48,3 @@ def test_lines_differ_without_their_colours():
     (figure,) = figures.ecdf_figure(table, "s")
     lines = figure.axes[0].lines
     assert len({str(line._dash_pattern) for line in lines}) == len(lines) == 6
-
-
-def test_a_request_is_a_thin_then_a_thick_line_in_order_of_ends():
-    table = pd.DataFrame(
-        {
-            "policy": "fcfs",
-            "scheduled_s": [2.0, 0.0, 1.0],
-            "finished_s": [5.0, 1.0, 3.0],
-            "is_long": [True, False, False],
-        }
-    )
-    (figure,) = figures.waiting_figure(table)
-    waits, short, long = figure.axes[0].collections
-    ends = [[tuple(end) for end in line] for line in waits.get_segments()]
-    assert ends == [[(0, 0), (0, 0)], [(0, 1), (1, 1)], [(0, 2), (2, 2)]]
-    assert [line[:, 0].tolist() for line in short.get_segments()] == [[0, 1], [1, 3]]
-    assert [line[:, 0].tolist() for line in long.get_segments()] == [[2, 5]]
-    assert figure.axes[0].get_title() == "fcfs"

@@ -15,12 +15,13 @@ import pandas as pd
 import pytest
 
 from lengthwise.bundle import FP32, TOKENIZER, ModelBundle
+from tests.training.drawn import generate
+from tests.training.prompts import PromptResponse
 from training.__main__ import main
 from training.config import DataConfig, TrainConfig
 from training.data.labelled_splits import load_splits
-from training.data.records import PromptResponse, prompt_hash
+from training.data.records import prompt_hash
 from training.data.splits import Splits
-from training.data.synthetic import generate
 from training.recipes import RECIPES, recipe
 
 WORDS = ("yes", "no", "short", "poem", "long", "essay")

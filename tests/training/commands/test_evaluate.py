@@ -10,9 +10,9 @@ import pytest
 
 from lengthwise.errors import DataError
 from tests.training.commands.conftest import TEST, draw_prompts
+from tests.training.prompts import PromptResponse
 from training.__main__ import main
 from training.commands.evaluate import judge
-from training.data.records import PromptResponse
 
 COLUMNS = ["--prompt-column", "text", "--length-column", "tokens"]
 CUT_ALIKE = [f"{'poem ' * 99}{n}{' poem' * 99},{n}" for n in (7, 8, 9)]

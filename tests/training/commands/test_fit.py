@@ -17,12 +17,12 @@ import yaml
 from lengthwise.bundle import FP32, INT8, MANIFEST, ModelBundle
 from lengthwise.tables.reading import read_table
 from tests.training.commands.conftest import ATTAINABLE, RECORDS, small_recipe
+from tests.training.drawn import generate
 from tests.training.ranker.test_training_loop import learnt
 from training.__main__ import main
 from training.commands import fit as command
 from training.config import EncoderConfig
 from training.data.provenance import training_data, unseen
-from training.data.synthetic import generate
 from training.ranker.encoder import load_scorer
 from training.ranker.module import LengthRanker
 from training.ranker.training_loop import load_encoder
@@ -404,7 +404,7 @@ def test_an_unknown_recipe_data_set_or_command_lists_known_ones(fit, capsys):
     assert "use one of fit" in one_error_line(capsys)
 
 
-def test_a_data_folder_without_the_file_is_no_synthetic_one(fit, tmp_path, capsys):
+def test_a_data_folder_without_the_file_is_an_error(fit, tmp_path, capsys):
     assert fit("alpaca-vicuna7b", "--data-dir", str(tmp_path)) == 2
     assert "lacks alpaca-vicuna7b/" in one_error_line(capsys)
 

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from lengthwise.errors import ConfigError, DataError
+from tests.training.drawn import generate
 from tests.training.prompts import labels
 from training.config import DataConfig, SplitConfig, TrainConfig
 from training.data.labelled_splits import load_splits, unlabelled_prompts
 from training.data.labels import texts
 from training.data.splits import position, split_prompts
-from training.data.synthetic import generate
 
 
 def write_matrix(path: Path, num_prompts: int = 80) -> Path:

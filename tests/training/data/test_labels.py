@@ -11,7 +11,7 @@ from datasets import concatenate_datasets
 
 from lengthwise.errors import DataError
 from tests.lengthwise.tables import logs
-from tests.training.prompts import labelled, numbered
+from tests.training.prompts import PromptResponse, labelled, numbered, of_responses
 from training.data.labels import (
     TableOptions,
     consensus_of,
@@ -29,7 +29,7 @@ from training.data.labels import (
     union_of,
     without,
 )
-from training.data.records import PromptResponse, of_responses, prompt_hash
+from training.data.records import prompt_hash
 
 
 def answers(model: str, *lengths: int) -> Any:

@@ -11,10 +11,10 @@ from datasets import concatenate_datasets
 
 from lengthwise.bundle import Manifest
 from lengthwise.errors import DataError
+from tests.training.drawn import generate
 from training.config import DataConfig, SplitConfig, TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.provenance import held_out_prompts, load_training_splits, training_data, unseen
-from training.data.synthetic import generate
 
 RECORDS, _ = generate(300, seed=2)
 

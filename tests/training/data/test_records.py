@@ -10,13 +10,12 @@ from lengthwise.errors import DataError
 from lengthwise.tables.options import RecordOptions
 from lengthwise.tables.prompt_text import normalised
 from tests.lengthwise.tables import logs
+from tests.training.prompts import PromptResponse, of_responses
 from training.data.records import (
     FieldMap,
-    PromptResponse,
     checked,
     num_empty,
     num_responses,
-    of_responses,
     prompt_hash,
     read_records,
     stored,

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from lengthwise.errors import DataError
 from lengthwise.tables.prompt_text import normalised
-from tests.training.prompts import numbered
+from tests.training.prompts import PromptResponse, labels, numbered
 from training.config import SplitConfig
 from training.data.labels import texts
 from training.data.splits import (
@@ -61,6 +61,14 @@ def test_a_part_begins_where_the_one_before_it_ends() -> None:
     assert set(texts(splits.val)) == {n for n, at in places.items() if low <= at < border}
     assert set(texts(splits.train)) == {name for name, at in places.items() if at >= border}
     assert sum(map(len, (splits.train, splits.val, splits.test))) == len(prompts)
+
+
+def test_a_group_is_in_one_part() -> None:
+    about = [{"prompt": f"p{n}", "output_tokens": 9, "group": f"{n % 40}"} for n in range(400)]
+    prompts = labels(PromptResponse(**each) for each in about)
+    parts = parts_of(prompts, SplitConfig(by_group=True, test_fraction=0.3))
+    groups = [set(part["group"]) for part in parts.values()]
+    assert sum(map(len, groups)) == len(set.union(*groups)) == 40
 
 
 def test_two_prompts_in_each_part_are_enough_and_one_is_not() -> None:

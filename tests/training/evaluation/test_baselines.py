@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from lengthwise.agreement import tau_b
-from tests.training.prompts import labelled, labels
+from tests.training.drawn import generate
+from tests.training.prompts import PromptResponse, labelled, labels
 from training.data.labels import observed
-from training.data.records import PromptResponse
-from training.data.synthetic import generate
 from training.evaluation.baselines import group_means, tfidf_ridge
 
 

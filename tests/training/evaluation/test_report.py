@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lengthwise.bundle import BANNER, SYNTHETIC, Manifest
+from lengthwise.bundle import Manifest
 from training.evaluation.report import (
     evaluation_table,
     predicted_against_real,
@@ -35,11 +35,6 @@ def test_the_order_stands_beside_its_baselines_and_the_coverage():
     assert "tau_b of 0.500 (95% interval 0.400 to 0.600)" in page
     assert page.index("this ranker") < page.index("TF-IDF + ridge")
     assert "<td>0.500</td><td>0.480</td>" in page
-
-
-def test_invented_prompts_are_told_above_all():
-    assert BANNER in a_page(np.arange(20.0), dataset={"id": SYNTHETIC})
-    assert BANNER not in a_page(np.arange(20.0), dataset={"id": "mine"})
 
 
 def test_a_curve_is_drawn_where_the_history_is_known():

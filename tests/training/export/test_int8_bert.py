@@ -9,7 +9,7 @@ from torch import nn
 
 from lengthwise.agreement import tau_b
 from scoring_service.ranker.scorer import OnnxScorer
-from training.data.synthetic import generate
+from tests.training.drawn import generate
 from training.export import int8_bert
 from training.ranker.data_module import tokenize
 from training.ranker.encoder import PromptScorer, build_scorer, in_buckets

@@ -8,7 +8,7 @@ import torch
 
 from lengthwise.bundle import FP32, INT8
 from lengthwise.errors import BundleError
-from training.data.synthetic import generate
+from tests.training.drawn import generate
 from training.export import onnx_models
 from training.export.onnx_models import measure_parity, write_models
 from training.ranker.data_module import tokenize

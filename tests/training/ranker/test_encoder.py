@@ -21,8 +21,8 @@ from transformers import (
 
 from lengthwise.bundle import FP32, INT8
 from lengthwise.errors import ConfigError
+from tests.training.drawn import generate
 from training.data.buckets import pad
-from training.data.synthetic import generate
 from training.export.int8_bert import is_supported
 from training.export.onnx_models import export_fp32, export_int8, measure_parity
 from training.ranker.data_module import tokenize

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import ModelBundle
 from lengthwise.tables.reading import read_table
+from tests.training.drawn import generate
 from training.__main__ import main
-from training.data.synthetic import generate
 from training.export.bundle_scores import score_prompts
 
 pytestmark = pytest.mark.gpu

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lengthwise.errors import ConfigError, DataError
+from tests.training.drawn import generate
 from training.config import TrainConfig
-from training.data.synthetic import generate
 from training.ranker import inference
 from training.ranker.encoder import build_scorer, save_scorer
 from training.ranker.module import LengthRanker

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.training.drawn import generate
 from training.__main__ import main
 from training.commands import fit
-from training.data.synthetic import generate
 
 
 def note(labelled: Any, trained: Any, out: Path, *_: Any, is_further: bool) -> dict[str, Any]:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from lengthwise.errors import ConfigError, DataError
+from tests.training.drawn import generate
 from tests.training.prompts import labels, splits_of
 from training.config import DataConfig, EncoderConfig, LossConfig, TrainConfig
 from training.data.labels import texts
 from training.data.splits import Splits
-from training.data.synthetic import generate
 from training.ranker.module import LengthRanker
 from training.ranker.trainer import BEST, LAST
 from training.ranker.training_loop import Trained, load_encoder, train

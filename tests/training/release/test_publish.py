@@ -15,11 +15,11 @@ from lengthwise.agreement import tau_b
 from lengthwise.bundle import DIRECTION, FP32, INT8, ModelBundle
 from lengthwise.tables.reading import read_table
 from scoring_service.ranker.scorer import OnnxScorer
+from tests.training.drawn import generate
 from tests.training.prompts import labels, splits_of
 from training.config import DataConfig, TrainConfig
 from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.labels import lengths_of, observed, targets, texts
-from training.data.synthetic import generate
 from training.evaluation.calibration import MIN_ROWS, calibrate
 from training.export.bundle_scores import score_prompts
 from training.ranker.training_loop import Trained

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from lengthwise.bundle import ModelBundle
+from tests.training.drawn import generate
 from training.__main__ import main
-from training.data.synthetic import generate
 from training.export.bundle_scores import score_prompts
 
 

@@ -5,14 +5,14 @@ import os
 import pandas as pd
 import pytest
 
-from lengthwise.bundle import BANNER
 from lengthwise.errors import ConfigError
 from training.config import DataConfig, TrainConfig
+from training.data.cards import BUNDLED
 from training.data.labelled_splits import load_splits
 from training.export.bundle_scores import score_prompts
 
 
-def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(mlruns, monkeypatch):
+def test_a_run_names_the_data_that_took_the_place(mlruns, monkeypatch):
     from training.release.tracking import Tracker
 
     monkeypatch.delenv("LENGTHWISE_DATA", raising=False)
@@ -21,9 +21,7 @@ def test_a_run_names_the_data_it_used_and_warns_of_invented_ones(mlruns, monkeyp
         tracker.log_data(labelled)
     run = tracker.client.get_run(tracker.run_id)
     (used,) = run.inputs.dataset_inputs
-    assert used.dataset.name == run.data.tags["dataset"] == "synthetic"
-    assert run.data.tags["warning"] == BANNER
-    assert run.data.tags["mlflow.note.content"].startswith(f"**{BANNER}**")
+    assert used.dataset.name == run.data.tags["dataset"] == BUNDLED
     assert run.data.tags["command"]
     experiment = tracker.client.get_experiment(run.info.experiment_id)
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"

@@ -48,8 +48,8 @@ def test_another_layout_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_set_that_cannot_be_built_says_which_can() -> None:
-    with pytest.raises(ConfigError, match=r"source of 'synthetic' cannot be read .*gpteacher-gpt4"):
-        check_id("synthetic")
+    with pytest.raises(ConfigError, match=r"'smollm2-instruct' cannot be read .*gpteacher-gpt4"):
+        check_id("smollm2-instruct")
     with pytest.raises(DataError, match="no data set 'nothing'"):
         check_id("nothing")
 

@@ -23,7 +23,7 @@ def test_sets_are_built_with_their_licences_and_found_again(git_host, tmp_path, 
     ("arguments", "message"),
     [
         ([], "ids is missing"),
-        (["synthetic"], "cannot be read by this version"),
+        (["smollm2-instruct"], "cannot be read by this version"),
         (["gpteacher-gpt4", "--mirror", "file:///nowhere"], "check the network"),
     ],
 )
