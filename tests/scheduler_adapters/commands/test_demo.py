@@ -114,4 +114,4 @@ def test_the_lead_says_how_many_times_lower(simulated, tmp_path):
     assert "trained on 77 prompts of two-chats (tau_b 0.500 on held-out prompts)" in text
     assert "of a burst 3.0-fold." in text
     assert "<td>3.00x</td>" in text
-    assert text.count("<svg") == 1
+    assert text.count("<svg") == 2  # a panel per load
