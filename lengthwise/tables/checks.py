@@ -107,7 +107,7 @@ def _lack(request: LoggedRequest, reading: Reading) -> LeftOut | BadRow | None:
     """Return the reason of a row without a count or the prompt that the reading needs."""
     values, known = request.values, request.known
     is_redacted = request.sources.get("prompt") == REDACTED
-    for name in reading.needs:
+    for name in sorted(reading.needs, key="prompt".__eq__):
         count = request.prompt if name == "prompt" else request.counts.get(name, 1)
         is_detail = name in _DETAILS and not known.is_table
         if (count is None or (name == "prompt_tokens" and not count)) and not is_detail:

@@ -143,7 +143,7 @@ class Columns:
             format=self._formats(),
             files=tuple(map(str, files)),
             num_rows=num_rows,
-            left_out=dict(reading.left_out.most_common()),
+            left_out=dict((+reading.left_out).most_common()),
             warnings=tuple(
                 f"{count:,} {text}" if count else text for text, count in reading.warned.items()
             ),
@@ -177,26 +177,19 @@ class Columns:
             while key is not None and key not in above:
                 above.add(key)
                 key = reading.above.get(key)
-        found: NDArray[np.bool_] = (
-            is_kept & (keys != 0) & np.isin(keys, np.array([*above], dtype=np.int64))
-        )
-        if count := int(found.sum()):
-            reading.left_out["a call that a row below it logs again"] = count
-        if arrival_s is None or not (twins != 0).any():
-            return found
-        order = np.lexsort((arrival_s, twins))
+        is_above = (keys != 0) & np.isin(keys, np.array([*above], dtype=np.int64))
+        found: NDArray[np.bool_] = is_kept & is_above
+        reading.left_out["a call that a row below it logs again"] += int(found.sum())
+        at_s = np.full(len(twins), np.nan) if arrival_s is None else arrival_s
+        order = np.lexsort((at_s, twins))
         order = order[(is_kept & ~found & (twins != 0))[order]]
         before, after = order[:-1], order[1:]
-        gap_s = np.where(
-            twins[before] == twins[after], arrival_s[after] - arrival_s[before], np.inf
-        )
+        gap_s = np.where(twins[before] == twins[after], at_s[after] - at_s[before], np.inf)
         is_level = (gap_s <= _LEVELS_S) & (levels[before] != levels[after])
-        if count := int(is_level.sum()):
-            reading.left_out["a call that another kind of row logs again"] = count
-            found[after[is_level]] = True
-        if count := int(((gap_s <= _TWINS_S) & ~is_level).sum()):
-            text = "requests have the prompt, counts and time of another: one call logged twice?"
-            reading.warned[text] = count
+        found[after[is_level]] = True
+        reading.left_out["a call that another kind of row logs again"] += int(is_level.sum())
+        text = "requests have the prompt, counts and time of another: one call logged twice?"
+        reading.warned.update([text] * int(((gap_s <= _TWINS_S) & ~is_level).sum()))
         return found
 
     def _warn(self, arrival_s: NDArray[np.float64] | None, places: NDArray[np.int64]) -> None:
@@ -211,7 +204,7 @@ class Columns:
         """Return the error of a log without a request: what its rows share, and what settles it."""
         if not num_rows:
             return DataError(NO_ROWS, path=files[0])
-        left_out, known = self.reading.left_out, self.readers[-1].known
+        left_out, known = +self.reading.left_out, self.readers[-1].known
         most = ", ".join(f"{n} {why}" for why, n in left_out.most_common(5))
         words = {name: "time" if name == "arrival_s" else name for name in OPTIONS}
         lacking = [n for n, x in words.items() if re.search(rf"(?:no|its) {x}\b|\b{x} is no", most)]

@@ -28,9 +28,11 @@ _STYLED: Final = re.compile(
 _LONG_WORD: Final = re.compile(r"[^\W\u3040-\u9fff]{64}(?=\w)")
 _SPELLED: Final = re.compile(r"(?:(?<!\w)[^\W\d_][\W_]{1,3}(?!\w\w)){16}")
 """Sixteen letters with spaces or signs between them, which hide the words of a task."""
-_INSTRUCTIONS: Final = ("system", "instructions")
+_INSTRUCTIONS, _KEPT_ELSEWHERE = (
+    ("system", "instructions"),
+    ("previous_response_id", "conversation"),
+)
 _MORE: Final = ("tools", "functions", "documents", "chat_template", "chat_template_kwargs")
-_KEPT_ELSEWHERE: Final = ("previous_response_id", "conversation")
 _NO_TEXT: Final = frozenset(WORDS["no_text"])
 
 
@@ -82,7 +84,11 @@ def of_response(body: Mapping[str, Any]) -> str | None:
     turns = [{"role": "user", "content": given}] if isinstance(given, str) else given
     found = _of_turns(turns, body) if isinstance(turns, list) else None
     # Turns that the server keeps are hidden.
-    return CutText(found) if found and any(map(body.get, _KEPT_ELSEWHERE)) else found
+    return (
+        CutText(found)
+        if found and any(map(body.get, ("previous_response_id", "conversation")))
+        else found
+    )
 
 
 def _of_turns(turns: Sequence[Any], body: Mapping[str, Any]) -> str | None:
@@ -172,7 +178,7 @@ def _turn(message: Any) -> Mapping[str, Any]:
     inners = [turn.get(key) for key in ("kwargs", "data", "message")]
     inner = next((each for each in inners if isinstance(each, Mapping)), turn)
     names = turn.get("id")
-    name = names[-1] if isinstance(names, list) and names else turn.get("type")
-    kinds = (inner.get("role"), inner.get("type"), inner.get("message.role"), name)
+    kinds = [inner.get("role"), inner.get("type"), inner.get("message.role")]
+    kinds += names[-1:] if isinstance(names, list) else [turn.get("type")]
     content = inner.get("content", inner.get("message.content"))
     return {"role": next(filter(None, kinds), None), "content": content}

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _PLAIN: Final = frozenset(("prompt", "output_tokens"))
 """Columns of a table that is no log."""
+_INPUT: Final = (
+    "it is the input of a batch, without lengths; give the file of its results beside it"
+)
 _SAMPLE: Final = 50
 """Rows that decide about the format."""
 
@@ -82,8 +85,7 @@ def read_log(
                 raise reading.bad
     log = columns.finish(files)
     for number, line in enumerate([] if is_lenient else log.short_form()):
-        is_warning = number == 2 and log.warnings
-        _log.log(logging.WARNING if is_warning else logging.INFO, "%s", line)
+        _log.log(logging.WARNING if number == 2 and log.warnings else logging.INFO, "%s", line)
     return log
 
 
@@ -92,13 +94,11 @@ def _readers(
 ) -> Iterator[tuple[RequestReader, Iterable[Row | BadRow]]]:
     """Yield the rows of each file with their reader; logs of servers are one file, and last."""
     kinds = {path: kind_of(path) for path in files}
-    asked: dict[str, Row] = {}
     batches = [path for path, kind in kinds.items() if kind == "json" and _is_asked(path)]
     if batches and len(batches) == len(kinds):
-        text = "it is the input of a batch, without lengths; give the file of its results beside it"
-        raise DataError(text, path=batches[0])
-    for path in batches:
-        asked |= {str(row.get("custom_id")): row for row in good_rows(path, kinds.pop(path))}
+        raise DataError(_INPUT, path=batches[0])
+    inputs = (row for path in batches for row in good_rows(path, kinds.pop(path)))
+    asked = {str(row.get("custom_id")): row for row in inputs}
     for path, kind in kinds.items():
         if kind != "text":
             rows = rows_of(path, kind)
@@ -112,8 +112,7 @@ def _readers(
             found = filter(None, map(recognise, logged))
             known = min(found, key=lambda known: (known.is_table, len(known.lift)), default=TABLE)
             yield RequestReader(reading, path, known, sample), chain(sample, rows)
-    if asked:
-        reading.left_out["a request of a batch without a result"] = len(asked)
+    reading.left_out["a request of a batch without a result"] += len(asked)
     if servers := [path for path, kind in kinds.items() if kind == "text"]:
         lines = (line for path in servers for line in lines_of(path))
         yield RequestReader(reading, servers[0], VLLM, []), vllm_rows(lines)
@@ -122,8 +121,7 @@ def _readers(
 def _is_asked(path: Path) -> bool:
     """Return whether a file holds the requests of a batch, whose results stand in another."""
     row = next(rows_of(path, "json"), None)
-    keys = set(row) if isinstance(row, dict) else set[str]()
-    halves = keys & {"custom_id", "body", "params", "response", "result"}
+    halves = {"custom_id", "body", "params", "response", "result"} & set(row or ())
     return halves in ({"custom_id", "body"}, {"custom_id", "params"})
 
 

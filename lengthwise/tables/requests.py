@@ -30,8 +30,7 @@ _MORE: Final = {
     "output_tokens": " (of fit: --data.length-column), or count texts by --tokenizer",
     "prompt_tokens": ", or add --scores bundle:PATH, whose tokenizer counts prompt tokens",
 }
-_SHOWN: Final = 30
-_MOST_SHAPES, _MOST_COLUMNS = 4096, 300
+_SHOWN, _MOST_SHAPES, _MOST_COLUMNS = 30, 4096, 300
 
 _Plan = dict[str, list[tuple[str, str]]]
 """Field -> its paths that rows with the same plain paths have, each beside its plain one."""

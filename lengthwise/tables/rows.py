@@ -33,7 +33,6 @@ _MOST: Final = 1 << 24
 _BATCH: Final = 128
 """Rows of Parquet in memory at once; a dictionary may give each the same long text."""
 _BETWEEN: Final = re.compile(r"[\s,\[\]]*")
-_STATES: Final = {"incomplete": "cancelled", "errored": "error"}  # of the rows of a list
 
 log = logging.getLogger(__name__)
 
@@ -208,9 +207,9 @@ def _unwrapped(value: Any) -> Iterator[Any]:
     sizes = {key: len(x) for key, x in columns.items()} if is_columnar else {}
     equal = [key for key in sizes if sizes[key] == sizes[WORDS["columns"][0]]]
     for key, inner in held.items():
-        state = {"status": _STATES[key]} if key in _STATES else {}
+        states = {"incomplete": {"status": "cancelled"}, "errored": {"status": "error"}}
         for item in inner if isinstance(inner, list) else [inner]:
-            yield from _unwrapped(state | item if isinstance(item, dict) else item)
+            yield from _unwrapped(states.get(key, {}) | item if isinstance(item, dict) else item)
     for cells in zip(*(columns[key] for key in equal), strict=True):
         yield dict(zip(equal, cells, strict=True))
     if not held and not is_columnar:

@@ -62,12 +62,11 @@ def time_column(columns: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
     """Return the column with the times of requests, by names and values; () for none or several."""
     found: dict[str, int] = {}
     for name, values in columns.items():
-        key, numbers = name.rpartition(".")[2].lower(), list(map(number_of, values))
+        key = name.rpartition(".")[2].lower()
         stem = next((n for n, start in enumerate(_STARTS) if start.search(key)), len(_STARTS))
-        is_clock = None not in map(clock_of, values)
         is_instant = unit_in(name) or None not in map(instant_of, values)
-        is_number = None not in numbers and is_instant and stem < len(_STARTS)
-        if values and not _OTHERS.search(key) and (is_clock or is_number):
+        is_number = None not in map(number_of, values) and is_instant and stem < len(_STARTS)
+        if values and not _OTHERS.search(key) and (is_number or None not in map(clock_of, values)):
             found[name] = stem
     rank = min(found.values(), default=0)
     best = tuple(name for name in found if found[name] == rank)

@@ -24,12 +24,12 @@ from lengthwise.tables.values import unpacked
 
 CUT: Final = "cut at --max-log-len"
 _PATTERNS: Final = {name: re.compile(text) for name, text in VLLM_PATTERNS.items()}
-_UNDATED: Final = r"\d\d-\d\d \d\d:\d\d:\d\d"
 _DAY_S: Final = 86_400
 _LINGER, _OPEN, _BODIES = 1000, 50_000, 10_000
 """Lines in which another choice may follow; most open requests; most bodies without a request."""
-_TURNS: Final = (map(re.compile, WORDS[name]) for name in ("turn_starts", "turn_ends"))
-_USER_TURNS: Final = tuple(zip(*_TURNS, strict=True))
+_USER_TURNS: Final = tuple(
+    zip(*(map(re.compile, WORDS[name]) for name in ("turn_starts", "turn_ends")), strict=True)
+)
 _warnings = logging.getLogger(__name__)
 
 
@@ -146,7 +146,7 @@ class _Log:
 
     def _seconds(self, time: Any, is_outer: bool) -> float | None:
         """Return seconds on the log's first clock. A fall by more than a day is a new year."""
-        has_year = is_outer or not re.match(_UNDATED, str(time))
+        has_year = is_outer or not _PATTERNS["undated"].match(str(time))
         clock = "outer" if is_outer else "dated" if has_year else "undated"
         seconds = instant_of(time if has_year else f"2000-{time}")
         self.clock = self.clock or (clock if seconds is not None else "")

@@ -9,11 +9,14 @@ from lengthwise.errors import DataError
 from lengthwise.tables.times import Times, time_of
 
 
+def times_of(values: list[Any]) -> Times:
+    known = [time_of(value) for value in values]
+    numbers, kinds = zip(*((np.nan, 0) if isinstance(t, str) else t for t in known), strict=True)
+    return Times(np.array(numbers, dtype=float), np.array(kinds))
+
+
 def seconds(values: list[Any], name: str = "t", **units: str | None) -> list[float]:
-    times = Times()
-    for value in values:
-        times.add(time_of(value))
-    found, _ = times.in_seconds(name, units.get("unit"), units.get("known"))
+    found, _ = times_of(values).in_seconds(name, units.get("unit"), units.get("known"))
     return list(np.round(found - np.nanmin(found), 6))
 
 
@@ -68,12 +71,9 @@ def test_a_number_that_is_no_instant_among_instants_is_a_bad_row():
 
 
 def test_times_of_another_century_are_bad_and_units_agree():
-    times = Times()
-    for value in ("2026-03-01T10:00:00Z", "0001-01-01T00:00:00Z", 1772359201):
-        times.add(time_of(value))
+    times = times_of(["2026-03-01T10:00:00Z", "0001-01-01T00:00:00Z", 1772359201])
     seconds, _ = times.in_seconds("time", None, None)
     assert np.isnan(seconds).tolist() == [False, True, False]
-    times = Times()
-    times.add(time_of(2000))
+    times = times_of([2000])
     with pytest.raises(DataError, match="arrival_s and arrival_ms are of different units"):
         times.in_seconds("arrival_s", None, None, ["arrival_ms"])

@@ -41,8 +41,9 @@ def test_logs_of_strangers_are_read_right_or_refused(tmp_path, case):
 
 def test_layouts_have_the_fields_of_a_table_only():
     fields = {*TABLE.paths, *("like", "marks", "answered", "no_load", "parts_beside", "time_unit")}
-    fields |= {"prepare", "without_prompt", "without_length"}
-    assert not {key for name in LAYOUTS if name != "names" for key in LAYOUTS[name]} - fields
+    fields |= {"is_apart", "prepare", "without_prompt", "without_length"}
+    layouts = [layout for name, layout in LAYOUTS.items() if name != "names"]
+    assert not {key for layout in layouts for key in layout} - fields
     assert all(known.marks for known in FORMATS)
 
 
