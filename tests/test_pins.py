@@ -32,5 +32,5 @@ def test_pip_lines_of_the_readme_and_the_image_take_the_pins():
     readme = re.findall(r"^pip install (.*)$", (ROOT / "README.md").read_text(), flags=re.M)
     image = (ROOT / "scoring_service/deploy/Containerfile").read_text()
     lines = [*readme, *re.findall(r"^RUN pip install (.*)$", image, flags=re.M)]
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert all(re.search(r"-c \S*\bconstraints\.txt ", line) for line in lines)

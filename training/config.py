@@ -207,8 +207,7 @@ class TrainConfig:
     """CPU threads of torch; None leaves torch's choice."""
     seed: int = 0
     student: bool = False
-    """Distil a small ranker from this one, into OUT/small; recipe demo does, --no-student switches
-    it off."""
+    """Distil a small ranker into OUT/small, as demo does; or --no-student."""
     int8_max_tau_b_drop: float = 0.005
     """INT8 is left out of the bundle if it loses more tau_b on the validation split."""
 

@@ -169,7 +169,7 @@ def test_trainer_options_are_lightnings_own(fit, tmp_path, tiny_bert, monkeypatc
 def test_a_wrong_trainer_option_is_one_line_in_the_users_words(fit, make_card, tmp_path, capsys):
     card = make_card(RECORDS)
     for words, message in {
-        ("--trainer.max_steps", "many"): "trainer.max-steps is 'many'; it takes int",
+        ("--trainer.max_steps", "many"): "trainer.max-steps is 'many'; it takes a whole number",
         ("--trainer.precison", "16"): "unrecognized arguments: --trainer.precison=16",
         ("--trainer.callbacks", "Nope"): "trainer.callbacks is 'Nope'; it takes Union[list[Callb",
         ("--trainer.callbacks", "EarlyStopping"): "monitor is missing",
