@@ -7,11 +7,12 @@ import importlib.metadata
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,15 +60,41 @@ SCHEDULER: Final = "scheduler_adapters.engines.vllm_v1.scheduler"
 MIDDLEWARE: Final = "scheduler_adapters.engines.vllm_v1.middleware.VllmScores"
 _PROBE_S: Final = 5.0
 _KEYS: Final = "LENGTHWISE_API_KEYS"
-# The list of processes does not show words that a process adds to its own command line.
-_WITH_KEYS: Final = f"""\
-import json, os, runpy, sys
-module, *options = sys.argv[1:]
-with open(os.environ.pop({_KEYS!r})) as keys:
-    sys.argv[1:] = [*options, "--api-key", *json.load(keys)]
-runpy.run_module(module, run_name="__main__", alter_sys=True)
+_SERVER: Final = f"""\
+import json, os, runpy, shutil, signal, sys
+from multiprocessing.resource_tracker import ensure_running
+from threading import Thread
+
+def watch():
+    # Once vLLM serves it has a handler of its own, and ends as by SIGTERM.
+    while signal.sigwait([signal.SIGINT]) and signal.getsignal(signal.SIGINT) is not loads:
+        os.kill(os.getpid(), signal.SIGTERM)
+    import psutil
+    for child in psutil.Process().children(recursive=True):
+        try:
+            child.kill()
+        except psutil.NoSuchProcess:
+            pass
+    shutil.rmtree(folder, ignore_errors=True)
+    os.write(2, b"interrupted\\n")
+    os._exit(130)
+
+folder, module, *options = sys.argv[1:]
+if keys := os.environ.pop({_KEYS!r}, None):
+    options += ["--api-key", *json.load(open(keys))]
+sys.argv[1:] = options
+ensure_running()  # later it would unblock the signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+signal.signal(signal.SIGINT, loads := lambda *_: None)
+Thread(target=watch, daemon=True).start()
+try:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+finally:
+    shutil.rmtree(folder, ignore_errors=True)
 """
-"""Program that adds several API keys to vLLM's options; vLLM's variable can hold only one."""
+"""Program that runs vLLM's server and removes a folder at its end. The list of processes shows no
+API keys, as it shows no words that a process adds to its own command line. Ctrl-C while the model
+loads ends all without a traceback: its signal is blocked here, and so in processes of vLLM's."""
 
 
 @settings
@@ -198,30 +225,26 @@ def run(config: ServeConfig) -> None:
     --start-without-scorer true; later outages are no error.
     """
     check(config)
-    module = server_module(config.model)
-    command = [sys.executable, "-m", *module, *server_options(config)]
+    module, folder, keys = server_module(config.model), "", config.api_keys
     log.info("starting %s", " ".join(module))  # options may hold secrets
     sys.stdout.flush()
-    middleware, keys = config.middleware, config.api_keys
     if SHARED_FOLDER not in os.environ:
-        # Made here, so that all of vLLM's processes inherit it; removed when the API server ends.
+        # Made here, so that all of vLLM's processes inherit it.
         try:
-            os.environ[SHARED_FOLDER] = tempfile.mkdtemp(prefix="lengthwise-")
-            middleware = replace(middleware, made_folder=os.environ[SHARED_FOLDER])
+            os.environ[SHARED_FOLDER] = folder = tempfile.mkdtemp(prefix="lengthwise-")
         except OSError as error:
             log.warning("no metrics of the engine and no late scores: no folder (%s)", error)
-    os.environ[VARIABLE] = _in_memory(middleware.to_json())
+    os.environ[VARIABLE] = _in_memory(config.middleware.to_json())
     if os.environ.get(ALLOWED_PROXIES):
         log.warning("%s is ignored; name gateways in trusted_proxies of --classes", ALLOWED_PROXIES)
     os.environ[ALLOWED_PROXIES] = ""
     if config.timeline is not None:
         os.environ[timeline_log.VARIABLE] = str(config.timeline.resolve())
-    if len(keys) == 1:
-        os.environ["VLLM_API_KEY"] = keys[0]
-    elif keys:
+    if keys:
         os.environ[_KEYS] = _in_memory(json.dumps(keys))
-        command[1:2] = ["-c", _WITH_KEYS]
-    os.execv(command[0], command)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    program = [sys.executable, "-c", _SERVER, folder]
+    os.execv(sys.executable, [*program, *module, *server_options(config)])
 
 
 def _in_memory(text: str) -> str:

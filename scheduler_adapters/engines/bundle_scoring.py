@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+from collections import Counter as Tally, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib.util import find_spec
@@ -27,6 +27,7 @@ from scheduler_adapters.planner.late_scores import MAX_KEPT, LateScore
 
 if TYPE_CHECKING:
     from scoring_service.ranker.model import RankerModel
+    from scoring_service.ranker.reload import ModelReloader
     from scoring_service.tokenizing import TokenizedPrompt
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,8 @@ class _Waiting(NamedTuple):
 class BundleScoring:
     """Scores prompts in a thread, those of all clients in turn; see `PromptScoring`.
 
-    Raises BundleError, ConfigError or UnsupportedByEngine for a bundle that cannot be used.
+    A new bundle in the folder takes over between two batches: scores that were made stay as they
+    are. Raises BundleError, ConfigError or UnsupportedByEngine for a bundle that cannot be used.
 
     Args:
         tokenizer: of the served model, as transformers or vLLM loads it.
@@ -119,8 +121,16 @@ class BundleScoring:
     def __init__(self, settings: BundleSettings, tokenizer: Any) -> None:
         bundle = settings.verify()
         from scoring_service.ranker.model import RankerModel
+        from scoring_service.ranker.reload import ModelReloader
 
-        self._model: RankerModel = RankerModel.load(bundle)
+        self.model: RankerModel = RankerModel.load(bundle)
+        self.reloads = Tally[str](loaded=0, refused=0)
+        self._reloader: ModelReloader = ModelReloader(
+            self,
+            locate=lambda: bundle.path,
+            count=lambda outcome: self.reloads.update([outcome]),
+            verify=lambda _: settings.verify(),
+        )
         self._frames = ChatFrames(tokenizer, settings.template)
         self._settings = settings
         self.hold_s, self.score_all = settings.deadline_s, settings.score_all
@@ -131,9 +141,12 @@ class BundleScoring:
         """Prompts that wait or are being scored."""
         self._is_closed = False
         self._highest = -inf
+        """Of the scores by `_scored_by`."""
+        self._scored_by = self.model
         self._logged: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="lengthwise-scores", daemon=True)
         self._thread.start()
+        self._reloader.start()
         manifest = bundle.manifest
         frames = "chat frames are taken off" if self._frames.is_learnt else "no chat frame"
         log.info("scores in the engine by %s %s; %s", manifest.name, manifest.revision, frames)
@@ -156,7 +169,8 @@ class BundleScoring:
             self._changed.wait_for(lambda: not self._num_open, max(0.0, seconds))
 
     def close(self) -> None:
-        """End the thread; prompts that still wait get no score."""
+        """End the threads; prompts that still wait get no score."""
+        self._reloader.stop(1.0)
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -185,6 +199,8 @@ class BundleScoring:
 
     def _score(self, taken: Sequence[_Waiting]) -> Iterator[tuple[_Waiting, LateScore]]:
         """Yield a score, or the reason for none, for each prompt."""
+        if self.model is not self._scored_by:
+            self._scored_by, self._highest = self.model, -inf  # another scale
         same: dict[str, list[_Waiting]] = {}
         read: dict[str, TokenizedPrompt] = {}
         for one in taken:
@@ -192,19 +208,21 @@ class BundleScoring:
                 text = self._frames.text_of(one.prompt)
                 if text is not None and text not in read:
                     # One by one: several would be tokenized by threads on all cores.
-                    (read[text],) = self._model.tokenizer.tokenize([text])
+                    (read[text],) = self._scored_by.tokenizer.tokenize([text])
             except Exception as error:  # of a tokenizer: the engine goes on
                 self._log_once("decode", error)
                 text = None
             if text is None:
-                is_last = self._settings.unscored_last and self._highest > -inf
-                highest = self._highest if is_last else None
-                yield one, LateScore(one.key, highest, reason="undecodable")
+                highest = self._highest if self._settings.unscored_last else -inf
+                yield (
+                    one,
+                    LateScore(one.key, highest if highest > -inf else None, reason="undecodable"),
+                )
             else:
                 same.setdefault(text, []).append(one)
-        for group in _groups(self._model, read):
+        for group in _groups(self._scored_by, read):
             try:
-                scores = self._model.score([read[text].ids for text in group])
+                scores = self._scored_by.score([read[text].ids for text in group])
                 late = map(self._late, group, map(read.__getitem__, group), scores)
                 found = dict(zip(group, late, strict=True))
             except Exception as error:  # of the ranker: the engine goes on
@@ -219,7 +237,7 @@ class BundleScoring:
             score = cut_score(score, self._highest)
         quantiles: tuple[tuple[float, float], ...] = ()
         if (target := self._settings.target_model) is not None:
-            quantiles = (*self._model.length_curves[target].at(score).quantiles.items(),)
+            quantiles = (*self._scored_by.length_curves[target].at(score).quantiles.items(),)
         return LateScore("", score, quantiles)
 
     def _log_once(self, what: str, error: Exception) -> None:

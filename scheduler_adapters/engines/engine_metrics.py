@@ -44,6 +44,7 @@ _CLASS: Final = ("user_class",)
 _PHASE_AND_CLASS: Final = ("phase", "user_class")
 
 _METRICS: Final[Mapping[str, tuple[type, str, Sequence[str], Mapping[str, Any]]]] = {
+    "bundle_reloads": (Counter, "New bundles of a ranker, loaded or refused.", ("outcome",), {}),
     "engine_requests": (Counter, _BY_SCORE, ("hint",), {}),
     "expired_ranks": (Counter, "Ranks that ended in time, such as starving requests.", (), {}),
     "admissions_past_lower_score": (Counter, _PAST_LOWER, (), {}),
@@ -147,13 +148,22 @@ class EngineMetrics(EngineObserver):
             self.later.tell()
             scheduler, metrics, clock = self.scheduler, self._metrics, self.tokens
             hints = asdict(scheduler.lengthwise_tracker.annotation_counts)
-            counters = {hint: metrics["engine_requests"].labels(hint) for hint in hints} | metrics
-            totals = hints | {
-                "expired_ranks": scheduler.lengthwise_tracker.num_expired,
-                "admissions_past_lower_score": self.order.num_past_lower_score,
-                "deferrals": getattr(scheduler._lengthwise_planner, "num_deferred", 0),
-                "telemetry_dropped": self.timeline.drops.count if self.timeline else 0,
+            reloads = scheduler._lengthwise_scoring.reloads if scheduler._lengthwise_scoring else {}
+            counters = {
+                **{hint: metrics["engine_requests"].labels(hint) for hint in hints},
+                **{outcome: metrics["bundle_reloads"].labels(outcome) for outcome in reloads},
+                **metrics,
             }
+            totals = (
+                hints
+                | reloads
+                | {
+                    "expired_ranks": scheduler.lengthwise_tracker.num_expired,
+                    "admissions_past_lower_score": self.order.num_past_lower_score,
+                    "deferrals": getattr(scheduler._lengthwise_planner, "num_deferred", 0),
+                    "telemetry_dropped": self.timeline.drops.count if self.timeline else 0,
+                }
+            )
             for name, total in totals.items():
                 counters[name].inc(total - self._exported[name])
                 self._exported[name] = total

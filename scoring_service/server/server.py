@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2
 from lengthwise.errors import ConfigError
 from scoring_service.proto import scoring_pb2
 from scoring_service.ranker.model import RankerModel
+from scoring_service.ranker.reload import Locate, ModelReloader
 from scoring_service.server import oip, security
 from scoring_service.server.call_lifecycle import CallLifecycle
 from scoring_service.server.health import SERVICE as HEALTH, Health
@@ -19,7 +20,6 @@ from scoring_service.server.metrics import Metrics
 from scoring_service.server.reflection import PATHS, Reflection
 from scoring_service.server.rpc import SERVICE, scoring_methods
 from scoring_service.service.config import ServerConfig, split_address
-from scoring_service.service.reload import Locate, ModelReloader
 from scoring_service.service.scoring import ScoringService
 from scoring_service.transport.connections import end_excess
 from scoring_service.transport.direct import Admit, ClientBlocked, DirectMethod, Handle, supports
@@ -45,9 +45,10 @@ class ScoringServer:
         self.service = ScoringService(model, config)
         self.metrics = Metrics(self.service)
         self._reloader: ModelReloader | None = None
-        if locate is not None and config.reload_poll_s is not None:
-            count = self.metrics.count_reload
-            self._reloader = ModelReloader(self.service, locate, config.reload_poll_s, count)
+        if locate is not None:
+            self._reloader = ModelReloader(
+                self.service, locate, self.metrics.count_reload, config.precision
+            )
         self.health = Health((SERVICE, oip.SERVICE))
         self._blocked = ClientBlocked.make(
             timeout_s=config.arrival_timeout_s, max_unsent=config.max_arriving_calls

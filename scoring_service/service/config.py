@@ -4,7 +4,7 @@ import os
 from typing import Literal
 
 from lengthwise.errors import ConfigError, require
-from lengthwise.settings import Count, Natural, NonNegative, Positive, PositiveFinite, settings
+from lengthwise.settings import Count, Natural, NonNegative, PositiveFinite, settings
 
 
 @settings
@@ -44,8 +44,6 @@ class ServerConfig:
     """Prompts that wait for a core; further prompts are refused whatever their deadline."""
     cache_entries: Natural = 65_536
     """Scores kept in the cache, about 200 bytes each; 0 turns it off."""
-    reload_poll_s: Positive | None = 5.0
-    """Interval at which to look for a new version of the bundle, seconds; null: never."""
     report_log: str | None = None
     """JSONL file to append reported prompts and lengths to, for retraining; null keeps none."""
     max_report_log_bytes: Count = 268_435_456

@@ -3,15 +3,33 @@ from contextlib import ExitStack
 
 import pytest
 
+from lengthwise.bundle import ModelBundle
 from scoring_service.client import ScoringClient
 from scoring_service.ranker.model import RankerModel
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
+from scoring_service.service.scoring import ScoringService
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tiny_bundle):
     return RankerModel.load(tiny_bundle)
+
+
+@pytest.fixture
+def folder(write_bundle, tmp_path):
+    return write_bundle(tmp_path / "bundle").path
+
+
+@pytest.fixture
+def service(folder):
+    model = RankerModel.load(ModelBundle.load(folder))
+    return ScoringService(model, ServerConfig(address="127.0.0.1:0"))
+
+
+@pytest.fixture
+def outcomes():
+    return []
 
 
 @pytest.fixture

@@ -12,11 +12,9 @@ newest load report of each engine, for a router.
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from functools import lru_cache
@@ -77,8 +75,6 @@ class MiddlewareConfig(ScoreConfig):
     """True: the engine is given a hash of each request's client, for shares between clients."""
     scores_in_engine: bool = False
     """True: the engine scores its prompts itself; without a `scorer` here."""
-    made_folder: str | None = None
-    """Folder that vLLM's processes share, to be removed when the API server ends."""
 
     def to_json(self) -> str:
         """Return the value of the environment variable."""
@@ -270,8 +266,6 @@ class VllmScores(ScoreMiddleware):
         if os.environ.get(ALLOWED_PROXIES) != "":
             raise ConfigError(f"{ALLOWED_PROXIES} is not empty; start vLLM with {ALLOWED_PROXIES}=")
         folder = os.environ.get(SHARED_FOLDER)
-        if config.made_folder is not None:
-            atexit.register(shutil.rmtree, config.made_folder, ignore_errors=True)
         metrics, late_s = ScoreMetrics(), config.late_s if folder else None
         scorer = late = None
         if config.scorer is not None:

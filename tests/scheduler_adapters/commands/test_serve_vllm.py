@@ -4,12 +4,14 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lengthwise.child_processes import free_port
@@ -37,6 +39,7 @@ def no_vllm(monkeypatch):
         raise Started(command)
 
     monkeypatch.setattr(os, "execv", exec_instead)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
     monkeypatch.setattr(vllm_serve, "_require_engine", lambda policy, options: None)
     monkeypatch.setenv(VARIABLE, "")
     monkeypatch.setenv(SHARED_FOLDER, "/somewhere")
@@ -71,7 +74,7 @@ def test_vllm_is_told_policy_settings_address_and_own_options():
     port = free_port()
     given = ("--settings", json.dumps({"starve_after_s": 60}), "--guard", "waiting")
     command = start("--port", str(port), *given, "--", "--max-num-seqs", "4")
-    assert command[:2] == [sys.executable, "-m"]
+    assert command[:2] == [sys.executable, "-c"]
     assert "m" in command
     assert command[-2:] == ["--max-num-seqs", "4"]
     options = dict(option[2:].split("=", 1) for option in command if "=" in option)
@@ -151,15 +154,13 @@ def test_help_shows_a_file_of_classes(capsys):
 def test_vllms_processes_get_a_folder_to_share_metrics_in(monkeypatch, tmp_path):
     monkeypatch.delenv(SHARED_FOLDER)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    start()
-    made = os.environ[SHARED_FOLDER]
+    made = start()[3]
     assert Path(made).parent == tmp_path
-    assert told().made_folder == made
+    assert os.environ[SHARED_FOLDER] == made
     # A folder that is set already is left alone.
     monkeypatch.setenv(SHARED_FOLDER, "/somewhere")
-    start()
+    assert start()[3] == ""
     assert os.environ[SHARED_FOLDER] == "/somewhere"
-    assert told().made_folder is None
 
 
 def test_a_scoring_service_that_does_not_answer_is_refused(refusal):
@@ -230,26 +231,65 @@ def test_no_secret_stands_in_the_list_of_processes_or_in_the_log(
     assert told().security.metadata == (("authorization", "Bearer sk-scorer"),)
     assert "sk-" not in os.environ[VARIABLE]
     assert max(map(len, os.environ.values())) < 1 << 17  # more fails in `exec`
-    if len(keys) == 1:
-        assert os.environ["VLLM_API_KEY"] == keys[0]
-    else:
-        assert json.loads(Path(os.environ[vllm_serve._KEYS]).read_text()) == keys
+    assert json.loads(Path(os.environ[vllm_serve._KEYS]).read_text()) == keys
 
 
-def test_a_server_gets_several_keys_and_its_listing_has_none(tmp_path):
-    (tmp_path / "served.py").write_text(
+@pytest.fixture
+def becomes(tmp_path):
+    """Starts what serve-vllm becomes, with a module in the place of vLLM's server."""
+
+    def start(code: str, *options: str, **environment: str) -> subprocess.Popen[str]:
+        (tmp_path / "served.py").write_text(code)
+        (tmp_path / "made").mkdir()
+        return subprocess.Popen(
+            [sys.executable, "-c", vllm_serve._SERVER, str(tmp_path / "made"), "served", *options],
+            env=os.environ | environment,
+            cwd=tmp_path,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def test_a_server_gets_its_keys_and_its_listing_has_none(becomes, tmp_path):
+    (tmp_path / "keys").write_text('["sk-1", "sk-2"]')
+    code = (
         "import os, sys\n"
         "listed = open('/proc/self/cmdline').read()\n"
         "print(__name__, sys.argv[1:], 'sk-' in listed, 'LENGTHWISE_API_KEYS' in os.environ)\n"
     )
-    (tmp_path / "keys").write_text('["sk-1", "sk-2"]')
-    environment = {**os.environ, vllm_serve._KEYS: str(tmp_path / "keys")}
-    command = [sys.executable, "-c", vllm_serve._WITH_KEYS, "served", "--seed", "1"]
-    said = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    process = becomes(code, "--seed", "1", **{vllm_serve._KEYS: str(tmp_path / "keys")})
     keys = ["--seed", "1", "--api-key", "sk-1", "sk-2"]
-    assert said.stdout == f"__main__ {keys} False False\n"
+    assert process.communicate(timeout=60)[0] == f"__main__ {keys} False False\n"
+    assert not (tmp_path / "made").exists()
+
+
+LOADS = """\
+import signal, subprocess, sys, time
+child = subprocess.Popen(["sh", "-c", "echo loads; exec sleep 600"])
+"""
+SERVES = """\
+signal.signal(signal.SIGINT, print)
+signal.signal(signal.SIGTERM, lambda *_: (child.kill(), sys.exit(7)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "said"), [(LOADS, 130, "interrupted\n"), (LOADS + SERVES, 7, "")]
+)
+def test_ctrl_c_ends_a_server_that_loads_or_serves(becomes, tmp_path, code, exit_code, said):
+    process = becomes(code + "print('ready', flush=True)\ntime.sleep(600)")
+    assert process.stdout is not None
+    assert sorted(process.stdout.readline() for _ in range(2)) == ["loads\n", "ready\n"]
+    children = psutil.Process(process.pid).children()
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    assert process.communicate(timeout=60) == ("", said)
+    assert process.returncode == exit_code
+    assert not psutil.wait_procs(children, 60)[1]
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ from lengthwise.errors import BundleError, ConfigError, UnsupportedByEngine
 from scheduler_adapters.engines import bundle_scoring
 from scheduler_adapters.engines.bundle_scoring import BundleScoring, BundleSettings, _groups
 from scheduler_adapters.planner.late_scores import LateScore
+from scoring_service.ranker import reload
 from scoring_service.ranker.model import RankerModel
 from tests.scheduler_adapters.engines.chat_templates import TEMPLATES, byte_tokenizer
+from tests.scoring_service.waiting import wait_until
 
 WORDS = ("yes", "no", "short", "poem", "long", "essay")
 LONG = [*range(6)] * 20
@@ -54,10 +56,10 @@ def test_a_prompt_at_which_something_fails_stops_no_other(scoring, monkeypatch, 
     found = scores_of(scoring, [0], [99], [], [98])
     assert [late.reason for late in found] == ["", "undecodable", "undecodable", "undecodable"]
     assert len([one for one in caplog.messages if "cannot decode a prompt" in one]) == 1
-    model = scoring._model
+    model = scoring.model
     with monkeypatch.context() as patch:
         broken = SimpleNamespace(tokenizer=model.tokenizer, costs=model.costs)
-        patch.setattr(scoring, "_model", broken)
+        patch.setattr(scoring, "model", broken)
         assert scores_of(scoring, [4], [4])[1] == LateScore("1", None, reason="failed")
     assert scores_of(scoring, [0])[0].score == pytest.approx(found[0].score)
 
@@ -78,6 +80,25 @@ def test_a_prompt_read_in_part_ranks_near_the_highest_if_set(scoring):
         assert low < 0.5 < high
         assert none.score is None
     assert none.reason == "undecodable"
+
+
+def test_a_new_bundle_takes_over_a_bad_one_does_not(write_bundle, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(reload, "POLL_S", 0.02)
+    folder = write_bundle(tmp_path / "bundle").path
+    settings = BundleSettings(bundle=str(folder), target_model="tiny-llm", unscored_last=True)
+    with closing(BundleScoring(settings, Words())) as scoring:
+        (before,) = scores_of(scoring, [5])
+        first = scoring.model.revision
+        write_bundle(folder, shift=-5.0)
+        wait_until(lambda: scoring.reloads["loaded"])
+        none, after = scores_of(scoring, [], [5])
+        assert (none.score, after.score) == (None, pytest.approx(before.score - 5))
+        assert scoring.model.revision != first
+        manifest = folder / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"tiny-llm": {', '"other": {'))
+        wait_until(lambda: scoring.reloads["refused"])
+        assert scores_of(scoring, [5])[0].score == after.score
+    assert "is not calibrated for target_model 'tiny-llm'" in caplog.text
 
 
 def test_clients_are_scored_in_turn_and_their_number_is_bounded(scoring, monkeypatch):

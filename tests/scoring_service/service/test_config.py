@@ -13,7 +13,7 @@ from scoring_service.service.config import ServerConfig, split_address
     [
         *(("precision", "fp64"), ("max_queued_prompts", 0), ("max_concurrent_calls", -1)),
         *(("num_runners", 0), ("cache_entries", -1), ("drain_grace_s", -0.1)),
-        *(("drain_notice_s", float("nan")), ("reload_poll_s", 0)),
+        ("drain_notice_s", float("nan")),
         *(("address", "nowhere"), ("address", "host:65536"), ("metrics_address", ":80")),
         *(("tls_key_file", "key.pem"), ("tls_client_ca_file", "ca.pem")),
     ],

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 
 from lengthwise.errors import BundleError, ConfigError
+from scoring_service.ranker.reload import ModelReloader
 from scoring_service.service.registry import RegistrySource
-from scoring_service.service.reload import ModelReloader
 
 
 def execute(mlruns: Path, *statements: str) -> None:
@@ -40,7 +40,7 @@ def test_the_registry_leads_to_the_bundle_of_an_alias_that_moves(
 ):
     source = RegistrySource("r@champion", str(mlruns))
     assert source.locate() == folder
-    reloader = ModelReloader(service, source.locate, poll_s=60, count=outcomes.append)
+    reloader = ModelReloader(service, source.locate, outcomes.append)
     new = write_bundle(tmp_path / "challenger", shift=1.0)
     execute(
         mlruns,
@@ -65,7 +65,7 @@ def test_an_unreachable_registry_leaves_the_old_model_serving(
     mlruns, service, outcomes, caplog, trouble
 ):
     source = RegistrySource("r@champion", str(mlruns))
-    reloader = ModelReloader(service, source.locate, poll_s=60, count=outcomes.append)
+    reloader = ModelReloader(service, source.locate, outcomes.append)
     before = service.model
     trouble(mlruns)
     reloader.poll()

@@ -9,31 +9,32 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import BundleError, LengthwiseError
 from scoring_service.ranker.model import RankerModel
-from scoring_service.service.scoring import ScoringService
 
 _log = logging.getLogger(__name__)
+POLL_S: Final = 5.0
+"""Interval between polls, seconds."""
 Locate: TypeAlias = Callable[[], Path]
 """Returns the folder of the bundle to serve now; raises BundleError if there is none."""
 
 
 @dataclass(eq=False)
 class ModelReloader:
-    """Polls for a new bundle and swaps the service's model."""
+    """Polls for a new bundle and swaps the `model` of a service, or of the ranker in an engine."""
 
-    service: ScoringService
+    served: Any
     locate: Locate
-    poll_s: float
-    """Interval between polls, seconds."""
     count: Callable[[str], object]
     """Called with "loaded" or "refused" after each attempt."""
+    precision: str = "auto"
+    verify: Callable[[Path], ModelBundle] = ModelBundle.load
 
     def __post_init__(self) -> None:
-        self._seen = _fingerprint(self.locate())
+        self._seen: list[tuple[str, str, int, int]] = []
         self._trouble = ""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="reload", daemon=True)
@@ -48,7 +49,7 @@ class ModelReloader:
 
     def poll(self) -> None:
         """Poll once. A bundle that cannot be loaded leaves the old model in service."""
-        old = self.service.model
+        old: RankerModel = self.served.model
         try:
             folder = self.locate()
             fingerprint = _fingerprint(folder)
@@ -62,26 +63,26 @@ class ModelReloader:
         # Before the attempt: the same files would fail again.
         self._seen = fingerprint
         try:
-            bundle = ModelBundle.load(folder)
+            bundle = self.verify(folder)
             if bundle.manifest.revision == old.revision:
                 return
             for name in ("name", "label"):
                 new, present = getattr(bundle.manifest, name), getattr(old.manifest, name)
                 if new != present:
                     raise BundleError(
-                        f"{bundle.path} has {name} {new!r}, this service serves {present!r}; "
-                        "start another service for it"
+                        f"{bundle.path} has {name} {new!r}, and {present!r} is served; "
+                        "start another server for it"
                     )
-            self.service.model = RankerModel.load(bundle, self.service.config.precision)
+            self.served.model = RankerModel.load(bundle, self.precision)
         except LengthwiseError as error:
             self.count("refused")
             _log.error("bundle refused, revision %s serves on: %s", old.revision, error)
             return
         self.count("loaded")
-        _log.info("revision %s took over from %s", bundle.manifest.revision, old.revision)
+        _log.warning("revision %s took over from %s", bundle.manifest.revision, old.revision)
 
     def _watch(self) -> None:
-        while not self._stopped.wait(self.poll_s):
+        while not self._stopped.wait(POLL_S):
             try:
                 self.poll()
             except Exception:

@@ -11,16 +11,17 @@ import pytest
 from lengthwise.bundle import FP32, TOKENIZER, ModelBundle
 from lengthwise.errors import BundleError
 from scoring_service.client import Score, ScoringClient
+from scoring_service.ranker import reload
 from scoring_service.ranker.model import RankerModel
+from scoring_service.ranker.reload import ModelReloader
 from scoring_service.server.server import ScoringServer
 from scoring_service.service.config import ServerConfig
-from scoring_service.service.reload import ModelReloader
 from tests.scoring_service.waiting import wait_until
 
 
 @pytest.fixture
 def reloader(service, folder, outcomes):
-    return ModelReloader(service, lambda: folder, poll_s=60, count=outcomes.append)
+    return ModelReloader(service, lambda: folder, outcomes.append)
 
 
 def rewrite(folder: Path, change=lambda work: None, **manifest) -> None:
@@ -110,8 +111,9 @@ def test_golden_prompts_that_are_met_are_accepted(service, folder):
         RankerModel.load(ModelBundle.load(folder))
 
 
-def test_no_call_fails_while_versions_change_under_load(write_bundle, service, folder):
-    config = ServerConfig(address="127.0.0.1:0", reload_poll_s=0.02, cache_entries=0)
+def test_no_call_fails_while_versions_change_under_load(write_bundle, service, folder, monkeypatch):
+    monkeypatch.setattr(reload, "POLL_S", 0.02)
+    config = ServerConfig(address="127.0.0.1:0", cache_entries=0)
     server = ScoringServer(service.model, config, lambda: folder)
     server.start()
     stop = threading.Event()
