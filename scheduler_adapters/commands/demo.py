@@ -13,11 +13,11 @@ import pandas as pd
 
 from lengthwise.agreement import figure_text
 from lengthwise.bundle import Manifest, ModelBundle
-from lengthwise.errors import DataError, UnsupportedByEngine
+from lengthwise.errors import UnsupportedByEngine
 from lengthwise.progress import Progress
 from lengthwise.report_page import ReportSection, write_report
 from lengthwise.tables.reading import read_table
-from scheduler_adapters.engines.chat_model import DATASET, chat_model
+from scheduler_adapters.engines.chat_model import DATASET, find_chat_model
 from scheduler_adapters.engines.engine_clock import ClockKind
 from scheduler_adapters.engines.vllm_v1.in_process import (
     OfflineConfig,
@@ -186,7 +186,7 @@ def _serve(
     given: Mapping[str, Requests], prompts: Sequence[str], config: DemoConfig
 ) -> dict[str, Bursts]:
     """Serve a burst and some Poisson arrivals in one vLLM, which stays open for all schedulers."""
-    model, chats = (_chat_model() if config.shape is None else None), None
+    model, chats = (find_chat_model() if config.shape is None else None), None
     own = {name: getattr(config, name) for name in ("max_num_seqs", "kv_cache_mib", "engine")}
     offline = OfflineConfig(
         scheduler=SCHEDULERS[0], model=model, shape=config.shape or "tiny", **own
@@ -238,14 +238,6 @@ def _serve(
             f"{_NEAR_CAPACITY:.0%} of the burst's rate under FCFS",
         ),
     }
-
-
-def _chat_model() -> Path | None:
-    try:
-        return chat_model()
-    except (DataError, UnsupportedByEngine) as error:
-        log.warning("%s; a random model answers to recorded lengths", error)
-        return None
 
 
 def _chats(model: Path, prompts: Sequence[str]) -> tuple[list[list[int]], Any]:

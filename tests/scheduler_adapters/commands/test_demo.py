@@ -57,7 +57,7 @@ def test_the_oracle_beats_fcfs_and_a_small_ranker_has_a_row(trained):
 
 def test_without_vllm_a_line_says_only_the_simulator_is_shown(trained, monkeypatch, caplog):
     monkeypatch.setattr(vllm_driver, "find_spec", lambda name: None)
-    monkeypatch.setattr(demo, "chat_model", lambda: None)
+    monkeypatch.setattr(demo, "find_chat_model", lambda: None)
     engines = served(trained, 20)
     assert engines["simulator"].timelines.keys() == {"fcfs", "pars", "oracle"}
     assert "leaves the real engine out" in caplog.text
@@ -73,7 +73,7 @@ def test_the_command_prints_the_ranker_and_writes_the_page(trained, capsys):
 @pytest.mark.filterwarnings("ignore")
 def test_a_chat_model_answers_under_each_scheduler(trained, tmp_path, monkeypatch):
     model = write_model(tmp_path / "model", ["hello 1 2 3"] * 20)
-    monkeypatch.setattr(demo, "chat_model", lambda: model)
+    monkeypatch.setattr(demo, "find_chat_model", lambda: model)
     monkeypatch.setattr(demo, "_LIMIT", 12)
     engines = served(trained, 41)
     burst, poisson = engines["vLLM"], engines["vLLM, Poisson"]
