@@ -170,7 +170,7 @@ def test_a_wrong_trainer_option_is_one_line_in_the_users_words(fit, make_card, t
     card = make_card(RECORDS)
     for words, message in {
         ("--trainer.max_steps", "many"): "trainer.max-steps is 'many'; it takes a whole number",
-        ("--trainer.precison", "16"): "no option --trainer.precison; did you mean --trainer.precision",
+        ("--trainer.precison", "16"): "no option --trainer.precison; did you mean --trainer.p",
         ("--trainer.callbacks", "Nope"): "trainer.callbacks is 'Nope'; it takes Union[list[Callb",
         ("--trainer.callbacks", "EarlyStopping"): "monitor is missing",
         ("--trainer.max_time", "five"): "--trainer: `Timer(duration='five')` is not a valid",
