@@ -147,9 +147,14 @@ class BundleScoring:
         self._thread = threading.Thread(target=self._run, name="lengthwise-scores", daemon=True)
         self._thread.start()
         self._reloader.start()
-        manifest = bundle.manifest
-        frames = "chat frames are taken off" if self._frames.is_learnt else "no chat frame"
-        log.info("scores in the engine by %s %s; %s", manifest.name, manifest.revision, frames)
+
+    @property
+    def info(self) -> dict[str, str]:
+        """What scores at present, by name."""
+        manifest, folder = self.model.manifest, self._settings.bundle
+        tau_b = str(manifest.metrics.get("tau_b", "unknown"))[:7]
+        named = {"ranker": manifest.name, "revision": manifest.revision, "tau_b": tau_b}
+        return named | {"bundle": folder, "chat_frames": str(self._frames.is_learnt)}
 
     def submit(
         self, key: str, prompt: Sequence[int], client: str, take: Callable[[LateScore], object]

@@ -18,7 +18,15 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    generate_latest,
+    values,
+)
 
 from scheduler_adapters.engines.engine_sockets import SHARED_FOLDER, EngineSocket, report_server
 from scheduler_adapters.engines.score_order import ScoreOrder
@@ -114,6 +122,7 @@ class EngineMetrics(EngineObserver):
             name: kind(f"lengthwise_{name}", about, labels, registry=self.registry, **more)
             for name, (kind, about, labels, more) in _METRICS.items()
         }
+        self._info = Info("lengthwise", "Engines, by what they serve.", registry=self.registry)
         self.later = LaterEvents(self.tokens)
         """An observer of the same engine, placed before this one."""
         self._exported_s = 0.0
@@ -147,6 +156,7 @@ class EngineMetrics(EngineObserver):
         with self.later.lock:
             self.later.tell()
             scheduler, metrics, clock = self.scheduler, self._metrics, self.tokens
+            self._info.info(scheduler.lengthwise_info())
             hints = asdict(scheduler.lengthwise_tracker.annotation_counts)
             reloads = scheduler._lengthwise_scoring.reloads if scheduler._lengthwise_scoring else {}
             counters = {

@@ -13,13 +13,16 @@ and seats are lowered for the call. Under `--scheduling-policy priority` a reque
 precedes its rank everywhere.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
+import lengthwise
 from scheduler_adapters.engines.bundle_scoring import BundleScoring
 from scheduler_adapters.engines.engine_metrics import observers_from_environment
 from scheduler_adapters.engines.engine_sockets import EngineSocket
 from scheduler_adapters.engines.score_channel import receiver_from_environment
+from scheduler_adapters.engines.vllm_v1 import TESTED
 from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_bundle,
     configured_policy,
@@ -33,6 +36,7 @@ from scheduler_adapters.engines.vllm_v1.versions import (
     Request,
     RequestStatus,
     Scheduler,
+    __version__,
     layout_of,
     parsed_think_end,
     require_layout,
@@ -50,6 +54,8 @@ from scheduler_adapters.policies.fcfs import FCFS
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Capability
+
+log = logging.getLogger("vllm.lengthwise")  # the log that people read
 
 ENGINE: Final = "vLLM"
 CAPABILITIES: Final = frozenset(
@@ -88,6 +94,26 @@ class RankMixin:
             self.vllm_config.parallel_config.data_parallel_rank,
             lambda late: self.lengthwise_tracker.late_scores.inbox.append(late),
         )
+        log.info(
+            "Lengthwise serves: %s. vLLM's warning about a custom scheduler is about this one, "
+            "which is tested with vLLM %s",
+            ", ".join(f"{name} {value}" for name, value in self.lengthwise_info().items()),
+            TESTED,
+        )
+
+    def lengthwise_info(self) -> dict[str, str]:
+        """Return by name what is served now; `limits` are the settings of policy and guard."""
+        policy, scoring = self.lengthwise_tracker.policy, self._lengthwise_scoring
+        settings = vars(getattr(policy, "policy", policy)) | vars(policy)
+        limits = [f"{k} {v}" for k, v in settings.items() if isinstance(v, int | float)]
+        return {
+            "version": lengthwise.__version__,
+            "vllm": __version__,
+            "policy": policy.name,
+            "limits": ", ".join(limits),
+            "shares": str(policy.traits.shares),
+            **({"ranker": "none"} if scoring is None else scoring.info),
+        }
 
     def lengthwise_start(self, policy: Policy, *, observers: Sequence[EngineObserver] = ()) -> None:
         """Start to schedule by `policy`, in an engine without requests, reporting to observers."""

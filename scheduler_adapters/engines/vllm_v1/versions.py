@@ -13,6 +13,7 @@ from lengthwise.errors import UnsupportedByEngine
 from scheduler_adapters.engines.vllm_v1 import TESTED
 
 try:
+    from vllm import __version__
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.request_queue import RequestQueue
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -22,7 +23,9 @@ except ImportError as error:
         f"vLLM's V1 scheduler cannot be imported ({error}); install vllm {TESTED}"
     ) from error
 
-__all__ = ["AsyncScheduler", "Request", "RequestQueue", "RequestStatus", "Scheduler"]
+__all__ = [
+    "AsyncScheduler", "Request", "RequestQueue", "RequestStatus", "Scheduler", "__version__",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +127,6 @@ def probe_classes(queue: type) -> None:
 
 
 def _unknown_layout(found: str) -> UnsupportedByEngine:
-    from vllm import __version__
-
     return UnsupportedByEngine(
         f"vLLM {__version__} is laid out in a way this adapter does not know: {found}; "
         f"use vllm {TESTED}, the versions tested"

@@ -27,7 +27,7 @@ def scheduler_with(tracker: object, **more: object) -> SimpleNamespace:
     idle = {
         "vllm_config": SimpleNamespace(parallel_config=parallel),
         **{"_lengthwise_planner": None, "running": [], "waiting": [], "_lengthwise_holders": []},
-        "_lengthwise_scoring": None,
+        **{"_lengthwise_scoring": None, "lengthwise_info": dict},
         **{"connector": None, "kv_cache_manager": SimpleNamespace(usage=0.25)},
     }
     return SimpleNamespace(**{"lengthwise_tracker": tracker, **idle, **more})

@@ -99,6 +99,7 @@ def test_counters_say_what_the_timeline_says(llm, tmp_path, monkeypatch):
     )
     llm.generate(PROMPT, few(), use_tqdm=False)
     text = observers[-1].report()["metrics"]
+    assert re.search(r'^lengthwise_info{.*limits="times 0.1, .*policy="s.*ranker="tiny', text, re.M)
     for observer in observers:
         observer.close()
     scheduler.lengthwise_start(load_policy("pars", guard="none"))
