@@ -223,8 +223,9 @@ class RequestReader:
             is_none = value in (None, {}, []) or (not words and word in ("false", *WORDS["roots"]))
             is_other = (word in words) is not is_right if words else _FAILED.search(word)
             if not is_none and (is_other or (is_right and not words)):
-                text = f"{path} is {str(value)[:40]!r}"
-                return f"it has {path}" if is_right and not words else text
+                return (
+                    f"it has {path}" if is_right and not words else f"{path} is {str(value)[:40]!r}"
+                )
         return None
 
     def _counts(
