@@ -150,7 +150,7 @@ class BundleScoring:
 
     @property
     def info(self) -> dict[str, str]:
-        """What scores at present, by name."""
+        """Names and values of the present scoring."""
         manifest, folder = self.model.manifest, self._settings.bundle
         tau_b = str(manifest.metrics.get("tau_b", "unknown"))[:7]
         named = {"ranker": manifest.name, "revision": manifest.revision, "tau_b": tau_b}
