@@ -32,7 +32,7 @@ Ranker = Callable[[Sequence[str]], Any]
 def measure(folders: list[Path]) -> pd.DataFrame:
     """Return validation tau_b, CPU ms per prompt, and MB of the bundle of each run."""
     bundles = [ModelBundle.load(folder / "bundle") for folder in folders]
-    splits = load_training_splits(bundles[0].manifest, None).splits
+    splits = load_training_splits(bundles[0].manifest, None, None).splits
     val = texts(splits.val)
     ridge = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), Ridge())
     logs = np.log(targets(splits.train, "geometric_mean"))

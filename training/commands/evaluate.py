@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from shlex import quote
 from typing import Annotated, Any, Final
 
@@ -59,7 +60,7 @@ class EvaluateOptions(BundleOptions):
     """Compare tau_b with the lower end of the bundle's 95% interval on its test prompts; exit
     status 1 if it is below."""
     log: bool = False
-    """Log the figures, and the table of prompts as an MLflow run."""
+    """Log the figures, the table of prompts and a trace of the scoring as an MLflow run."""
 
 
 def main(options: EvaluateOptions, table: TableOptions, output: OutputOptions) -> int:
@@ -98,7 +99,7 @@ def _evaluate(
     other = options.against and find_bundle(options.against, options.mlruns_dir)
     target = target_of(bundle.manifest, options.target_model)
     gate = _gate(bundle.manifest) if options.gate else None
-    prompts = read_prompts(table, bundle.manifest.label, bundle.manifest.description)
+    prompts = read_prompts(table, bundle.manifest.label)
     prompts = prompts.skip(max(0, len(prompts) - (options.newest or len(prompts))))
     own = training_data(bundle.manifest, options.data_dir)
     kept, num_seen = unseen(prompts, own)
@@ -107,7 +108,9 @@ def _evaluate(
         num_seen += num_seen_by_other
     if len(kept) < 2:
         raise DataError(f"{len(kept)} prompts to evaluate on after {num_seen} seen in training")
-    scores = score_prompts(bundle, texts(kept))
+    inputs = {"bundle": options.bundle, "prompts": len(kept)}
+    with tracker.trace("evaluate", **inputs) if tracker else nullcontext():
+        scores = score_prompts(bundle, texts(kept))
     result = measure(bundle.manifest, kept, scores, target) | {
         "num_seen_in_training": None if own is None else num_seen,
         "baselines": _baselines(own, kept),
@@ -119,14 +122,7 @@ def _evaluate(
     if tracker:
         from training.evaluation.report import EVALUATION, evaluation_table
 
-        tracker.log_params(
-            {
-                "bundle": options.bundle,
-                "prompts": len(kept),
-                "revision": bundle.manifest.revision,
-                "data": table.data,
-            }
-        )
+        tracker.log_params({**inputs, "revision": bundle.manifest.revision, "data": table.data})
         low, high = result["tau_b_ci"]
         tracker.log_metrics({**result, "tau_b_low": low, "tau_b_high": high})
         tracker.log_table(EVALUATION, evaluation_table(texts(kept), observed(kept), scores))

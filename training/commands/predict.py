@@ -26,7 +26,7 @@ class CheckpointOptions(RecordOptions, StoreOptions):
     config: Path | None = None
     """The config.yaml of a run."""
     run: str | None = None
-    """Id of an MLflow run."""
+    """MLflow run; `list` shows them."""
     ckpt_path: Path | None = None
     """Checkpoint of Lightning."""
     data: tuple[str, ...] = ()

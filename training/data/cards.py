@@ -173,9 +173,7 @@ def _without_card(
     name: str, table: str | Dataset, digest: str, columns: DataConfig | None
 ) -> LoadedData:
     options = columns or DataConfig()
-    records, num_empty = read_records(
-        table, options, has_details=True, description=options.description
-    )
+    records, num_empty = read_records(table, options, has_details=True)
     path = Path(name.removeprefix(PREFIX).replace(":", "-"))
     card = Card(
         id=name_of(path),

@@ -254,14 +254,12 @@ class TableOptions(RecordOptions):
     """Task or cluster: also give tau_b within groups."""
 
 
-def read_prompts(options: TableOptions, label: str, description: int | None = None) -> Dataset:
+def read_prompts(options: TableOptions, label: str) -> Dataset:
     """Return the distinct prompts of a table, with the lengths of one model's responses.
 
     `label` is the column of lengths if the options name none.
     """
-    records, num_empty = read_records(
-        options.data, options, label, options.group_column, description=description
-    )
+    records, num_empty = read_records(options.data, options, label, options.group_column)
     models = sorted(column(records, "model").unique().to_pylist())
     if len(models) != 1:
         known = ", ".join(models[:9]) if models else f"not {options.model!r}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lengthwise.bundle import Manifest
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 def training_data(manifest: Manifest, data_dir: str | None) -> LabelledSplits | None:
     """Return the bundle's own data set; None, with a warning, if it is not at hand."""
     try:
-        return load_training_splits(manifest, data_dir)
+        return load_training_splits(manifest, None, data_dir)
     except LengthwiseError as error:
         logger.warning("training prompts are not left out: %s", error)
         return None
@@ -36,11 +37,16 @@ def unseen(prompts: Dataset, own: LabelledSplits | None) -> tuple[Dataset, int]:
     return kept, len(prompts) - len(kept)
 
 
-def load_training_splits(manifest: Manifest, data_dir: str | None) -> LabelledSplits:
+def load_training_splits(
+    manifest: Manifest, dataset: str | None, data_dir: str | None
+) -> LabelledSplits:
     """Return the data that the bundle's run was trained on, checked by the run's splits."""
-    advice = "give the folder of the run's data with --data-dir"
+    config = config_from(manifest.training)
+    if dataset is not None:
+        config = replace(config, data=replace(config.data, dataset=dataset))
+    advice = "give the data of the run with --dataset (a card or a table) or --data-dir"
     try:
-        labelled = load_splits(config_from(manifest.training), data_dir)
+        labelled = load_splits(config, data_dir)
     except DataError as error:
         raise DataError(f"the data of the run is not at hand ({error}); {advice}") from error
     found, parts = labelled.describe(), ("train_prompts", "val_prompts", "test_digest")

@@ -2,8 +2,11 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +24,33 @@ logger = logging.getLogger(__name__)
 def score_prompts(
     bundle: ModelBundle, prompts: Sequence[str], precision: str = "auto"
 ) -> NDArray[np.float64]:
-    """Return the scores of prompts by a bundle, higher = longer. Shape (N,)."""
-    tokenizer = PromptTokenizer.of(bundle)
-    tokenized = tokenizer.tokenize(prompts)
+    """Return the scores of prompts by a bundle, higher = longer. Shape (N,).
+
+    In a trace of MLflow, such as `mlflow.start_span` makes, the steps are spans.
+    """
+    manifest = bundle.manifest
+    with _span("load", model=manifest.name, revision=manifest.revision, precision=precision):
+        tokenizer = PromptTokenizer(bundle.tokenizer_path, manifest.max_prompt_tokens)
+        scorer = OnnxScorer(bundle.model_path(precision), pad_id=tokenizer.pad_id)
+    with _span("tokenize", prompts=len(prompts)):
+        tokenized = tokenizer.tokenize(prompts)
     if count := sum(prompt.truncated for prompt in tokenized):
-        text = "%d of %d prompts are cut at %d tokens"
-        logger.info(text, count, len(prompts), tokenizer.max_tokens)
-    scorer = OnnxScorer(bundle.model_path(precision), pad_id=tokenizer.pad_id)
-    return onnx_scores(scorer, [prompt.ids for prompt in tokenized])
+        limit = manifest.max_prompt_tokens
+        logger.info("%d of %d prompts are cut at %d tokens", count, len(prompts), limit)
+    ids = [prompt.ids for prompt in tokenized]
+    with _span("score", prompts=len(ids), tokens=sum(map(len, ids))):
+        return onnx_scores(scorer, ids)
+
+
+@contextmanager
+def _span(name: str, **attributes: Any) -> Iterator[None]:
+    """Context of a span of the active trace; without a trace, nothing, nor an import of MLflow."""
+    mlflow: Any = sys.modules.get("mlflow")
+    if mlflow is None or mlflow.get_current_active_span() is None:
+        yield
+        return
+    with mlflow.start_span(name, attributes=attributes):
+        yield
 
 
 def onnx_scores(scorer: OnnxScorer, ids: Sequence[Sequence[int]]) -> NDArray[np.float64]:

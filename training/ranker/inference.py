@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
@@ -70,3 +71,26 @@ def test(
 
 def _pad_id(ranker: LengthRanker) -> int:
     return int((ranker.tokenizer.padding or {"pad_id": 0})["pad_id"])
+
+
+class CheckpointModel:
+    """The checkpoint of a run as a model of MLflow, which its `MLmodel` file names.
+
+    model = mlflow.pyfunc.load_model("runs:/RUN/checkpoint")
+    model.predict(pandas.DataFrame({"prompt": ["Write a poem.", "Say yes."]}))     # a column score
+    """
+
+    def __init__(self, path: str) -> None:
+        self._ranker = load_ranker(Path(path), TrainConfig())
+
+    def predict(self, prompts: Any, params: dict[str, Any] | None = None) -> Any:
+        """Return a frame with the score of each prompt of a frame, higher = longer.
+
+        MLflow passes `params`, which have no effect.
+        """
+        scores = self._ranker.score([str(prompt) for prompt in prompts["prompt"]])
+        return pd.DataFrame({"score": scores}, index=prompts.index)
+
+
+_load_pyfunc = CheckpointModel
+"""MLflow's name for the loader of a model."""

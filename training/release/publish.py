@@ -33,7 +33,7 @@ from training.ranker.data_module import tokenize
 from training.ranker.encoder import in_buckets, save_scorer
 from training.ranker.training_loop import Trained
 from training.release.registry import figures_of, show_tau_b, tags_of
-from training.release.tracking import Tracker
+from training.release.tracking import CHECKPOINT_MODEL, Tracker
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -188,10 +188,12 @@ def log_results(
         tracker.set_tags(tags_of(bundle.manifest))
         tracker.describe(summary_of(bundle, splits))
     tracker.log_folder(bundle.path, bundle.path.name)
-    tracker.log_model_files(bundle.path.name, splits.test["prompt"][:2])
+    examples = splits.test["prompt"][:2]
+    tracker.log_model_files(bundle.path.name, examples)
     with tempfile.TemporaryDirectory() as work:
         save_scorer(Path(work), trained.scorer, trained.tokenizer)
         tracker.log_folder(Path(work), f"{prefix}{CHECKPOINT}")
+        tracker.log_model_files(f"{prefix}{CHECKPOINT}", examples, CHECKPOINT_MODEL)
     table = evaluation_table(texts(splits.test), observed(splits.test), scores)
     tracker.log_table(f"{prefix}{EVALUATION}", table)
     low, high = metrics["tau_b_ci"]

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 EXPERIMENT: Final = "lengthwise"
 DESCRIPTION: Final = "Length rankers that `python -m training` trained and calibrated."
 
+CHECKPOINT_MODEL: Final = "training.ranker.inference"
+"""Loader of a checkpoint as a model of MLflow."""
+_EXTRAS: Final = {pyfunc.__name__: "serve", CHECKPOINT_MODEL: "train"}
+
 logger = logging.getLogger(__name__)
 
 
@@ -227,8 +231,23 @@ class Tracker(Store):
             warnings.simplefilter("ignore")  # MLflow's own, of pandas
             self.client.log_table(self.run_id, table, name)
 
-    def log_model_files(self, name: str, prompts: Sequence[str]) -> None:
-        """Log what makes a bundle, the artefact `name`, a model of MLflow.
+    @contextmanager
+    def trace(self, name: str, **inputs: Any) -> Iterator[None]:
+        """Context of a trace of MLflow in this run; scoring in it adds its steps."""
+        import mlflow
+
+        with _environment_kept(), self.store.errors_in_one_line():
+            mlflow.set_tracking_uri(self.store.uri)
+            mlflow.set_experiment(EXPERIMENT)
+            with mlflow.start_run(self.run_id), mlflow.start_span(name) as span:
+                span.set_inputs(inputs)
+                yield
+            mlflow.flush_trace_async_logging()
+
+    def log_model_files(
+        self, name: str, prompts: Sequence[str], loader_module: str = pyfunc.__name__
+    ) -> None:
+        """Log what makes the artefact `name`, a bundle or a checkpoint, a model of MLflow.
 
         These are the MLmodel file, the signature, and `prompts` as an example.
         """
@@ -240,13 +259,13 @@ class Tracker(Store):
 
             mlflow.pyfunc.save_model(
                 Path(work, "model"),
-                loader_module=pyfunc.__name__,
+                loader_module=loader_module,
                 signature=ModelSignature(
                     inputs=Schema([ColSpec(DataType.string, pyfunc.PROMPT)]),
                     outputs=Schema([ColSpec(DataType.double, pyfunc.SCORE)]),
                 ),
                 input_example=pd.DataFrame({pyfunc.PROMPT: list(prompts)}),
-                pip_requirements=["lengthwise[serve]", "pandas"],
+                pip_requirements=[f"lengthwise[{_EXTRAS[loader_module]}]", "pandas"],
             )
             self.log_folder(Path(work, "model"), name)
 

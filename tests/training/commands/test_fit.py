@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from lengthwise.bundle import ModelBundle
+from lengthwise.bundle import FP32, INT8, MANIFEST, ModelBundle
 from lengthwise.tables.reading import read_table
 from tests.training.commands.conftest import ATTAINABLE, RECORDS, small_recipe
 from tests.training.drawn import generate
@@ -185,6 +186,37 @@ def test_a_wrong_trainer_option_is_one_line_in_the_users_words(fit, make_card, t
 
 
 @pytest.mark.slow
+def test_a_bundle_is_remade_from_its_checkpoint_to_the_last_bit(finished, tmp_path, capsys, caplog):
+    out, logged, _ = finished
+    assert {FP32, INT8} < set(logged.manifest.files)
+    assert logged.manifest.calibration
+    assert str(Path(__file__).parents[3]).encode() not in logged.model_path("fp32").read_bytes()
+
+    run, mlruns = logged.manifest.mlflow_run_id, tmp_path / "mlruns"
+    shutil.copytree(out.parent / "mlruns", mlruns)
+    artifacts = mlruns / "artifacts" / run / "artifacts"
+    with sqlite3.connect(mlruns / "mlflow.db") as database:  # The copy has artefacts of its own.
+        database.execute("update runs set artifact_uri = ?", (f"file://{artifacts}",))
+    for name in (FP32, INT8):  # What an export of old wrote is not read.
+        (artifacts / "bundle" / name).unlink()
+    content = json.loads((artifacts / "bundle" / MANIFEST).read_text())
+    content["calibration"]["llama"] = {"scores": [0.0], "quantiles": {"0.5": [1.0]}}
+    (artifacts / "bundle" / MANIFEST).write_text(json.dumps(content))
+    again = tmp_path / "deep" / "again"
+    rebuild = ["export", "--run", run, "--out", str(again), "--mlruns-dir", str(mlruns)]
+    rebuild += ["--rebuild", "--dataset", str(out.parent / "logs.jsonl")]
+    assert main(rebuild) == 0
+    assert ModelBundle.load(again).manifest == logged.manifest
+    assert "not calibrated any more for llama" in caplog.text
+
+    capsys.readouterr()
+    (artifacts / "checkpoint" / "scorer.json").unlink()
+    assert main(rebuild) == 2
+    assert "logged too little" in one_error_line(capsys)
+    assert ModelBundle.load(again).manifest == logged.manifest
+
+
+@pytest.mark.slow
 def test_each_length_of_a_reasoning_model_has_a_head_and_bundle(fit, tmp_path, capsys):
     rng = np.random.default_rng(0)
     rows = [
@@ -282,6 +314,10 @@ def test_a_student_without_a_teacher_trains_one_first(
     kept = read_table(student / "teacher.parquet")
     assert list(kept.columns) == ["prompt", teacher.manifest.revision]
     assert not set(kept["prompt"]) & set(read_table(student / "test.parquet")["prompt"])
+
+    rebuild = ["export", "--run", result["mlflow_run_id"], "--out", str(tmp_path / "again")]
+    assert main([*rebuild, *store, "--rebuild"]) == 0
+    assert ModelBundle.load(tmp_path / "again").manifest == bundle.manifest
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def test_the_prompts_of_a_bundle_are_found_again(trained, tmp_path):
     found = training_data(manifest, None)
     assert found is not None
     assert parts_of(found) == parts_of(labelled)
-    assert parts_of(load_training_splits(manifest, None)) == parts_of(labelled)
+    assert parts_of(load_training_splits(manifest, None, None)) == parts_of(labelled)
     assert held_out_prompts(manifest, None, None).to_list() == parts_of(labelled)["test"]
     table = tmp_path / "test.parquet"
     rows = [{"prompt": p["prompt"], "output_tokens": p["lengths"][0]} for p in labelled.splits.test]
@@ -74,13 +74,13 @@ def test_other_data_is_not_taken_for_the_bundles_own(trained, make_card, caplog)
     make_card(RECORDS, notes="another card of the same table")
     found = training_data(manifest, None)
     assert found is not None
-    again = load_training_splits(manifest, None)
+    again = load_training_splits(manifest, None, None)
     assert parts_of(found) == parts_of(again) == parts_of(labelled)
     assert "card logs has changed since the run" in caplog.text
     make_card(RECORDS[:-20])
     with pytest.raises(DataError, match=r"of logs from .*, train_prompts|test_digest differ"):
-        load_training_splits(manifest, None)
+        load_training_splits(manifest, None, None)
     missing = replace(manifest, training=asdict(TrainConfig(data=DataConfig(dataset="no/such"))))
     assert training_data(missing, None) is None
     with pytest.raises(DataError, match="data of the run is not at hand"):
-        load_training_splits(missing, None)
+        load_training_splits(missing, None, None)

@@ -1,5 +1,7 @@
 """A store: runs, their metrics of the machine, versions and the champion."""
 
+import os
+
 import pandas as pd
 import pytest
 
@@ -72,12 +74,41 @@ def test_mlflow_loads_the_champion_and_it_predicts(tiny_bundle, mlruns, monkeypa
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_logged_table_is_read_again(mlruns):
+def test_a_logged_checkpoint_predicts_what_its_network_scores(tiny_bert, mlruns, tmp_path):
+    import mlflow
+
+    from training.ranker.encoder import build_scorer, save_scorer
+    from training.ranker.inference import load_ranker
+    from training.release.tracking import CHECKPOINT_MODEL, Tracker
+
+    prompts = ["write an essay about tea", "name bees"]
+    save_scorer(tmp_path, *build_scorer(str(tiny_bert), "mean", seed=0, max_prompt_tokens=9))
+    with Tracker(mlruns, run_name="x") as tracker:
+        tracker.log_folder(tmp_path, "checkpoint")
+        tracker.log_model_files("checkpoint", prompts, CHECKPOINT_MODEL)
+    model = mlflow.pyfunc.load_model(str(tracker.logged_folder(tracker.run_id, "checkpoint")))
+    expected = load_ranker(tmp_path, TrainConfig()).score(prompts)
+    assert model.predict(pd.DataFrame({"prompt": prompts})).score.tolist() == expected.tolist()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scoring_in_a_trace_adds_its_steps_and_none_without(tiny_bundle, mlruns, monkeypatch):
+    import mlflow
 
     from training.release.tracking import Tracker
 
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "kept")
     with Tracker(mlruns, run_name="x") as tracker:
+        expected = score_prompts(tiny_bundle, ["a", "b c"])
+        with tracker.trace("evaluate", prompts=2):
+            assert score_prompts(tiny_bundle, ["a", "b c"]).tolist() == expected.tolist()
+        assert os.environ["MLFLOW_TRACKING_URI"] == "kept"
         table = pd.DataFrame({"prompt": ["a"], "score": [0.5]})
         tracker.log_table("eval_results_table.json", table)
+    (found,) = mlflow.search_traces(run_id=tracker.run_id, return_type="list")
+    assert [s.name for s in found.data.spans] == ["evaluate", "load", "tokenize", "score"]
+    assert found.data.spans[1].attributes["revision"] == tiny_bundle.manifest.revision
     run = tracker.client.get_run(tracker.run_id)
     assert "eval_results_table.json" in run.data.tags["mlflow.loggedArtifacts"]
+    again = mlflow.load_table("eval_results_table.json", run_ids=[tracker.run_id])
+    assert again.to_dict("list") == table.to_dict("list")
