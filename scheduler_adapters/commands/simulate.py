@@ -38,8 +38,10 @@ class SimulateConfig(Setup):
     """A policy, its instances, and the output files."""
 
     policy: str = "pars"
-    """Import path package.module:callable, or a name such as fcfs, pars, slai, rad, pascal, srpt,
-    oracle; a wrong name lists all."""
+    """Import path package.module:callable, or a name: fcfs, pars, pointwise, listwise, oracle,
+    sarathi, vllm-prefill-first, orca, request-level, slai, rad, rad-twin, round-robin, pars-paper,
+    pascal, srpt, uniboost, uniboost-learned, shortest-prompt, residual-prompt,
+    virtual-token-counter."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the policy, e.g. {"guard": "waiting"}, and shares of clients, as in serve-vllm
     (on where a trace names several): {"shares": "none"}. With {"offload": true} and
