@@ -36,10 +36,8 @@ class TransformersCodec:
         end = self.tokenizer.eos_token_id
         self.stop_token_ids = [] if end is None else [end]
         self.vocabulary = len(self.tokenizer)
-        theirs = signature(self.tokenizer.apply_chat_template).parameters.keys() | {"messages"}
-        self._arguments = {
-            *_WORD.findall(str(self.tokenizer.chat_template))
-        } - theirs | _OF_TEMPLATES
+        self._refused = {"messages", *signature(self.tokenizer.apply_chat_template).parameters}
+        self._read = {*_WORD.findall(str(self.tokenizer.chat_template)), *_OF_TEMPLATES}
 
     def encode(self, text: str, *, adds_special_tokens: bool = True) -> list[int]:
         # Of the tokenizer's methods, only those of batches release Python's lock.
@@ -49,13 +47,17 @@ class TransformersCodec:
     def encode_chat(self, messages: Sequence[Any], template: Mapping[str, Any]) -> list[int]:
         """Return the ids of a chat by the model's own template.
 
-        Raises BadRequest: the template refuses the messages, or does not read an argument.
+        As in vLLM, a variable that the template does not read has no effect. Raises BadRequest: the
+        template refuses the messages, or an argument is one of the tokenizer.
         """
-        for name in template.keys() - self._arguments:
-            raise BadRequest(_TEMPLATE, f"{name:.80} is not read by the template; leave it out")
+        for name in template.keys() & self._refused - _OF_TEMPLATES:
+            raise BadRequest(_TEMPLATE, f"{name:.80} is of the tokenizer; leave it out")
         try:
             text = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, **{"add_generation_prompt": True, **template}
+                list(messages),
+                **{"add_generation_prompt": True}
+                | {name: template[name] for name in template.keys() & self._read},
+                tokenize=False,
             )
         except Exception as error:  # templates raise anything, by what is sent to them
             raise BadRequest(

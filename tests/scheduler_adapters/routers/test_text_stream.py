@@ -43,8 +43,9 @@ def test_a_request_sets_what_its_template_reads_and_no_more(codec):
     assert codec.encode_chat(chat, {"tail": "b", "add_generation_prompt": False}) == codec.encode(
         "a>b"
     )
-    for name in ("return_tensors", "chat_template", "tokenize", "messages", "padding", "unread"):
-        with pytest.raises(BadRequest, match=f"{name} is not read by the template"):
+    assert codec.encode_chat(chat, {"unread": 1}) == codec.encode_chat(chat, {})
+    for name in ("return_tensors", "chat_template", "tokenize", "messages", "padding"):
+        with pytest.raises(BadRequest, match=f"{name} is of the tokenizer"):
             codec.encode_chat(chat, {name: "pt"})
     with pytest.raises(BadRequest, match=r"template refuses the messages \(no content\)"):
         codec.encode_chat([{"role": "user", "content": ""}], {})
