@@ -14,7 +14,6 @@ PROGRAM: Final = Program(
     commands={
         "serve": ("serve:serve", "serve a ranker over gRPC"),
         "score": ("score:score", "score prompts with a running service"),
-        "loadtest": ("loadtest:loadtest", "load a running service at a fixed rate"),
     },
     extra="serve",
     prepare=partial(configure_logs, "text"),

@@ -15,6 +15,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "lengthwise": (
         "errors settings strict_json progress child_processes",
         "agreement bundle mlflow_store addresses",
+        "live",
         "tables",
         "report_page",
         "command_line",

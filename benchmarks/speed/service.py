@@ -37,7 +37,6 @@ def bench(config: BenchConfig) -> None:
 
     Starts everything it needs, lets the peers take turns and compares CPU times; about 2 minutes.
     The floor of a call is its prompt tokenized and run here, and an empty call of the same server.
-    Throughput and overload are measured by `loadtest`.
 
     Example:
       python -m benchmarks service --bundle mlruns/demo/bundle --json

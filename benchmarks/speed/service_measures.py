@@ -18,7 +18,6 @@ from tokenizers import Tokenizer
 from benchmarks.speed.service_peers import Ask, Peer
 from lengthwise.bundle import ModelBundle
 from scoring_service.client import ScoringClient
-from scoring_service.commands.loadtest import percentiles_ms
 from scoring_service.ranker.model import RankerModel
 from scoring_service.service.batching import Call, Job, MicroBatcher
 
@@ -196,7 +195,7 @@ def added_latency_ms(subject: Subject, peer: Peer, num: int) -> dict[str, float]
     for prompt in subject.make.lognormal(num):
         bare_s = took_s(time.perf_counter, partial(subject.model.score_texts, [prompt]))
         added.append(took_s(time.perf_counter, partial(ask, prompt)) - bare_s)
-    return percentiles_ms(added)
+    return {f"p{p}": float(np.percentile(added, p) * 1e3) for p in (50, 90, 99)}
 
 
 def batching_gain(subject: Subject) -> dict[str, float]:

@@ -46,7 +46,6 @@ OURS = re.compile(
 LESS = {
     "training fit": "--epochs 1 --optim.encoder-lr 1e-3 --encoder.backbone BACKBONE --threads 1",
     "scheduler_adapters advise": "--num-requests 60 --draws 10 --bundle run/bundle",
-    "scoring_service loadtest": "--rate 20 --seconds 1",
     "scheduler_adapters simulate": "--num-requests 60",
     "scheduler_adapters compare": "--num-requests 60",
     "scheduler_adapters capacity": "--num-requests 60",
