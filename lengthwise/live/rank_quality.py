@@ -1,4 +1,4 @@
-"""Quality of a ranker's newest scores: tau_b with an interval, coverage, costly inversions.
+"""Quality of a ranker's newest scores: tau_b with an interval, coverage, costly inversions, alarms.
 
 Give the answers in the order in which their requests arrived. The first to finish are short, and
 under a learned order requests of like scores finish together: both would look like a change.
@@ -6,20 +6,24 @@ under a learned order requests of like scores finish together: both would look l
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lengthwise.bundle import LengthCurve
+from lengthwise.bundle import LengthCurve, Manifest
+from lengthwise.live.drift import DriftCharts
 
 WINDOW: Final = 1000
 """Answers in the figures; the standard error of tau_b is then about .02."""
+RUN_LENGTH: Final = 1_000_000
+"""Average number of answers up to a false alarm of each kind, at least."""
 FRACTIONS: Final = (0.5, 0.9)
 """Quantiles whose coverage is watched."""
 _FEWEST, _PARTNERS, _BLOCK = 20, 128, 64
 """Answers of the first figure, answers before each one that it is compared with, and answers that
 are counted at once."""
+_APART: Final = 32  # of a pair in the chart: the samples of one prompt arrive together
 _NONE: Final = (math.nan, math.nan)
 
 
@@ -55,24 +59,62 @@ class RankFigures(NamedTuple):
     longest first, as a share of that in all pairs."""
 
 
+class Promise(NamedTuple):
+    """Figures of a ranker on prompts outside its training."""
+
+    tau_b: float = math.nan
+    """Lower end of its interval."""
+    curve: LengthCurve | None = None
+    rows: int = 0
+    """Answers that the curve was calibrated with; 0: unknown."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, target_model: str | None = None) -> Self:
+        """Return what a manifest promises, for its first target model where none is named."""
+        tau_b: Any = (manifest.metrics.get("tau_b_ci") or [manifest.metrics.get("tau_b")])[0]
+        name = target_model or next(iter(manifest.calibration), "")
+        entry = manifest.calibration.get(name)
+        curve = LengthCurve.parse(name, entry) if entry else None
+        if manifest.label != "output_tokens" or not isinstance(tau_b, float):
+            return cls()
+        if entry is None or curve is None or not curve.quantiles.keys() >= set(FRACTIONS):
+            return cls(tau_b)
+        return cls(tau_b, curve, int(entry.get("rows") or 0))
+
+
 class RankQuality:
-    """Figures of the newest `WINDOW` answers of one ranker, with its calibration if that is known.
+    """Figures of the newest `WINDOW` answers of one ranker, and alarms against its promise.
 
     The intervals are Hoeffding's projection: by the variance of the answers' own parts of tau_b.
     """
 
-    def __init__(self, curve: LengthCurve | None = None) -> None:
-        self.num_seen, self._curve = 0, curve
+    def __init__(self, promise: Promise) -> None:
+        self.num_seen = 0
+        self.alarms: dict[str, int] = {}
+        """Kind of alarm ("order", "lengths") -> `num_seen` at the newest one."""
+        self._curve = promise.curve
         self._columns = np.full((7 + len(FRACTIONS), WINDOW), math.nan)
         """Of each answer what `_row` returns, and whether its length is up to the quantiles."""
         self._sums = np.zeros((6, WINDOW))
         """Of each answer the sums over its pairs, as `_compare` has them."""
+        self._charts: dict[str, DriftCharts] = {}
+        if not math.isnan(promise.tau_b):
+            self._charts["order"] = DriftCharts([promise.tau_b], RUN_LENGTH)
+        if promise.rows > 0:
+            q = np.array(FRACTIONS)
+            error = 3 * np.sqrt(q * (1 - q) / promise.rows)
+            means = np.concatenate((q - error, 1 - q - error))
+            self._charts["lengths"] = DriftCharts(means, RUN_LENGTH)
 
     def add(self, answers: Sequence[Answer]) -> None:
         """Count answers in order of arrival; one without a finite score and length is left out."""
         usable = [one for one in answers if math.isfinite(one.score) and 0 <= one.tokens < math.inf]
         for start in range(0, len(usable), _BLOCK):
             self._add_block(usable[start : start + _BLOCK])
+
+    def is_recent(self, kind: str) -> bool:
+        """Return whether an alarm of that kind is among the answers of the window."""
+        return self.num_seen - self.alarms.get(kind, -WINDOW) < WINDOW
 
     def figures(self) -> RankFigures:
         """Return the figures of the window; undefined below 20 answers, or for equal lengths."""
@@ -96,10 +138,19 @@ class RankQuality:
         num_earlier = len(numbers) - len(block)
         earlier, own = np.split(numbers % WINDOW, [num_earlier])
         new = np.array([_row(one) for one in block]).T
-        self._columns[:, own] = np.vstack((new, self._covered(new[0], block).T))
+        covered = self._covered(new[0], block)
+        self._columns[:, own] = np.vstack((new, covered.T))
         pairs = _compare(new, self._columns[:7, numbers % WINDOW])
         self._sums[:, own] = pairs.sum(2)
         self._sums[:, earlier] += pairs[:, :, :num_earlier].sum(1)
+        # Pairs without a common answer: each is independent of the others.
+        later = np.flatnonzero(numbers[num_earlier:] % (2 * _APART) >= _APART)
+        signs, _, is_ordered = pairs[:3, later, num_earlier + later - _APART]
+        values = np.full((len(block), 1), math.nan)
+        values[later, 0] = np.where(is_ordered > 0, signs, math.nan)
+        for kind, seen in ("order", values), ("lengths", np.hstack((covered, 1 - covered))):
+            if kind in self._charts and self._charts[kind].add(seen):
+                self.alarms[kind] = self.num_seen
 
     def _covered(self, scores: NDArray[np.float64], block: Sequence[Answer]) -> NDArray[np.float64]:
         """Return whether lengths are up to their quantiles. Shape (answers, fractions).

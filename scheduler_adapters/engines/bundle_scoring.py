@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from lengthwise.bundle import ModelBundle
 from lengthwise.errors import ConfigError, UnsupportedByEngine, require
+from lengthwise.live.rank_quality import Promise
 from lengthwise.settings import Range, settings
 from lengthwise.tables.prompt_text import CutText
 from scheduler_adapters.engines.chat_frames import ChatFrames
@@ -57,6 +58,8 @@ class BundleSettings:
     unscored_last: bool = False
     """True: a request without text ranks like the highest score so far, one that the ranker reads
     in part just before it. False: like the median, and by that part."""
+    keep_order: bool = False
+    """True: scores order the requests even while their quality does not support it."""
     chat_template: str | None = None
     """File or text of a chat template that replaces the model's own (vLLM's --chat-template)."""
 
@@ -64,7 +67,7 @@ class BundleSettings:
         for name in ("bundle", "target_model", "chat_template"):
             value = getattr(self, name)
             require(name, repr(value), isinstance(value or name, str), "a text")
-        for name in ("score_all", "unscored_last"):
+        for name in ("score_all", "unscored_last", "keep_order"):
             require(name, getattr(self, name), type(getattr(self, name)) is bool, "true or false")
 
     def verify(self) -> ModelBundle:
@@ -127,6 +130,8 @@ class BundleScoring:
         self._changed = threading.Condition()
         self._clients: dict[str, deque[_Waiting]] = {}
         """Client -> its waiting prompts; the client that is next is first."""
+        self.replaced = set[str]()
+        """Keys of prompts that were not read, or in part, and so have another request's score."""
         self._num_open = 0
         """Prompts that wait or are being scored."""
         self._is_closed = False
@@ -165,6 +170,8 @@ class BundleScoring:
     def _run(self) -> None:
         while taken := self._take():
             for one, late in self._score(taken):
+                if late.reason and late.score is not None and len(self.replaced) < MAX_KEPT:
+                    self.replaced.add(one.key)
                 one.take(late)
             with self._changed:
                 self._num_open -= len(taken)
@@ -215,12 +222,24 @@ class BundleScoring:
 
     def _late(self, text: str, read: TokenizedPrompt, score: float) -> LateScore:
         self._highest = max(self._highest, score)
-        if (read.truncated or isinstance(text, CutText)) and self._settings.unscored_last:
+        is_cut = (read.truncated or isinstance(text, CutText)) and self._settings.unscored_last
+        if is_cut:
             score = cut_score(score, self._highest)
         quantiles: tuple[tuple[float, float], ...] = ()
         if (target := self._settings.target_model) is not None:
             quantiles = (*self._model.length_curves[target].at(score).quantiles.items(),)
-        return LateScore("", score, quantiles)
+        return LateScore("", score, quantiles, reason="cut" if is_cut else "")
+
+    def promised(self) -> tuple[str, Promise]:
+        """Return the revision of the ranker and its promise."""
+        manifest = self._model.manifest
+        return manifest.revision, Promise.of(manifest, self._settings.target_model)
+
+    def has_predicted(self, number: int) -> bool:
+        """Return whether the score of a request that leaves is its own."""
+        is_own = (key := str(number)) not in self.replaced
+        self.replaced.discard(key)
+        return is_own
 
     def _log_once(self, what: str, error: Exception) -> None:
         if what not in self._logged:

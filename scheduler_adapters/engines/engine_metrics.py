@@ -113,6 +113,9 @@ class EngineMetrics(EngineObserver):
             name: kind(f"lengthwise_{name}", about, labels, registry=self.registry, **more)
             for name, (kind, about, labels, more) in _METRICS.items()
         }
+        if (watch := getattr(self.scheduler, "_lengthwise_watch", None)) is not None:
+            watch.engine = str(self.number)
+            self.registry.register(watch)
         self.later = LaterEvents(self.tokens)
         """An observer of the same engine, placed before this one."""
         self._exported_s = 0.0

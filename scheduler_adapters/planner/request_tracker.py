@@ -23,6 +23,7 @@ from scheduler_adapters.planner.ranked_queue import RankedQueue, RankedRequest
 from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.planner.request_annotations import AnnotationCounts, request_key
 from scheduler_adapters.policies.fair_shares import ServiceShares
+from scheduler_adapters.policies.fcfs import ArrivalFallback
 from scheduler_adapters.policy import Policy, ask_rank, describe
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
@@ -136,6 +137,12 @@ class RequestTracker:
             is_idle: True if no request runs.
         """
         self.load.now_s = self.clock()
+        if isinstance(self.policy, ArrivalFallback) and self.policy.switch():
+            for queue in queues:
+                for item in list(queue):
+                    queue.remove(item.lengthwise.view.number)
+                    self.rerank(item.lengthwise)
+                    queue.add(item)
         self._take_late(queues)
         if (holds := self.holds) is not None:
             holds.score_waiting(queues)

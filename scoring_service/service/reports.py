@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lengthwise.errors import ConfigError, ScoringError
-from lengthwise.live.rank_quality import Answer, RankFigures, RankQuality
+from lengthwise.live.rank_quality import Answer, Promise, RankFigures, RankQuality
 
 
 class Observation(NamedTuple):
@@ -93,7 +93,7 @@ class ReportBook:
             if revision != self._revision:
                 self._revision, self._windows, self.quality = revision, {}, {}
             for name in {seen.target_model for seen in current}:
-                window = self._windows.setdefault(name, RankQuality())
+                window = self._windows.setdefault(name, RankQuality(Promise()))
                 of_model = (seen for seen in current if seen.target_model == name)
                 window.add([Answer(seen.score, seen.output_tokens) for seen in of_model])
                 self.quality = {**self.quality, name: window.figures()}

@@ -19,6 +19,7 @@ from typing import Any, Final
 from scheduler_adapters.engines.bundle_scoring import BundleScoring
 from scheduler_adapters.engines.engine_metrics import observers_from_environment
 from scheduler_adapters.engines.engine_sockets import EngineSocket
+from scheduler_adapters.engines.quality.rank_watch import RankWatch
 from scheduler_adapters.engines.score_channel import receiver_from_environment
 from scheduler_adapters.engines.vllm_v1.additional_config import (
     configured_bundle,
@@ -46,7 +47,7 @@ from scheduler_adapters.planner.capabilities import (
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.request_tracker import RequestTracker
 from scheduler_adapters.planner.step_budget import Plan
-from scheduler_adapters.policies.fcfs import FCFS
+from scheduler_adapters.policies.fcfs import FCFS, ArrivalFallback
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Capability
@@ -73,6 +74,7 @@ class RankMixin:
     _lengthwise_receiver: EngineSocket | None = None
     _lengthwise_stalled = False
     _lengthwise_own: Sequence[EngineObserver] = ()
+    _lengthwise_watch: RankWatch | None = None
     _lengthwise_scoring: BundleScoring | None = None
 
     def __init__(self, *args: Any, lengthwise_policy: str | None = None, **kwargs: Any) -> None:
@@ -82,12 +84,28 @@ class RankMixin:
         require_capabilities(policy, CAPABILITIES, ENGINE)
         if (settings := configured_bundle(self.vllm_config.additional_config)) is not None:
             self._lengthwise_scoring = BundleScoring(settings, tokenizer_of(self.vllm_config))
-        self._lengthwise_own = observers_from_environment(self, thinks=bool(think_end_of(self)))
+            policy = self._lengthwise_watched(policy, self._lengthwise_scoring, settings.keep_order)
+        observers = observers_from_environment(self, thinks=bool(think_end_of(self)))
+        self._lengthwise_own = [*self._lengthwise_own, *observers]
         self.lengthwise_start(policy, observers=self._lengthwise_own)
         self._lengthwise_receiver = receiver_from_environment(
             self.vllm_config.parallel_config.data_parallel_rank,
             lambda late: self.lengthwise_tracker.late_scores.inbox.append(late),
         )
+
+    def _lengthwise_watched(
+        self, policy: Policy, scoring: BundleScoring, keep_order: bool
+    ) -> Policy:
+        """Watch the scores; return the policy that they may order."""
+        fallback = None if keep_order else ArrivalFallback(policy)
+        self._lengthwise_watch = RankWatch(
+            scoring.promised,
+            fallback,
+            has_predicted=scoring.has_predicted,
+            reads_lengths=policy.traits.reads_lengths,
+        )
+        self._lengthwise_own = [self._lengthwise_watch]
+        return fallback or policy
 
     def lengthwise_start(self, policy: Policy, *, observers: Sequence[EngineObserver] = ()) -> None:
         """Start to schedule by `policy`, in an engine without requests, reporting to observers."""
@@ -180,6 +198,7 @@ class RankMixin:
         if (planner := self._lengthwise_planner) is not None:
             planner.residents.left(request)
         if hasattr(request, "lengthwise"):
+            request.lengthwise.view.generated_tokens = request.num_output_tokens
             if request.status is not _ABORTED:
                 tracker.finished(request.lengthwise, request.num_output_tokens)
             if tracker.shares is not None:

@@ -13,6 +13,7 @@ from math import inf
 
 import numpy as np
 
+from scheduler_adapters.policies.fcfs import ArrivalFallback
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.engine.arrivals import Arrivals, request_states
 from scheduler_adapters.simulator.engine.memory import KvMemory
@@ -236,6 +237,9 @@ class Engine:
                         tell(request.sync_view(), start_s)
             if arrivals.next_s <= start_s:
                 self._deliver()
+            if isinstance(ranked.policy, ArrivalFallback) and ranked.policy.switch():
+                step.repeats = False
+                ranked.rank_waiting()
             if timers and timers[0][0] <= start_s:
                 step.repeats = False
                 ranked.expire()

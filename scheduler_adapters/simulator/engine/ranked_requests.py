@@ -142,6 +142,12 @@ class RankedRequests:
         self.ask(request)
         self.place(request)
 
+    def rank_waiting(self) -> None:
+        """Rank all waiting requests anew."""
+        for request in self.requests:
+            if request.is_waiting and request.rank is not None and not request.is_gone:
+                self.wait_again(request)
+
     def arrive(self, request: RequestState) -> None:
         """Rank a request that joins the queue, and put it there."""
         self.median.arrived(request.view)

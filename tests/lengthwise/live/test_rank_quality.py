@@ -1,4 +1,4 @@
-"""Figures of a window of answers: equal to the slow ones, undefined without ground."""
+"""Figures of a window of answers: equal to the slow ones, undefined without ground, alarmed."""
 
 import math
 
@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from lengthwise.agreement import tau_b
-from lengthwise.bundle import LengthCurve
-from lengthwise.live.rank_quality import WINDOW, Answer, RankQuality
+from lengthwise.bundle import LengthCurve, Manifest
+from lengthwise.live.rank_quality import WINDOW, Answer, Promise, RankQuality
 
 CURVE = LengthCurve([-3, 0, 3], [1, 1, 1], {0.5: [10, 100, 1000], 0.9: [40, 400, 4000]})
+PROMISE = Promise(0.5, CURVE, 2000)
 
 
 def figures_of(answers):
-    quality = RankQuality(CURVE)
+    quality = RankQuality(Promise(curve=CURVE))
     quality.add(answers)
     return quality.figures()
 
@@ -87,3 +88,31 @@ def test_jumping_clocks_and_zero_lengths_are_no_errors():
     found = figures_of([Answer(n, n % 3, False, math.nan, 0, n, -n, n - 99) for n in range(2000)])
     assert found.num_answers == WINDOW
     assert math.isfinite(found.tau_b)
+
+
+@pytest.mark.parametrize(
+    ("shift", "kind"), [("none", None), ("shuffled", "order"), ("x2", "lengths")]
+)
+def test_shifts_raise_an_alarm_of_their_kind(shift, kind):
+    random = np.random.default_rng(0)
+    quality = RankQuality(PROMISE)
+    for start in range(0, 3000, 50):
+        scores, lengths = drawn(random, 50)
+        if start >= 2000 and shift == "shuffled":
+            random.shuffle(scores)
+        if start >= 2000 and shift == "x2":
+            lengths *= 2
+        quality.add([Answer(*one) for one in zip(scores, lengths, strict=True)])
+    assert (kind is None and not quality.alarms) or 2000 < quality.alarms[kind] <= 3000
+    assert kind is None or quality.is_recent(kind)
+
+
+def test_a_manifest_promises_what_its_label_allows():
+    curve = {"scores": [0.0], "quantiles": {"0.5": [1.0], "0.9": [2.0]}, "rows": 300}
+    text = {"name": "n", "label": "output_tokens", "label_tokenizer": "t", "max_prompt_tokens": 9}
+    full = Manifest(**text, metrics={"tau_b_ci": [0.4, 0.6]}, calibration={"m": curve})
+    assert Promise.of(full)[::2] == (0.4, 300)
+    for more in ({"label": "reasoning_tokens"}, {"metrics": {"tau_b": None}, "calibration": {}}):
+        assert math.isnan(Promise.of(Manifest(**{**text, **more})).tau_b)
+    curve["quantiles"] = {"0.5": [1.0]}
+    assert Promise.of(Manifest(**text, calibration={"m": curve})).curve is None
