@@ -70,7 +70,7 @@ class Service(NamedTuple):
 @contextmanager
 def _service() -> Iterator[Service]:
     metrics = f"127.0.0.1:{free_port()}"
-    options = ["--metrics-address", metrics, "--reload-poll-s", "0.5", "--drain-grace-s", "2"]
+    options = ["--metrics-address", metrics, "--drain-grace-s", "2"]
     # Filled within a minute: 65,536 results, the default, take 27 MB and longer than the soak.
     options += ["--cache-entries", "1000"]
     with tempfile.TemporaryDirectory() as scratch:

@@ -61,7 +61,7 @@ def test_a_page_counts_the_rows_and_shows_each_with_conditions(tmp_path):
     headings = re.findall(r"<th[^>]*>(.*?)</th>", text)
     assert headings == ["figure", "verdict", "paper", "ours", "counts as", "note"]
     assert text.count("<figure>") == 1
-    words = "paper 1 figure, 0 direction, 1 no; fitted 0 figure, 0 direction, 1 no."
+    words = "paper 1 figure, 0 direction, 1 no, 0 open; fitted 0 figure, 0 direction, 1 no, 0 open."
     for said in (
         words,
         "metric no; w; against FCFS",
