@@ -26,6 +26,7 @@ SERVICE, ENGINE = ROOT / "scoring_service/deploy", ROOT / "scheduler_adapters/en
 FOLDERS = (SERVICE, ENGINE)
 FILES = {"grafana-dashboard.json": 10, "alerts.yaml": 5}
 """File -> least number of metrics in it."""
+WORKFLOWS = [str(path) for path in (ROOT / ".github/workflows").iterdir()]
 UNITS = [SERVICE / "lengthwise-scoring.service", ENGINE / "lengthwise-vllm.service"]
 
 
@@ -56,6 +57,11 @@ def test_prometheus_reads_the_rules():
     needs("promtool")
     files = [str(folder / "alerts.yaml") for folder in FOLDERS]
     subprocess.run(["promtool", "check", "rules", *files], check=True, capture_output=True)
+
+
+def test_the_release_workflow_has_its_schema():
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema"]
+    subprocess.run([*command, "vendor.github-workflows", *WORKFLOWS], check=True)
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
