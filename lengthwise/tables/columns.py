@@ -51,7 +51,7 @@ class Log:
     """Columns of a plain table that hold nothing we read."""
 
     def short_form(self) -> list[str]:
-        """Return the log in three lines: its rows, its sources, its lengths and times."""
+        """Return the log in two or three lines: its rows, its sources, its lengths and times."""
         first = self.files[0] + (f" and {len(self.files) - 1} more" if len(self.files) > 1 else "")
         kept = f"{first}: {self.format}, {len(self.frame):,} of {self.num_rows:,} rows"
         out = [f"{count:,} {reason}" for reason, count in list(self.left_out.items())[:5]]
@@ -64,7 +64,7 @@ class Log:
         return [
             kept + (f"; left out: {', '.join(out)}" if out else ""),
             f"{first}: {read}",
-            f"{first}: {'; '.join([*said, *self.warnings])}",
+            *([f"{first}: {'; '.join([*said, *self.warnings])}"] if said or self.warnings else []),
         ]
 
 
