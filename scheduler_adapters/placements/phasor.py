@@ -54,7 +54,8 @@ class Phasor(Placement):
         tick_s: time between two ticks (dt).
         settings: fields of `PhasorSettings`.
 
-    Source: Phasor, its three control loops (micro, meso, macro).
+    Source: Phasor, its three control loops (micro, meso, macro). Ours: micro ties go by tokens,
+    macro runs before meso, a remainder is high from a quarter of a large request on.
     """
 
     name = "phasor"

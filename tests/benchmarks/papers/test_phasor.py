@@ -97,7 +97,7 @@ def test_rows_judge_orders_and_sizes(experiment, rows_of):
     experiment.longest_queue = lambda system, seed: 36.0 if system == "memory-aware" else 15.0
     rows = rows_of(experiment)
     missed = {re.split(" \\(|:", row.metric)[0] for row in rows if row.verdict == "no"}
-    # In these runs decode batches fall to a third exactly, and a fragmentation of 0 is not the paper's.
+    # Decode batches fall to a third exactly here, and a fragmentation of 0 is not the paper's.
     starved = "starvation with memory-aware routing"
     assert missed == {"fragmentation", "sensitivity", "tokens per second", starved}
     assert {row.kind for row in rows} == {"paper", "fitted", "own"}
