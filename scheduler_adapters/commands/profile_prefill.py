@@ -23,6 +23,7 @@ from lengthwise.settings import Count, settings
 from scheduler_adapters.commands.experiment_settings import check_place
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.reporting.latency_tables import text_of
+from scheduler_adapters.simulator.cluster.cluster_config import CALIBRATED_TOKENS
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.latency.facts import gpu_of
 
@@ -44,9 +45,7 @@ class ProfileConfig:
     """cpu, cuda or cuda:N; none: the first GPU, else the CPU."""
     profile: str | None = None
     """MODEL@GPU of a simulated instance, for its step times in place of measurements."""
-    prompt_tokens: list[Count] = field(
-        default_factory=lambda: [128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192]
-    )
+    prompt_tokens: list[Count] = field(default_factory=lambda: [*CALIBRATED_TOKENS])
     """Prompt lengths."""
     repeats: Count = 5
     """Timed runs of each length, after one untimed run."""

@@ -23,12 +23,13 @@ from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import Role
 from scheduler_adapters.workload.requests import Requests
 
-_CALIBRATED_TOKENS: Final = (128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192)
+CALIBRATED_TOKENS: Final = (128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192)
+"""Prompt lengths of Phasor's calibration."""
 
 
 def calibrated_cost(instance: Instance, model: str, gpu: str) -> PrefillCost:
     """Return the prefill cost that fits the instance's own prefills, as Phasor calibrates it."""
-    tokens, peak = np.array(_CALIBRATED_TOKENS), gpu_of(gpu).flops_per_s
+    tokens, peak = np.array(CALIBRATED_TOKENS), gpu_of(gpu).flops_per_s
     measured_s = [instance.prefill_s(int(count)) for count in tokens]
     (square_s, token_s), *_ = np.linalg.lstsq(np.stack([tokens**2, tokens], 1), measured_s)
     fitted = {"alpha": float(square_s * peak), "beta": float(token_s * peak)}
