@@ -25,7 +25,7 @@ from scheduler_adapters.engines.random_model import device_name, find_device, ma
 from scheduler_adapters.reporting.latency_tables import text_of
 from scheduler_adapters.simulator.cluster.cluster_config import CALIBRATED_TOKENS
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.facts import gpu_of
+from scheduler_adapters.simulator.latency.facts import GPUS, facts_of
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def simulated(profile: str, prompt_tokens: Sequence[int]) -> pd.DataFrame:
     model, _, device = profile.partition(":")[0].partition("@")
     latency_s = [instance.prefill_s(tokens) for tokens in prompt_tokens]
     return pd.DataFrame({"prompt_tokens": prompt_tokens, "latency_s": latency_s}).assign(
-        peak_flop_per_s=gpu_of(device).flops_per_s, model=model, device=device
+        peak_flop_per_s=facts_of("GPU", device, GPUS).flops_per_s, model=model, device=device
     )
 
 

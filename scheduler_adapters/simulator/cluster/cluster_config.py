@@ -15,7 +15,7 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import InstanceConfig
-from scheduler_adapters.simulator.latency.facts import gpu_of
+from scheduler_adapters.simulator.latency.facts import GPUS, facts_of
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.simulate import LoopName, simulate
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -29,7 +29,7 @@ CALIBRATED_TOKENS: Final = (128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192)
 
 def calibrated_cost(instance: Instance, model: str, gpu: str) -> PrefillCost:
     """Return the prefill cost that fits the instance's own prefills, as Phasor calibrates it."""
-    tokens, peak = np.array(CALIBRATED_TOKENS), gpu_of(gpu).flops_per_s
+    tokens, peak = np.array(CALIBRATED_TOKENS), facts_of("GPU", gpu, GPUS).flops_per_s
     measured_s = [instance.prefill_s(int(count)) for count in tokens]
     (square_s, token_s), *_ = np.linalg.lstsq(np.stack([tokens**2, tokens], 1), measured_s)
     fitted = {"alpha": float(square_s * peak), "beta": float(token_s * peak)}
