@@ -215,10 +215,14 @@ def format_summary(name: str, summary: Summary) -> str:
 
 def format_reading(summary: Summary, reading: Mapping[str, Any]) -> str:
     """Return SLO violations and the tail of the first answer for a terminal."""
-    lines = [f"qoe below {LEAST_QOE:g}: {summary.qoe_violations:.2%} of the requests that answer"]
-    lines += [
+    by_class = [
         f"  of class {name!r}: {own['qoe_violations']:.2%}"
         for name, own in reading.get("by_class", {}).items()
     ]
-    tail = pd.DataFrame(reading["first_answer_tail"])
-    return "\n".join([*lines, "tail of first_answer_s by reasoning tokens", text_of(tail)])
+    lines = [
+        f"qoe below {LEAST_QOE:g}: {summary.qoe_violations:.2%} of the requests that answer",
+        *by_class,
+        "tail of first_answer_s by reasoning tokens",
+        text_of(pd.DataFrame(reading["first_answer_tail"])),
+    ]
+    return "\n".join(lines)

@@ -10,7 +10,7 @@ from lengthwise.agreement import figure_text
 from lengthwise.errors import ConfigError
 from lengthwise.strict_json import to_json
 from training.commands.options import OutputOptions, StoreOptions, print_result
-from training.prefill.cost import errors_of, fit_cost, read_samples, scaled_cost
+from training.prefill.cost import fit_cost, read_samples, scaled_cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,8 @@ def _content(options: CalibrateOptions) -> dict[str, Any]:
     """Return the content of the cost file: fitted, or scaled and compared with samples."""
     samples = None if options.samples is None else read_samples(options.samples)
     if options.from_cost is not None:
-        scaled = scaled_cost(options.from_cost, options.for_model, options.parameter_ratio)
-        return scaled if samples is None else scaled | errors_of(scaled, samples)
+        own = options.for_model, options.parameter_ratio
+        return scaled_cost(options.from_cost, *own, samples)
     if samples is None:
         raise ConfigError("there is nothing to fit; give --samples, or --from-cost")
     return fit_cost(samples)

@@ -107,8 +107,7 @@ def fit_cost(samples: PrefillSamples) -> dict[str, Any]:
         "units": {"alpha": "FLOP-equivalents/token^2", "beta": "FLOP-equivalents/token"},
         "peak_flop_per_s": samples.peak_flop_per_s,
         "r2": float(1 - missed),
-        "held_out_error": float(np.median(errors)),
-        "worst_held_out_error": float(errors.max()),
+        **_summary(errors),
         "min_prompt_tokens": int(lengths.min()),
         "max_prompt_tokens": int(lengths.max()),
         "num_samples": len(samples.table),
@@ -118,30 +117,32 @@ def fit_cost(samples: PrefillSamples) -> dict[str, Any]:
     }
 
 
-def scaled_cost(path: Path, model: str, ratio: float) -> dict[str, Any]:
+def scaled_cost(
+    path: Path, model: str, ratio: float, samples: PrefillSamples | None = None
+) -> dict[str, Any]:
     """Return the content of a prefill-cost file for another model on the same device.
-
-    Its errors are NaN until `errors_of` measures them.
 
     Args:
         ratio: P_m, the parameters of `model` / those of the file's model. It multiplies beta.
+        samples: prefills of `model`, by which the errors are measured; None: they are NaN.
 
     Source: Phasor, eq. 3 and appendix B.3. Attention, in alpha, is that of the file's model.
     """
     try:
-        content = json.loads(path.read_text())
+        content: dict[str, Any] = json.loads(path.read_text())
         source = [{"path": str(path), "sha256": sha256_of(path)}, *content["source"]]
-        scaled = {"model": model, "beta": ratio * content["beta"], "source": source}
-        return content | scaled | dict.fromkeys(("held_out_error", "worst_held_out_error"), np.nan)
+        content |= {"model": model, "beta": ratio * content["beta"], "source": source}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"is no prefill cost ({error!r})", path=path) from error
+    errors = np.array([np.nan])
+    if samples is not None:
+        work_N2, measured_s = _medians(samples)
+        predicted_s = work_N2 @ [content["alpha"], content["beta"]] / content["peak_flop_per_s"]
+        errors = np.abs(predicted_s / measured_s - 1)
+    return content | _summary(errors)
 
 
-def errors_of(cost: dict[str, Any], samples: PrefillSamples) -> dict[str, float]:
-    """Return |predicted / measured - 1| of a cost on the median latencies of other samples."""
-    work_N2, measured_s = _medians(samples)
-    predicted_s = work_N2 @ [cost["alpha"], cost["beta"]] / cost["peak_flop_per_s"]
-    errors = np.abs(predicted_s / measured_s - 1)
+def _summary(errors: NDArray[np.float64]) -> dict[str, float]:
     return {"held_out_error": float(np.median(errors)), "worst_held_out_error": float(errors.max())}
 
 

@@ -131,15 +131,8 @@ class ClusterConfig(InstanceConfig):
         """Serve requests on one instance, or on the cluster; `faults` are its outages and age."""
         placement, instance = self.loaded_placement(), self.instance()
         if placement is None and clients is None:
-            timeline = simulate(
-                requests,
-                make_policy(),
-                instance,
-                loop=loop,
-                kind=self.engine,
-                observers=observers(0),
-            )
-            return timeline, None
+            own: dict[str, Any] = {"loop": loop, "kind": self.engine, "observers": observers(0)}
+            return simulate(requests, make_policy(), instance, **own), None
         run = simulate_cluster(
             requests,
             placement or ShortestQueue(),

@@ -86,7 +86,12 @@ def presets() -> dict[str, Preset]:
     phasor = {
         name: partial(_compute, phasor_testbed, *name.split(":")[0].split("@")) for name in PHASOR
     }
-    return {**computed, SLAI: slai_testbed, **phasor, _TABLES: _read_tables}
+    return {
+        **computed,
+        SLAI: slai_testbed,
+        **phasor,
+        _TABLES: lambda: (TableLatency.load(data_file(_TABLES_FILE)), _TABLES_BLOCKS),
+    }
 
 
 def _compute(
@@ -94,7 +99,3 @@ def _compute(
 ) -> tuple[LatencyModel, int]:
     model, gpu = MODELS[model_name], GPUS[gpu_name]
     return make(model, gpu), kv_blocks(f"{model_name}@{gpu_name}", model, gpu)
-
-
-def _read_tables() -> tuple[LatencyModel, int]:
-    return TableLatency.load(data_file(_TABLES_FILE)), _TABLES_BLOCKS
