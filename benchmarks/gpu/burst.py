@@ -2,24 +2,28 @@
 
     python -m benchmarks.gpu.burst prepare TRAINED requests.csv
     python -m benchmarks.gpu.burst serve requests.csv --shape 7b
+    python -m benchmarks.gpu.burst prepare TRAINED chats.csv --model FOLDER
+    python -m benchmarks.gpu.burst serve chats.csv --model FOLDER    natural ends
 
 TRAINED is the folder of a training run. `serve` prints one JSON object per burst. One engine serves
-all bursts. The order of arrival is drawn for each seed; so is that of the orders of service.
+all bursts of as many seats. The order of arrival is drawn for each seed; so is that of the orders
+of service. A chat model answers greedily; the oracle knows the lengths of a burst before.
 """
 
 import argparse
-import gc
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
-from lengthwise.strict_json import to_json
+from lengthwise.strict_json import parsed, to_json
+from scheduler_adapters.engines.chat_model import chat_ids
 from scheduler_adapters.engines.vllm_v1.in_process import (
     OfflineConfig,
     VllmDriver,
@@ -41,46 +45,64 @@ ORDERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 """Order of service (PARS: with its guard) -> policy and its settings."""
 _WARM_UP: Final = {"requests": 128, "tokens": 48}
 COLUMNS: Final = (
-    "step_s", "cpu_s", "schedule_s", "update_s", "gc_s", "batch", "tokens", "context", "longest",
-    "waiting",
+    "step_s", "cpu_s", "schedule_s", "update_s", "batch", "tokens", "context", "longest", "waiting",
 )  # fmt: skip
-"""Of one step: seconds of the wall and of the process's CPU; within them schedule(),
-update_from_output() and garbage collection; then requests of the batch, their tokens, the sum and
-the greatest of their contexts, and the requests that wait."""
-_SIZES: Final = {"batch": (0, 16, 32, 48, 63, np.inf), "waiting": (-1, 0, 250, 500, 750, np.inf)}
+"""Of one step: seconds of the wall and of the process's CPU; within them schedule() and
+update_from_output(); then requests of the batch, their tokens, the sum and the greatest of their
+contexts, and the requests that wait."""
+_ANSWER: Final = 1024
+"""Limit of a chat model's answer, as in datasets/smollm2-instruct."""
 _now: Final = time.perf_counter
 
 
-def prepare(trained: Path, out: Path, count: int) -> None:
-    """Write `count` held-out prompts of a training run: token counts and scores, no text."""
+def prepare(trained: Path, out: Path, count: int, model: Path | None) -> None:
+    """Write `count` held-out prompts of a training run: token counts and scores, no text.
+
+    With `model` also their token ids in its chat template, into OUT.json.
+    """
     from scheduler_adapters.workload.score_sources import BundleScores
 
     held_out = pd.read_parquet(trained / "test.parquet").head(2 * count)
-    rows = np.sort(np.random.default_rng(0).permutation(len(held_out))[:count])
-    drawn = held_out.iloc[rows]
+    drawn = held_out.iloc[np.sort(np.random.default_rng(0).permutation(len(held_out))[:count])]
     scored = BundleScores(trained / "bundle").score_prompts(drawn["prompt"].tolist())
     columns = {"prompt_tokens": scored.prompt_tokens, "output_tokens": drawn["output_tokens"]}
+    if model is not None:
+        chats = chat_ids(model, drawn["prompt"].tolist())[0]
+        columns["prompt_tokens"] = [*map(len, chats)]
+        out.with_suffix(".json").write_text(to_json(chats))
     pd.DataFrame({**columns, "score": scored.values}).to_csv(out, index=False)
 
 
 def plan(seeds: int) -> list[tuple[int, str]]:
     """Return the bursts in their order: seed, and order of service."""
-    drawn = (np.random.default_rng(seed).permutation(len(ORDERS)) for seed in range(seeds))
-    names = list(ORDERS)
-    return [(seed, names[number]) for seed, numbers in enumerate(drawn) for number in numbers]
+    drawn = (np.random.default_rng(seed).permutation([*ORDERS]) for seed in range(seeds))
+    return [(seed, str(name)) for seed, names in enumerate(drawn) for name in names]
 
 
 def serve(
-    driver: VllmDriver, requests: Requests, seed: int, name: str
+    driver: VllmDriver, requests: Requests, seed: int, name: str, chats: Sequence[list[int]] = ()
 ) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Serve one burst; returns its figures and its steps."""
-    arrived = requests.take(np.random.default_rng(seed).permutation(len(requests)))
+    """Serve one burst, of `chats` if any; returns its figures and its steps.
+
+    The lengths of the answers to chats are written into the requests.
+    """
+    order = np.random.default_rng(seed).permutation(len(requests))
+    arrived = requests.take(order)
     if name == "oracle":
         arrived = arrived.with_scores(arrived.output_tokens)
+    if chats:
+        arrived = replace(arrived, output_tokens=np.full(len(order), _ANSWER))
     policy, settings = ORDERS[name]
     made, times = load_policy(policy, **settings), StepTimes()
     with times.watching(driver.engine):
-        timeline = driver.serve(arrived, clock=driver.clock("wall")[1], seed=seed, policy=made)
+        timeline = driver.serve(
+            arrived,
+            clock=driver.clock("wall")[1],
+            seed=seed,
+            policy=made,
+            prompts=[chats[row] for row in order] if chats else None,
+        )
+    requests.output_tokens[order] = timeline.requests.output_tokens
     found, steps = summarize(timeline), times.table()
     latencies = {
         "whole_s": found.makespan_s,
@@ -94,8 +116,10 @@ def serve(
     return run | latencies | summary(steps), steps.assign(seed=seed, order=name)
 
 
-def warm_up(driver: VllmDriver, requests: Requests) -> None:
-    """Serve short requests in each order, so that no later burst loads code."""
+def warm_up(driver: VllmDriver, requests: Requests, chats: Sequence[list[int]]) -> None:
+    """Serve short requests in each order, so that no later burst loads code; chats once, whole."""
+    if chats:
+        serve(driver, requests, 0, "fcfs", chats)
     few = requests.take(np.arange(min(_WARM_UP["requests"], len(requests))))
     few.output_tokens[:] = np.minimum(few.output_tokens, _WARM_UP["tokens"])
     for name in ORDERS:
@@ -103,19 +127,21 @@ def warm_up(driver: VllmDriver, requests: Requests) -> None:
 
 
 def serve_all(options: argparse.Namespace) -> None:
-    """Serve the bursts in one engine; each is reported as it ends."""
+    """Serve the bursts, in one engine for each number of seats; each is reported as it ends."""
     requests = read_trace(options.requests, limit=options.count, has_times=False)
-    names = ("shape", "max_num_seqs", "kv_cache_mib", "engine")
-    own = {name: getattr(options, name) for name in names}
-    config = OfflineConfig(scheduler="fcfs", **own)
-    with open_driver(config, max_model_len=longest_context(requests)) as driver:
-        warm_up(driver, requests)
-        for seed, name in plan(options.seeds):
-            figures, steps = serve(driver, requests, seed, name)
-            print(to_json(figures), flush=True)
-            if (path := options.steps) is not None:
-                header = not path.exists()
-                steps.to_csv(path, mode="a", header=header, index=False, float_format="%.6f")
+    own = {name: getattr(options, name) for name in ("shape", "kv_cache_mib", "engine", "model")}
+    chats = parsed(options.requests.with_suffix(".json").read_text()) if options.model else []
+    longest = max([longest_context(requests), *(len(chat) + _ANSWER + 1 for chat in chats)])
+    for seats in options.max_num_seqs:
+        config = OfflineConfig(scheduler="fcfs", max_num_seqs=seats, **own)
+        with open_driver(config, max_model_len=longest) as driver:
+            warm_up(driver, requests, chats)
+            for seed, name in plan(options.seeds):
+                figures, steps = serve(driver, requests, seed, name, chats)
+                print(to_json({"seats": seats, **figures}), flush=True)
+                if (path := options.steps) is not None:
+                    header = not path.exists()
+                    steps.to_csv(path, mode="a", header=header, index=False, float_format="%.6f")
 
 
 class StepTimes:
@@ -127,7 +153,7 @@ class StepTimes:
 
     def __init__(self) -> None:
         self.rows: list[tuple[float, ...]] = []
-        self._spent_s = dict.fromkeys(("schedule", "update", "gc"), 0.0)
+        self._spent_s = dict.fromkeys(("schedule", "update"), 0.0)
         self._batch: tuple[int, ...] = ()
 
     @contextmanager
@@ -167,18 +193,13 @@ class StepTimes:
             return outputs
 
         scheduler.schedule, scheduler.update_from_output, engine.step = scheduled, updated, stepped
-        gc.callbacks.append(self._collects)
         try:
             yield
         finally:
-            gc.callbacks.remove(self._collects)
             # The driver has set the scheduler's own methods back by itself.
             del engine.step
             for name in ("schedule", "update_from_output"):
                 vars(scheduler).pop(name, None)
-
-    def _collects(self, phase: str, _: dict[str, int]) -> None:
-        self._spent_s["gc"] += _now() if phase == "stop" else -_now()
 
     def table(self) -> pd.DataFrame:
         """Return a row per step."""
@@ -186,26 +207,17 @@ class StepTimes:
 
 
 def summary(steps: pd.DataFrame) -> dict[str, Any]:
-    """Return the durations of a run's steps: together, by kind, by batch and by queue."""
-    kinds = pd.Series(np.where(steps.tokens > steps.batch, "prefill", "decode"), steps.index)
-    parts = {"": [kinds]} | {
-        f" {name} ": [kinds, pd.cut(steps[name], edges)] for name, edges in _SIZES.items()
-    }
-    found = {"all": _durations(steps)} | {
-        what.join(map(str, key)): _durations(part)
-        for what, keys in parts.items()
-        for key, part in steps.groupby(keys, observed=True)
-    }
+    """Return the durations of a run's steps, together and by kind."""
+    kinds = np.where(steps.tokens > steps.batch, "prefill", "decode")
+    found = {"all": _durations(steps)}
+    found |= {str(kind): _durations(part) for kind, part in steps.groupby(kinds)}
     means = {"mean_batch": float(steps.batch.mean()), "mean_context": float(steps.context.mean())}
-    return means | {"cpu_s": float(steps.cpu_s.sum()), "gc_s": float(steps.gc_s.sum())} | found
+    return means | {"cpu_s": float(steps.cpu_s.sum())} | found
 
 
 def _durations(steps: pd.DataFrame) -> dict[str, float]:
-    found: dict[str, float] = {"steps": len(steps)}
-    for name, values in (("step_ms", steps.step_s * 1e3), ("schedule_us", steps.schedule_s * 1e6)):
-        p50, p99 = np.quantile(values, (0.5, 0.99))
-        found |= {name: float(values.mean()), f"{name}_p50": p50, f"{name}_p99": p99}
-    return found
+    step_s, schedule_s = steps[["step_s", "schedule_s"]].mean()
+    return {"steps": len(steps), "step_ms": step_s * 1e3, "schedule_us": schedule_s * 1e6}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -218,14 +230,15 @@ def main(arguments: list[str] | None = None) -> None:
     served.add_argument("--steps", type=Path, help="CSV to which all steps are added")
     served.add_argument("--seeds", type=int, default=3)
     served.add_argument("--shape", default="7b")
-    served.add_argument("--max-num-seqs", type=int, default=64)
+    served.add_argument("--max-num-seqs", type=int, nargs="+", default=[64], help="an engine each")
     served.add_argument("--kv-cache-mib", type=int, default=40_960)
     served.add_argument("--engine", type=json.loads, default={})
     for one in (made, served):
         one.add_argument("--count", type=int, default=1000, help="of requests")
+        one.add_argument("--model", type=Path, help="folder of a chat model that answers")
     options = parser.parse_args(arguments)
     if options.command == "prepare":
-        prepare(options.trained, options.out, options.count)
+        prepare(options.trained, options.out, options.count, options.model)
     else:
         serve_all(options)
 

@@ -1,17 +1,17 @@
 """All measurements of a GPU machine that is lent for minutes, the most useful first.
 
     python -m benchmarks gpu .gpu/requests.csv --out OUT --limit-s 560
+    python -m benchmarks gpu .gpu/chats.csv --model FOLDER --out OUT    a chat model, natural ends
 
 Each part is a process with its own time limit. A part that fails is one line of the figures, and
 the next one starts. SIGTERM or the limit ends the present part and leaves the others out. In OUT at
 any moment: figures.jsonl, table.md, log.txt (what the parts print), steps.csv (each step of the
-bursts), gpu.csv (clocks and power by the second). With torch 2.11 use vLLM 0.26.0.
+bursts). With torch 2.11 use vLLM 0.26.0.
 """
 
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,14 +31,11 @@ GRAPHS: Final = {
     "enforce_eager": False,
     "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
 }
-_TOKENS: Final = "tests/scheduler_adapters/engines/vllm_v1/test_gpu.py"
-_CLOCKS: Final = "timestamp,clocks.sm,clocks.mem,power.draw,temperature.gpu,utilization.gpu"
 _GRACE_S: Final = 8.0
 """Seconds from SIGTERM to SIGKILL of a part."""
 _LEAST_S: Final = 20.0
 """Seconds below which no part starts."""
 _COLUMNS: Final = ("whole_s", "s_per_token", "s_per_token_p90", "e2e_s", "ttft_s", "mean_batch")
-_KINDS: Final = ("all", "decode", "prefill")
 
 
 def parts(options: argparse.Namespace) -> dict[str, tuple[float, list[str]]]:
@@ -47,18 +44,20 @@ def parts(options: argparse.Namespace) -> dict[str, tuple[float, list[str]]]:
     engine = ["--engine", json.dumps({"kernel_config": QUIET, **GRAPHS})]
     bursts = ["-m", "benchmarks.gpu.burst", "serve", str(options.requests), "--count", count]
     bursts += ["--steps", str(options.out / "steps.csv"), "--seeds", str(options.seeds)]
+    if options.model is not None:
+        bursts += ["--model", str(options.model), "--max-num-seqs", "64", "256"]
     memory = ["--kv-cache-mib", "40960" if options.shape == "7b" else "256"]
     speed = ["-m", "benchmarks", "engine-step", "--json", *shape, *memory, *engine]
     price = ["-m", "benchmarks.peers.server_price", "--starts", "1", "--pairs", "8", *shape]
     price += ["--bundle", str(options.bundle), "--", "--max-num-seqs=64"]
     price += [f"--kv-cache-memory-bytes={20 << 30}", f"--kernel-config={json.dumps(QUIET)}"]
-    tests = ["-m", "pytest", "-q", "-m", "gpu", "-k", "answers", "--noconftest", _TOKENS]
-    rounds = ["--throughput-rounds", "3"]
+    file = "tests/scheduler_adapters/engines/vllm_v1/test_gpu.py"
+    tests = ["-m", "pytest", "-q", "-m", "gpu", "-k", "answers", "--noconftest", file]
     return {
         "tokens": (130, tests),
         "bursts": (420, [*bursts, *shape, *memory, *engine]),
         **{
-            f"engine-{policy}": (120, [*speed, *rounds, "--policy", policy])
+            f"engine-{policy}": (120, [*speed, "--throughput-rounds=3", "--policy", policy])
             for policy in ("pars", "slai", "fcfs", "pascal")
         },
         "price": (200, price),
@@ -133,10 +132,13 @@ def table_of(figures: Sequence[Mapping[str, Any]]) -> str:
     ends = ("part", "exit", "seconds", "last_line")
     rows: list[Sequence[Any]] = [ends, ["---"] * len(ends)]
     rows += [[one[name] for name in ends] for one in figures if "exit" in one]
-    bursts = [(one["order"], one["seed"], _figures(one)) for one in figures if "order" in one]
+    bursts = [
+        (f"{one['order']}, {one['seats']} seats", one["seed"], [one[name] for name in _COLUMNS])
+        for one in figures
+        if "order" in one
+    ]
     if bursts:
-        more = (f"{kind} {what}" for kind in _KINDS for what in ("steps", "ms", "schedule us"))
-        rows += [(), heads := ("order", "seed", *_COLUMNS, *more), ["---"] * len(heads)]
+        rows += [(), heads := ("order", "seed", *_COLUMNS), ["---"] * len(heads)]
         rows += [(order, seed, *columns) for order, seed, columns in bursts]
     for name in dict.fromkeys(order for order, *_ in bursts):
         of = (columns for order, _, columns in bursts if order == name)
@@ -145,14 +147,6 @@ def table_of(figures: Sequence[Mapping[str, Any]]) -> str:
     rows += [(), *([f"{name} {value}" for name, value in one.items()] for one in others)]
     lines = [f"| {' | '.join(map(_text, row))} |" if row else "" for row in rows]
     return "\n".join(lines) + "\n"
-
-
-def _figures(burst: Mapping[str, Any]) -> list[float]:
-    kinds = [burst.get(kind, {}) for kind in _KINDS]
-    names = ("steps", "step_ms", "schedule_us")
-    return [burst[name] for name in _COLUMNS] + [
-        one.get(name, 0.0) for one in kinds for name in names
-    ]
 
 
 def _text(value: object) -> str:
@@ -167,23 +161,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--limit-s", type=float, default=660.0)
     parser.add_argument("--parts", nargs="*", default=(), help="first letters; left out: all")
     parser.add_argument("--shape", default="7b", help="of the random Llama")
+    parser.add_argument("--model", type=Path, help="folder of a chat model, for the bursts")
     parser.add_argument("--count", type=int, default=1000, help="requests of a burst")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    session, clocks = Session(options.out, options.limit_s), None
-    if (tool := shutil.which("nvidia-smi")) is not None:
-        command = [tool, f"--query-gpu={_CLOCKS}", "--format=csv", "-lms", "1000"]
-        clocks = subprocess.Popen(command, stdout=(options.out / "gpu.csv").open("a"))
+    session = Session(options.out, options.limit_s)
     try:
         for name, (most_s, command) in parts(options).items():
             if name.startswith(tuple(options.parts or ("",))):
                 session.run(name, most_s, command)
     except KeyboardInterrupt:
         print("stopped; what was measured is kept")
-    finally:
-        if clocks is not None:
-            clocks.terminate()
     print(table_of(session.figures))
 
 

@@ -345,4 +345,4 @@ def _in_words(hint: Any) -> str:
         return f"one or more words ({_in_words(item)} each)"
     if origin is not None and issubclass(origin, Mapping):
         return f'JSON, {{"NAME": {_in_words(parts[1])}}}'
-    return _WORDS.get(hint, "another value")
+    return _WORDS.get(hint) or str(getattr(hint, "__name__", "another value"))

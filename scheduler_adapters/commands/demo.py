@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Final
@@ -17,7 +16,7 @@ from lengthwise.errors import UnsupportedByEngine
 from lengthwise.progress import Progress
 from lengthwise.report_page import ReportSection, write_report
 from lengthwise.tables.reading import read_table
-from scheduler_adapters.engines.chat_model import DATASET, find_chat_model
+from scheduler_adapters.engines.chat_model import DATASET, chat_ids, find_chat_model
 from scheduler_adapters.engines.engine_clock import ClockKind
 from scheduler_adapters.engines.vllm_v1.in_process import (
     OfflineConfig,
@@ -194,7 +193,7 @@ def _serve(
     )
     about = f"random Llama of shape {offline.shape}, to recorded lengths"
     if model is not None:
-        chats, decode = _chats(model, prompts)
+        chats, decode = chat_ids(model, list(prompts))
         sizes = {"prompt_tokens": np.array([*map(len, chats)])}
         sizes["output_tokens"] = np.full(len(chats), _LIMIT)
         given = {name: replace(requests, **sizes) for name, requests in given.items()}
@@ -239,15 +238,6 @@ def _serve(
             f"{_NEAR_CAPACITY:.0%} of the burst's rate under FCFS",
         ),
     }
-
-
-def _chats(model: Path, prompts: Sequence[str]) -> tuple[list[list[int]], Any]:
-    """Return the prompts in the model's chat template as token ids, and its decoder of answers."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    framed = partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
-    return [framed([{"role": "user", "content": p}]) for p in prompts], tokenizer.batch_decode
 
 
 def _some_answers(

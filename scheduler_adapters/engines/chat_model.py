@@ -11,7 +11,7 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lengthwise.bundle import sha256_of
 from lengthwise.command_line.program import exit_code_of
@@ -70,6 +70,16 @@ def find_chat_model() -> Path | None:
     except (DataError, UnsupportedByEngine) as error:
         logging.getLogger(__name__).warning("%s; a random model takes its place", error)
         return None
+
+
+def chat_ids(model: Path, prompts: list[str]) -> tuple[list[list[int]], Any]:
+    """Return the prompts in the model's chat template as token ids, and its decoder of answers."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+    ids = tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
+    return ids, tokenizer.batch_decode
 
 
 def _write(source: Path, folder: Path) -> None:

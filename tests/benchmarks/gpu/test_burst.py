@@ -91,12 +91,8 @@ def test_each_step_has_its_batch_and_its_times(steps):
     assert (steps.schedule_s + steps.update_s <= steps.step_s).all()
 
 
-def test_the_summary_divides_steps_by_kind_batch_and_queue(steps):
+def test_the_summary_divides_steps_by_kind(steps):
     found = summary(steps)
     counts = {name: part["steps"] for name, part in found.items() if isinstance(part, dict)}
-    assert counts == {
-        **{"all": 3, "decode": 2, "prefill": 1},
-        **{f"{kind} batch (0.0, 16.0]": n for kind, n in (("decode", 2), ("prefill", 1))},
-        **{f"{kind} waiting (0.0, 250.0]": n for kind, n in (("decode", 2), ("prefill", 1))},
-    }
+    assert counts == {"all": 3, "decode": 2, "prefill": 1}
     assert found["mean_context"] == 20.0

@@ -69,11 +69,11 @@ def test_a_signal_ends_the_part_and_the_script_with_its_figures(tmp_path):
 
 def burst(order, seed, whole_s):
     kind = {"steps": 5, "step_ms": 2.0, "schedule_us": 30.0}
-    columns = dict.fromkeys(run._COLUMNS, 1.0) | {"whole_s": whole_s}
+    columns = dict.fromkeys(run._COLUMNS, 1.0) | {"whole_s": whole_s, "seats": 64}
     return {"part": "bursts", "order": order, "seed": seed, "all": kind, "decode": kind} | columns
 
 
 def test_the_table_has_the_mean_of_each_order_over_seeds():
     table = run.table_of([burst("fcfs", 0, 10.0), burst("oracle", 0, 5.0), burst("fcfs", 1, 12.0)])
-    assert "| fcfs | mean | 11 |" in table
-    assert "| oracle | mean | 5 |" in table
+    assert "| fcfs, 64 seats | mean | 11 |" in table
+    assert "| oracle, 64 seats | mean | 5 |" in table

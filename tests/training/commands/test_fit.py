@@ -171,7 +171,7 @@ def test_a_wrong_trainer_option_is_one_line_in_the_users_words(fit, make_card, t
     for words, message in {
         ("--trainer.max_steps", "many"): "trainer.max-steps is 'many'; it takes a whole number",
         ("--trainer.precison", "16"): "no option --trainer.precison; did you mean --trainer.p",
-        ("--trainer.callbacks", "Nope"): "trainer.callbacks is 'Nope'; it takes Union[list[Callb",
+        ("--trainer.callbacks", "Nope"): "it takes one or more words (Callback each) or Callback",
         ("--trainer.callbacks", "EarlyStopping"): "monitor is missing",
         ("--trainer.max_time", "five"): "--trainer: `Timer(duration='five')` is not a valid",
         ("--trainer.strategy", "fastest"): "fastest",

@@ -34,7 +34,8 @@ def test_two_processes_learn_what_one_does(no_dropout, make_card, tmp_path, monk
     monkeypatch.setattr(fit, "_publish", note)
     assert main(["fit", "demo", "--out", str(tmp_path / "one"), *settings]) == 0
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command = [*torchrun, "--module", __name__, "fit", "demo", "--out", str(tmp_path / "two"), *settings]
+    torchrun += ["--module", __name__]
+    command = [*torchrun, "fit", "demo", "--out", str(tmp_path / "two"), *settings]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
