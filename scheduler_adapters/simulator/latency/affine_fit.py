@@ -16,7 +16,7 @@ from lengthwise.tables.reading import read_table
 from scheduler_adapters.simulator.latency.models import AffineLatency
 
 _COEFFICIENTS = ("base_s", "per_token_s", "per_context_token_s", "per_attention_pair_s")
-_COLUMNS = ("num_decodes", "decode_context", "prefill_tokens", "seconds")
+COLUMNS = ("num_decodes", "decode_context", "prefill_tokens", "seconds")
 
 
 def read_affine(path: str | PathLike[str]) -> tuple[AffineLatency, float]:
@@ -25,7 +25,7 @@ def read_affine(path: str | PathLike[str]) -> tuple[AffineLatency, float]:
     Raises DataError: the file cannot be read, lacks a column, or holds an impossible step.
     """
     path = Path(path)
-    table = read_table(path, _COLUMNS)
+    table = read_table(path, COLUMNS)
     try:
         return fit_affine(table)
     except ValueError as error:
@@ -41,7 +41,7 @@ def fit_affine(steps: pd.DataFrame) -> tuple[AffineLatency, float]:
     """
     if (count := len(steps)) < len(_COEFFICIENTS):
         raise DataError(f"{count} steps cannot fix {len(_COEFFICIENTS)} coefficients; measure more")
-    table = steps.reindex(columns=[*_COLUMNS, "attention_pairs"], fill_value=0).to_numpy(float)
+    table = steps.reindex(columns=[*COLUMNS, "attention_pairs"], fill_value=0).to_numpy(float)
     decodes, context, prefill, measured_s, pairs = table.T
     bad = ~(np.isfinite(table) & (table >= 0)).all(axis=1) | (measured_s == 0)
     if bad.any():
