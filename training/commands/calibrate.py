@@ -1,19 +1,19 @@
 """`python -m training calibrate`: the cost of a prefill, fitted to latencies or scaled."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from lengthwise.agreement import figure_text
 from lengthwise.errors import ConfigError
+from lengthwise.settings import PositiveFinite, settings
 from lengthwise.strict_json import to_json
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.prefill.cost import fit_cost, read_samples, scaled_cost
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class CalibrateOptions(StoreOptions):
     """The samples to fit, or the cost of another model, and the file to write."""
 
@@ -24,7 +24,7 @@ class CalibrateOptions(StoreOptions):
     --samples, if there are some, is measured."""
     for_model: str = "unknown"
     """Name of the model to which --from-cost is scaled."""
-    parameter_ratio: float = 1.0
+    parameter_ratio: PositiveFinite = 1.0
     """P_m: parameters of that model / those of the model in --from-cost."""
     out: Path = Path("prefill-cost.json")
     """File to write."""
@@ -62,11 +62,11 @@ def main(options: CalibrateOptions, output: OutputOptions) -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(to_json(result, indent=1) + "\n")
 
-    settings = quote(to_json({"cost": str(options.out)}))
+    placed = quote(to_json({"cost": str(options.out)}))
     preset = quote(f"{content['model']}@{content['device']}")
     simulate = (
         f"python -m scheduler_adapters simulate --profile {preset} "
-        f"--placement phasor --placement-settings {settings} --instances 8 --prefill-instances 3 "
+        f"--placement phasor --placement-settings {placed} --instances 8 --prefill-instances 3 "
         "--elastic-instances 2 --lengths arena-hard --rate-per-s 4"
     )
     result |= {"out": str(options.out)}

@@ -70,7 +70,7 @@ GPUS = {
 
 
 def facts_of(kind: str, name: str, known: Mapping[str, Facts]) -> Facts:
-    """Return an entry of `MODELS` or `GPUS`. Raises ConfigError for an unknown one."""
+    """Return an entry of `MODELS` or `GPUS`. Raises ConfigError for an unknown one, with these."""
     if name not in known:
         raise ConfigError(f"no {kind} named {name!r}; use one of {', '.join(known)}")
     return known[name]
