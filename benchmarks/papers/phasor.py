@@ -1,5 +1,6 @@
 """Phasor against Splitwise and DistServe: tails, capacity, ablations, energy (`phasor.toml`)."""
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from benchmarks.papers import phasor_cluster as bed
 from benchmarks.papers.runs import Experiment, ReproduceConfig, SeedValues, kept
 from scheduler_adapters.simulator.cluster import ClusterRun
 from scheduler_adapters.simulator.load_search import highest_load
+from scheduler_adapters.timeline.latency_metrics import statistic, token_gaps
 
 LOADS: Final = (bed.CODE.name, bed.SUMMARIES.name, bed.PRODUCTION.name)
 WINDOW_S: Final = 60.0
@@ -44,7 +46,7 @@ class PhasorExperiment(Experiment):
         return {
             "ttft_p99_s": bed.p99(timeline.ttft_s()),
             "tpot_mean_s": float(pace.mean()),
-            "tpot_p99_s": bed.p99(pace),
+            "tbt_p99_s": statistic(*token_gaps(timeline)).p99,
             "e2e_p99_s": bed.p99(timeline.e2e_s()),
             "joules": joules / tokens,
             "watts": joules / end_s,
@@ -99,34 +101,37 @@ class PhasorExperiment(Experiment):
         return {"peak": peaks, "mean": means}
 
     def capacity_gains(self, base: str) -> dict[str, Any]:
-        """Return gains in capacity over a system, for code, summaries and BurstGPT."""
-        pairs = [self.pair("capacity", base, "Phasor", load=load) for load in LOADS]
-        gains = [pair["ratio"].average for pair in pairs]
-        holds = gains[2] == max(gains) > min(gains)
-        return {"holds": holds, "gains": ", ".join(f"{g:.2f}" for g in gains)}
+        """Return gains in capacity over a system by seed, and the last one / the next highest."""
+        *others, last = gains = [self.gain(load, base) for load in LOADS]
+        words = ", ".join(f"{gain:.2f}" for gain in gains)
+        return {"value": last / max(others, key=np.mean), "gains": words}
 
-    def loss(self, variant: str, **table: Any) -> dict[str, Any]:
-        """Return figures of variants, mean over the cells, and whether this one's is the highest.
+    def mean_gain(self, base: str) -> dict[str, Any]:
+        """Return by seed the gain in capacity over a system, mean over all workloads."""
+        each = [self.gain(load, base) for load in bed.WORKLOADS]
+        return {"value": SeedValues.of(np.mean(each, axis=0))}
 
-        `table` are arguments of `ratios`.
-        """
-        losses = {name: float(np.mean(own)) for name, own in self.ratios(**table).items()}
-        most, second = sorted(losses.values(), reverse=True)[:2]
-        text = ", ".join(f"{name} {loss:.2f}" for name, loss in losses.items())
-        return {"holds": losses[variant] == most > max(second, 1), "losses": text}
+    def gain(self, load: str, base: str) -> SeedValues:
+        """Return the gain in capacity over a system by seed."""
+        ratio: SeedValues = self.pair("capacity", base, "Phasor", load=load)["ratio"]
+        return ratio
 
-    def sensitivity(self, **table: Any) -> dict[str, Any]:
-        """Return figures under other settings, Phasor = 1. `table` are arguments of `ratios`."""
-        rows = self.ratios(**table)
+    def sensitivity(
+        self, base: str, systems: Sequence[str], cells: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Return mean figures / those of a system; a cell is a figure in a setting."""
+        rows = {
+            one: [self.pair(base=base, system=one, **cell)["ratio"] for cell in cells]
+            for one in systems
+        }
         each = [f"{name} {' / '.join(f'{one:.2f}' for one in own)}" for name, own in rows.items()]
-        return {"value": [one for own in rows.values() for one in own], "each": "; ".join(each)}
+        # The means alone: a wide interval would hold any number.
+        value = [one.average for own in rows.values() for one in own]
+        return {"value": value, "each": "; ".join(each)}
 
     @kept
     def starvation(self, system: str, seed: int) -> list[float]:
-        """Return median TTFT in ms and mean decode batch, before and in the shock, and the skew.
-
-        Skew is the longest queue of a prefill instance / the mean of them, over the shock.
-        """
+        """Return median TTFT in ms and mean decode batch, before and in the shock."""
         run, samples = self.shock(system, seed)
         timeline = run.timeline
         arrival_s = timeline.requests.arrival_s
@@ -139,16 +144,27 @@ class PhasorExperiment(Experiment):
             decoders["decoding"][decoders["at_s"].between(start_s, end_s, inclusive="left")].mean()
             for start_s, end_s in ((30.0, 90.0), (95.0, 120.0))
         ]
-        in_shock = samples["at_s"].between(90, 120, inclusive="left")
-        queues = samples[(samples["role"] == "prefill") & in_shock].groupby("at_s")["queued"]
-        sums, counts = queues.sum(), queues.count()
-        skews = (queues.max() * counts / sums)[sums >= counts]
-        return [*medians_ms, *np.nan_to_num([*batches, skews.mean()]).tolist()]
+        return [*medians_ms, *np.nan_to_num(batches).tolist()]
+
+    @kept
+    def longest_queue(self, system: str, seed: int) -> float:
+        """Return the longest queue of a prefill instance, mean over the plateau (Fig. 7)."""
+        samples = self.shock(system, seed, bed.PLATEAU)[1]
+        in_plateau = samples["at_s"].between(300, 420, inclusive="left")
+        queues = samples[(samples["role"] == "prefill") & in_plateau].groupby("at_s")["queued"]
+        return float(queues.max().mean())
+
+    def skew(self, system: str, base: str) -> dict[str, Any]:
+        """Return the longest queues of two systems by seed, and their quotient."""
+        own, theirs = (
+            SeedValues.of([self.longest_queue(one, seed) for seed in self.seeds])
+            for one in (system, base)
+        )
+        return {"own": own, "theirs": theirs, "value": own / theirs}
 
     def starved(self, system: str) -> dict[str, Any]:
         """Return starvation in the shock, as `starvation` measures it, and its growth."""
         each = np.array([self.starvation(system, seed) for seed in self.seeds]).T
         with np.errstate(divide="ignore", invalid="ignore"):
             growth, batch = SeedValues.of(each[1] / each[0]), SeedValues.of(each[3] / each[2])
-        own = each.mean(axis=1)
-        return {"own": own, "growth": growth, "batch": batch, "skew": SeedValues.of(each[4])}
+        return {"own": each.mean(axis=1), "growth": growth, "batch": batch}

@@ -1,6 +1,5 @@
 """Phasor's test bed: workloads, systems, eight GPUs, and the meters that read them."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -12,9 +11,9 @@ import pandas as pd
 from benchmarks.papers.runs import paper_file
 from benchmarks.papers.slai import trace_lengths
 from scheduler_adapters.placement import InstanceId, Move, Placement, SetRole, load_placement
+from scheduler_adapters.placements.freeness import PAPER
 from scheduler_adapters.policies.prefill_first import PrefillFirst
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
-from scheduler_adapters.simulator.cluster.cluster_config import calibrated_cost
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.timeline.latency_metrics import tpot_s
@@ -26,7 +25,10 @@ from scheduler_adapters.workload.requests import Floats, Ints, Requests, make_re
 
 NUM_INSTANCES: Final = 8
 GPU: Final = "v100-32g"
-STEP_TOKENS: Final = 2048
+STEP_TOKENS: Final = 2**20
+"""No limit in effect: the paper scales prefill batches past 8 prompts (2.2)."""
+PARAMETERS: Final = {"qwen2.5-7b": 1.0, "llama-3-8b": 1.05}
+"""P_m: parameters of a model as a multiple of Qwen2.5-7B's (B.3)."""
 REQUESTS_PER_CLIENT: Final = 3
 LEAST_MEASURED: Final = 200
 Pieces = Sequence[tuple[float, float, float]]
@@ -130,7 +132,7 @@ class System:
     alpha: float = 1.0
     """Factor of the prefill cost per squared token."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of Phasor."""
+    """Settings of the placement."""
 
     @property
     def roles(self) -> list[Role]:
@@ -152,13 +154,13 @@ SYSTEMS: Final = SPLITS | {
 
 
 class GpuCluster:
-    """Eight GPUs with one model, and the prefill cost that is calibrated on them."""
+    """Eight GPUs with one model, and the prefill cost by the constants of Table 4."""
 
     def __init__(self, model: str) -> None:
         profile = f"{model}@{GPU}:phasor"
         self.instance = Instance.preset(profile, max_num_seqs=256, max_tokens=STEP_TOKENS)
         self.fabric = Fabric.of_model(model, bytes_per_s=25e9)
-        self.cost = calibrated_cost(self.instance, model, GPU)
+        self.cost = replace(PAPER, beta=PARAMETERS[model] * PAPER.beta, model=model)
 
     def placement(self, system: System, workload: PaperWorkload) -> Placement:
         """Return a fresh placement, which expects outputs of the workload's mean."""
@@ -167,8 +169,6 @@ class GpuCluster:
             settings["output_tokens"] = workload.output_tokens
             settings["cost"] = replace(self.cost, alpha=system.alpha * self.cost.alpha)
             settings["ttft_slo_s"] = workload.ttft_slo_s
-        if system.placement == "splitwise":
-            settings["max_pending_tokens"] = sys.maxsize  # chosen by one figure, see phasor.toml
         return load_placement(system.placement, **settings)
 
     def run(

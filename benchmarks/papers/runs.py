@@ -268,21 +268,10 @@ class Experiment(ABC):
         return {"levels": levels, "means": means, "changes": changes, "value": value}
 
     def in_order(self, figure: str, systems: Sequence[str], **setting: Any) -> dict[str, Any]:
-        """Return `against`, and whether the means grow from each system to the next one."""
+        """Return `against`; `value` is by seed the quotient of the neighbours least in order."""
         found = self.against(figure, systems, **setting)
-        return found | {"holds": all(low < high for low, high in pairwise(found["means"]))}
-
-    def ratios(
-        self, base: str, systems: Sequence[str], cells: Sequence[Mapping[str, Any]]
-    ) -> dict[str, list[float]]:
-        """Return by system and cell a figure / that of the baseline.
-
-        A cell holds the figure and the setting.
-        """
-        return {
-            one: [self.pair(base=base, system=one, **cell)["ratio"].average for cell in cells]
-            for one in systems
-        }
+        each = [low / high for low, high in pairwise(found["levels"])]
+        return found | {"value": max(each, key=np.mean)}
 
 
 @cache

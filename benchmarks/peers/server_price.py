@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from benchmarks.soak.engine import with_interval
 from scheduler_adapters.engines.random_model import VOCABULARY, write_config
 from tests.scheduler_adapters.commands.vllm_server import Live, serving as serve_vllm
 
@@ -218,27 +219,20 @@ def main() -> None:
     options = parser.parse_args()
     rows = [row for start in range(options.starts) for row in measured(options, start)]
     spent, took_s, ttft_s = (np.array([row[part] for row in rows]) for part in range(3))
-    drawn = np.random.default_rng(0).integers(len(rows), size=(4_000, len(rows)))
-
-    def median(values: np.ndarray[Any, Any]) -> tuple[float, float, float]:
-        """Return the median over pairs, and its 95% interval."""
-        low, high = np.quantile(np.median(values[drawn], axis=1), (0.025, 0.975))
-        return float(np.median(values)), float(low), float(high)
-
     first_ms = 1e3 * np.median(ttft_s, axis=2)
     plain_ms, ours_ms = np.median(first_ms, axis=0)
-    more, low, high = median(first_ms[:, 1] - first_ms[:, 0])
+    more, low, high = with_interval(first_ms[:, 1] - first_ms[:, 0])
     print(
         f"TTFT of a lone request, ms: {plain_ms:.2f} plain, {ours_ms:.2f} ours; "
         f"{more:+.2f} [{low:+.2f}, {high:+.2f}]"
     )
-    ratio, low, high = median(took_s[:, 0] / took_s[:, 1])
+    ratio, low, high = with_interval(took_s[:, 0] / took_s[:, 1])
     print(f"tokens per second, ours / plain: {ratio:.3f} [{low:.3f}, {high:.3f}]")
     parts = {"all": slice(None)} | {name: [number] for number, name in enumerate(PARTS)}
     for name, part in parts.items():
         plain_s, ours_s = np.moveaxis(spent[..., part].sum(axis=2), 1, 0)
         plain_ms, ours_ms = (1e3 * np.median(one) / options.requests for one in (plain_s, ours_s))
-        ratio, low, high = median(plain_s / ours_s)
+        ratio, low, high = with_interval(plain_s / ours_s)
         print(
             f"{name:11} CPU ms per request: {plain_ms:.2f} plain, {ours_ms:.2f} ours; tokens per "
             f"CPU second, ours / plain: {ratio:.3f} [{low:.3f}, {high:.3f}]"

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -235,7 +236,7 @@ def outage(rounds: int = 5) -> None:
             print(json.dumps({"open": count, "longest_wait_ratio": with_interval(ratios)}))
 
 
-def with_interval(ratios: list[float]) -> list[float]:
+def with_interval(ratios: Sequence[float]) -> list[float]:
     """The median and its 95% interval."""
     drawn = bootstrap((ratios,), np.median, method="percentile", n_resamples=2000, random_state=0)
     return [round(float(x), 3) for x in (np.median(ratios), *drawn.confidence_interval)]

@@ -181,10 +181,10 @@ def _show(config: CapacityConfig, found: dict[str, list[float]], lead: str) -> N
     if not config.json:
         print(f"capacity, {config.found_unit}\n{text_of(table)}\n{lead}")
         return
-    rows = []
-    for row in table.drop(columns="searches").to_dict("records"):
-        row |= {"interval": [row.pop("low"), row.pop("high")]}
-        rows.append(row | {each: found[row["policy"]]})
+    rows = [
+        {"policy": policy, "mean": mean, "interval": [low, high], each: found[policy]}
+        for policy, mean, low, high, _ in table.itertuples(index=False)
+    ]
     shown = {"slo": config.slo, "by": config.by, "scores": config.scores}
     print(to_json({**shown, "capacity": rows}))
 

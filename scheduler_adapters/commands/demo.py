@@ -124,7 +124,8 @@ def serve_bursts(config: DemoConfig, bundle: ModelBundle) -> dict[str, Bursts]:
     held_out = read_table(config.trained / "test.parquet", ["prompt", "output_tokens"])
     held_out = held_out.sample(frac=1, random_state=config.seed).head(_NUM_SIMULATED)
     requests = _scored_requests(bundle, held_out)
-    given = {name: _for_scheduler(requests, name) for name in SCHEDULERS}
+    given = dict.fromkeys(SCHEDULERS, requests)
+    given["oracle"] = requests.with_scores(requests.output_tokens)
     if (small := config.trained / "small" / "bundle").exists():
         given[SMALL] = _scored_requests(ModelBundle.load(small), held_out)
     engines = _simulate(given)
@@ -255,10 +256,6 @@ def _some_answers(
         for event, moment in (("begins", "first_token"), ("ends", "finished"))
     }
     return pd.DataFrame(texts | moments)
-
-
-def _for_scheduler(requests: Requests, name: str) -> Requests:
-    return requests.with_scores(requests.output_tokens) if name == "oracle" else requests
 
 
 def write_demo_report(folder: Path, manifest: Manifest, engines: Mapping[str, Bursts]) -> Path:

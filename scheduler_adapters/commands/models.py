@@ -8,7 +8,7 @@ import pandas as pd
 from lengthwise.errors import ConfigError, DataError
 from lengthwise.strict_json import to_json
 from scheduler_adapters.reporting.latency_tables import text_of
-from scheduler_adapters.simulator.latency.presets import SOURCES, Preset, presets
+from scheduler_adapters.simulator.latency.presets import SOURCES, Preset, data_of, presets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ def run(config: ModelsConfig) -> None:
       python -m scheduler_adapters models
       python -m scheduler_adapters models --json
     """
-    rows = [list_preset(entry) for entry in presets().values()]
+    rows = [list_preset(name, make) for name, make in presets().items()]
     if config.json:
         print(to_json({"models": rows}))
     else:
@@ -36,11 +36,12 @@ def run(config: ModelsConfig) -> None:
             print(f"\n{provenance}\n{text_of(shown.astype({'kv_blocks': 'Int64'}))}")
 
 
-def list_preset(entry: Preset) -> dict[str, Any]:
+def list_preset(name: str, make: Preset) -> dict[str, Any]:
     """Return a preset as a row; `kv_blocks` is None and `note` the reason if it cannot be made."""
-    row = {"name": entry.name, "provenance": SOURCES[entry.source], "data": entry.data}
+    source = SOURCES[name.partition(":")[2]]
+    row = {"name": name, "provenance": source, "data": data_of(name)}
     try:
-        latency, kv_blocks = entry.make()
+        latency, kv_blocks = make()
     except (ConfigError, DataError) as error:
         return row | {"kv_blocks": None, "is_compiled": False, "note": str(error)}
     return row | {"kv_blocks": kv_blocks, "is_compiled": latency.compiled() is not None, "note": ""}

@@ -23,8 +23,9 @@ from lengthwise.settings import Count, settings
 from scheduler_adapters.commands.experiment_settings import check_place
 from scheduler_adapters.engines.random_model import device_name, find_device, make_random_model
 from scheduler_adapters.reporting.latency_tables import text_of
+from scheduler_adapters.simulator.cluster.cluster_config import CALIBRATED_TOKENS
 from scheduler_adapters.simulator.instance import Instance
-from scheduler_adapters.simulator.latency.facts import gpu_of
+from scheduler_adapters.simulator.latency.facts import GPUS, facts_of
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +45,7 @@ class ProfileConfig:
     """cpu, cuda or cuda:N; none: the first GPU, else the CPU."""
     profile: str | None = None
     """MODEL@GPU of a simulated instance, for its step times in place of measurements."""
-    prompt_tokens: list[Count] = field(
-        default_factory=lambda: [128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192]
-    )
+    prompt_tokens: list[Count] = field(default_factory=lambda: [*CALIBRATED_TOKENS])
     """Prompt lengths."""
     repeats: Count = 5
     """Timed runs of each length, after one untimed run."""
@@ -113,7 +112,7 @@ def simulated(profile: str, prompt_tokens: Sequence[int]) -> pd.DataFrame:
     model, _, device = profile.partition(":")[0].partition("@")
     latency_s = [instance.prefill_s(tokens) for tokens in prompt_tokens]
     return pd.DataFrame({"prompt_tokens": prompt_tokens, "latency_s": latency_s}).assign(
-        peak_flop_per_s=gpu_of(device).flops_per_s, model=model, device=device
+        peak_flop_per_s=facts_of("GPU", device, GPUS).flops_per_s, model=model, device=device
     )
 
 

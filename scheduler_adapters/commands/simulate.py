@@ -172,17 +172,16 @@ def cluster_figures(cluster: ClusterRun) -> dict[str, Any]:
 
 def format_cluster(figures: Mapping[str, Any]) -> str:
     """Return the figures of migrations and outages as a sentence."""
-    downtime_s = figures["migration_downtime_s"]
-    text = f"{downtime_s['count']} migrations"
-    if downtime_s["count"]:
-        text += f", downtime {downtime_s['p50']:.4f} s (p50), {downtime_s['p99']:.4f} s (p99)"
-    if figures["num_replaced"]:
-        text += f"; {figures['num_replaced']} times a request was placed again after an outage"
-    if figures["num_fallbacks"]:
-        text += (
-            f"; {figures['num_fallbacks']} requests went to the shortest queue, telemetry too old"
-        )
-    return text
+    counts = {
+        "migrations": figures["migration_downtime_s"]["count"],
+        "times a request was placed again after an outage": figures["num_replaced"],
+        "requests went to the shortest queue, telemetry too old": figures["num_fallbacks"],
+    }
+    texts = [f"{n} {words}" for words, n in counts.items() if n or words == "migrations"]
+    if counts["migrations"]:
+        p50_s, p99_s = (figures["migration_downtime_s"][part] for part in ("p50", "p99"))
+        texts[0] += f", downtime {p50_s:.4f} s (p50), {p99_s:.4f} s (p99)"
+    return "; ".join(texts)
 
 
 def read_outage(text: str) -> Outage:
@@ -216,10 +215,14 @@ def format_summary(name: str, summary: Summary) -> str:
 
 def format_reading(summary: Summary, reading: Mapping[str, Any]) -> str:
     """Return SLO violations and the tail of the first answer for a terminal."""
-    lines = [f"qoe below {LEAST_QOE:g}: {summary.qoe_violations:.2%} of the requests that answer"]
-    lines += [
+    by_class = [
         f"  of class {name!r}: {own['qoe_violations']:.2%}"
         for name, own in reading.get("by_class", {}).items()
     ]
-    tail = pd.DataFrame(reading["first_answer_tail"])
-    return "\n".join([*lines, "tail of first_answer_s by reasoning tokens", text_of(tail)])
+    lines = [
+        f"qoe below {LEAST_QOE:g}: {summary.qoe_violations:.2%} of the requests that answer",
+        *by_class,
+        "tail of first_answer_s by reasoning tokens",
+        text_of(pd.DataFrame(reading["first_answer_tail"])),
+    ]
+    return "\n".join(lines)

@@ -34,7 +34,7 @@ class PhasorSettings:
     theta_flow: Annotated[float, Range(above=0, below=1)] = 0.62
     """Share of the other pool's mean Phi below which a pool gets an instance."""
     cool_down_ticks: Count = 20
-    """Ticks for which an instance keeps its role; also the least time between two promotions."""
+    """Ticks for which a promoted instance keeps its role."""
     output_tokens: Count = 256
     """Expected output of a request without a prediction."""
     idle: Literal["standby", "mixed"] = "standby"
@@ -54,7 +54,8 @@ class Phasor(Placement):
         tick_s: time between two ticks (dt).
         settings: fields of `PhasorSettings`.
 
-    Source: Phasor, its three control loops (micro, meso, macro).
+    Source: Phasor, its three control loops (micro, meso, macro). Ours: micro ties go by tokens,
+    macro runs before meso, a remainder is high from a quarter of a large request on.
     """
 
     name = "phasor"
@@ -73,7 +74,6 @@ class Phasor(Placement):
         """Elastic instances that serve a pool, with the times of their promotions."""
         self.leaving: set[InstanceId] = set()
         """Promoted instances that were recalled and still have work."""
-        self.last_promotion_s = -inf
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
         """Micro: the prefill instance with the highest Phi, then the fewest tokens."""
@@ -122,12 +122,12 @@ class Phasor(Placement):
         short = self._short(prefills, decodes, instances)
         # Half a tick less, as sums of ticks are rounded.
         cool_down_s = (self.settings.cool_down_ticks - 0.5) * self.tick_s
-        if short and now_s - self.last_promotion_s >= cool_down_s:
+        if short:
             back = [v for v in instances if v.instance_id in self.leaving and v.role == short]
             idle = [v for v in instances if v.role == "both"]
             for view in (back or idle)[:1]:
                 self.leaving.discard(view.instance_id)
-                self.promoted[view.instance_id] = self.last_promotion_s = now_s
+                self.promoted[view.instance_id] = now_s
                 if view in idle:
                     yield SetRole(instance=view.instance_id, role=short)
         for view in prefills + decodes:

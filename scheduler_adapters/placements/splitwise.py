@@ -16,6 +16,7 @@ class Splitwise(Placement):
 
     Args:
         max_pending_tokens: pending tokens up to which an instance accepts a further prompt.
+        is_static: only instances that are mixed from the start are, whatever overflows.
 
     Source: Splitwise, cluster scheduling. In its simulator lengths are known and the pools change
     at arrivals. Here no length is known, and the pools change at ticks.
@@ -26,8 +27,8 @@ class Splitwise(Placement):
     hands_over_from = ("prefill", "both")
 
     @checked
-    def __init__(self, *, max_pending_tokens: Count = 8192) -> None:
-        self.max_pending_tokens = max_pending_tokens
+    def __init__(self, *, max_pending_tokens: Count = 8192, is_static: bool = False) -> None:
+        self.max_pending_tokens, self.is_static = max_pending_tokens, is_static
         self.home: dict[InstanceId, Role] = {}
 
     def place(self, request: RequestView, instances: Sequence[InstanceView]) -> InstanceId:
@@ -65,7 +66,8 @@ class Splitwise(Placement):
             "prefill": any(view.prefilled_blocks for view in views),
         }
         for role, overflows in overflowing.items():
-            pool = [view for view in views if view.role == role and overflows]
+            mixes = overflows and not self.is_static
+            pool = [view for view in views if view.role == role and mixes]
             if (helper := min(pool, key=_pending, default=None)) is not None:
                 changes.append(SetRole(instance=helper.instance_id, role="both"))
         return changes

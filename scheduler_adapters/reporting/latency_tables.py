@@ -62,12 +62,11 @@ class Outcome:
             for metric in _METRICS + (_READING_METRICS if reasons else ())
             for name in ("mean", "p50", "p90", "p99")
         }
-        if reasons:
-            row |= {"qoe_mean": figures["qoe.mean"], "qoe_p50": figures["qoe.p50"]}
-            row["qoe_violations"] = figures["qoe_violations"]
+        reading = {"qoe_mean": "qoe.mean", "qoe_p50": "qoe.p50", "qoe_violations": "qoe_violations"}
+        row |= {name: figures[figure] for name, figure in reading.items() if reasons}
         wait_s = self.timeline.scheduled_s - self.timeline.requests.arrival_s
-        row["longest_wait_s"] = float(np.nanmax(wait_s, initial=0.0))
-        row["past_lower_score_fraction"] = self.past_lower_score_fraction
+        row |= {"longest_wait_s": float(np.nanmax(wait_s, initial=0.0))}
+        row |= {"past_lower_score_fraction": self.past_lower_score_fraction}
         return row | _tbt_by_class(self.timeline)
 
 

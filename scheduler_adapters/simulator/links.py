@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Self
 
 from lengthwise.settings import Count, NonNegativeFinite, PositiveFinite, settings
-from scheduler_adapters.simulator.latency.facts import facts_of
+from scheduler_adapters.simulator.latency.facts import MODELS, facts_of
 
 
 @settings
@@ -27,7 +27,8 @@ class KvLink:
         Raises:
             ConfigError: no such model; the known ones are listed.
         """
-        return cls(kv_bytes_per_token=facts_of(name).kv_bytes_per_token, **changes)
+        model = facts_of("model", name, MODELS)
+        return cls(kv_bytes_per_token=model.kv_bytes_per_token, **changes)
 
 
 @settings

@@ -9,6 +9,7 @@ of that length prefilled together, 1), `model`, `device`. `python -m scheduler_a
 profile-prefill` writes such a table.
 """
 
+import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,16 +83,13 @@ def fit_cost(samples: PrefillSamples) -> dict[str, Any]:
         fit explains. held_out_error is the median over lengths of |predicted / measured - 1|, each
         predicted by a fit without it, worst_held_out_error the largest, often of short prompts.
     """
-    keys = ["batch_size", "prompt_tokens"]
-    points = samples.table.astype(float).groupby(keys)["latency_s"].median().reset_index()
-    lengths = points["prompt_tokens"].to_numpy()
+    work_N2, measured_s = _medians(samples)
+    lengths = work_N2[:, 0] / work_N2[:, 1]
     if (count := len(np.unique(lengths))) < MIN_LENGTHS:
         raise DataError(
             f"{count} prompt length{'s' * (count > 1)}, the longest of {lengths.max():.0f} tokens; "
             f"measure {MIN_LENGTHS} or more, from the shortest prompts to the longest"
         )
-    sizes, measured_s = points["batch_size"].to_numpy(), points["latency_s"].to_numpy()
-    work_N2 = np.column_stack([sizes * lengths**2, sizes * lengths])
     seconds_2 = _fit(work_N2, measured_s)
     fitted_s, held_out_s = work_N2 @ seconds_2, np.empty_like(measured_s)
     for length in np.unique(lengths):
@@ -109,8 +107,7 @@ def fit_cost(samples: PrefillSamples) -> dict[str, Any]:
         "units": {"alpha": "FLOP-equivalents/token^2", "beta": "FLOP-equivalents/token"},
         "peak_flop_per_s": samples.peak_flop_per_s,
         "r2": float(1 - missed),
-        "held_out_error": float(np.median(errors)),
-        "worst_held_out_error": float(errors.max()),
+        **_summary(errors),
         "min_prompt_tokens": int(lengths.min()),
         "max_prompt_tokens": int(lengths.max()),
         "num_samples": len(samples.table),
@@ -118,6 +115,43 @@ def fit_cost(samples: PrefillSamples) -> dict[str, Any]:
         "device": samples.device,
         "source": [samples.source],
     }
+
+
+def scaled_cost(
+    path: Path, model: str, ratio: float, samples: PrefillSamples | None = None
+) -> dict[str, Any]:
+    """Return the content of a prefill-cost file for another model on the same device.
+
+    Args:
+        ratio: P_m, the parameters of `model` / those of the file's model. It multiplies beta.
+        samples: prefills of `model`, by which the errors are measured; None: they are NaN.
+
+    Source: Phasor, eq. 3 and appendix B.3. Attention, in alpha, is that of the file's model.
+    """
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        source = [{"path": str(path), "sha256": sha256_of(path)}, *content["source"]]
+        content |= {"model": model, "beta": ratio * content["beta"], "source": source}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"is no prefill cost ({error!r})", path=path) from error
+    errors = np.array([np.nan])
+    if samples is not None:
+        work_N2, measured_s = _medians(samples)
+        predicted_s = work_N2 @ [content["alpha"], content["beta"]] / content["peak_flop_per_s"]
+        errors = np.abs(predicted_s / measured_s - 1)
+    return content | _summary(errors)
+
+
+def _summary(errors: NDArray[np.float64]) -> dict[str, float]:
+    return {"held_out_error": float(np.median(errors)), "worst_held_out_error": float(errors.max())}
+
+
+def _medians(samples: PrefillSamples) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return squared tokens and tokens (N, 2), and the median seconds (N,), of each size."""
+    keys = ["batch_size", "prompt_tokens"]
+    points = samples.table.astype(float).groupby(keys)["latency_s"].median().reset_index()
+    sizes, lengths = points["batch_size"], points["prompt_tokens"]
+    return np.column_stack([sizes * lengths**2, sizes * lengths]), points["latency_s"].to_numpy()
 
 
 def _fit(work_N2: NDArray[np.float64], measured_s: NDArray[np.float64]) -> NDArray[np.float64]:

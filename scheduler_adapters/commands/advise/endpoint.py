@@ -23,6 +23,7 @@ import pandas as pd
 from lengthwise.addresses import api_base, api_headers, error_message, shown
 from lengthwise.errors import ConfigError, DataError
 from lengthwise.progress import Progress
+from scheduler_adapters.simulator.latency.affine_fit import COLUMNS
 
 _TIMEOUT_S: Final = 300.0
 _REPEATS: Final = 3
@@ -35,9 +36,6 @@ _ANSWER_TOKENS: Final = 64
 _LEAST_STEPS: Final = 8
 """Least number of steps in which all requests of a burst decode."""
 _TRIAL_WORDS: Final = 32
-_COLUMNS: Final = [
-    *("num_decodes", "decode_context", "prefill_tokens", "attention_pairs", "seconds")
-]
 _WORDS: Final = "time year people way day man thing woman life child world school state"
 
 
@@ -166,7 +164,7 @@ def measure_steps(ask: Ask, *, most_tokens: int, most_seqs: int) -> pd.DataFrame
             row = prefill_of(answers[0]) if max_tokens == 1 else decodes_of(answers)
             rows += [row] if row else []
             progress.step(f"{count} x {answers[0].prompt_tokens} tokens")
-    table = pd.DataFrame(rows, columns=_COLUMNS, dtype=float).fillna(0.0)
+    table = pd.DataFrame(rows, columns=[*COLUMNS, "attention_pairs"], dtype=float).fillna(0.0)
     if not table["num_decodes"].any():
         raise DataError(
             f"answers end before {_LEAST_STEPS} tokens, so no step of decodes could be timed; use "

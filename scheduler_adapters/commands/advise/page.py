@@ -105,7 +105,7 @@ def latency_table(advice: Advice) -> pd.DataFrame:
             **{name: f"{value(policy, metric):.3g}" for name, metric in _COLUMNS.items()},
             "end later": "-" if policy == "fcfs" else f"{value(policy, 'later_fraction'):.0%}",
         }
-        for policy in _policies(advice)
+        for policy in dict.fromkeys(policy for policy, _ in advice.figures)
     ]
     return pd.DataFrame(rows)
 
@@ -118,10 +118,6 @@ def spread_rows(advice: Advice) -> pd.DataFrame:
         for metric in found[0]
     ]
     return pd.DataFrame(rows, columns=["policy", "load", "metric", "value", "low", "high"])
-
-
-def _policies(advice: Advice) -> list[str]:
-    return list(dict.fromkeys(policy for policy, _ in advice.figures))
 
 
 def write_advice(advice: Advice, folder: Path) -> list[Path]:

@@ -142,7 +142,7 @@ class Cluster:
             RECOVERED: self._recover,
             FAILED: self._fail,
             SNAPSHOT: self._take_snapshot,
-            PHASE_ENDED: self._end_phase,
+            PHASE_ENDED: lambda ended: self.at_ends[ended[0]](*ended[1:]),
             ARRIVED: self._arrive,
             TICKED: self._tick,
         }
@@ -321,10 +321,6 @@ class Cluster:
         else:
             stopped = self.migrations.take_out(instance, state, keeps_kv=move.how == "copy")
             self.migrations.send(stopped, move.to)
-
-    def _end_phase(self, ended: tuple[int, int, RequestState]) -> None:
-        end, number, state = ended
-        self.at_ends[end](number, state)
 
     def _end_thinking(self, instance: int, state: RequestState) -> None:
         """Move a request that ended its thinking to where it is to answer."""

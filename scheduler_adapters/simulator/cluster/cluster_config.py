@@ -15,7 +15,7 @@ from scheduler_adapters.policy import Policy
 from scheduler_adapters.simulator.cluster import ClusterRun, simulate_cluster
 from scheduler_adapters.simulator.instance import Instance
 from scheduler_adapters.simulator.instance_config import InstanceConfig
-from scheduler_adapters.simulator.latency.facts import gpu_of
+from scheduler_adapters.simulator.latency.facts import GPUS, facts_of
 from scheduler_adapters.simulator.links import Fabric
 from scheduler_adapters.simulator.simulate import LoopName, simulate
 from scheduler_adapters.timeline.observer import EngineObserver
@@ -23,12 +23,13 @@ from scheduler_adapters.timeline.timeline import Timeline
 from scheduler_adapters.views import Role
 from scheduler_adapters.workload.requests import Requests
 
-_CALIBRATED_TOKENS: Final = (128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192)
+CALIBRATED_TOKENS: Final = (128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192)
+"""Prompt lengths of Phasor's calibration."""
 
 
 def calibrated_cost(instance: Instance, model: str, gpu: str) -> PrefillCost:
     """Return the prefill cost that fits the instance's own prefills, as Phasor calibrates it."""
-    tokens, peak = np.array(_CALIBRATED_TOKENS), gpu_of(gpu).flops_per_s
+    tokens, peak = np.array(CALIBRATED_TOKENS), facts_of("GPU", gpu, GPUS).flops_per_s
     measured_s = [instance.prefill_s(int(count)) for count in tokens]
     (square_s, token_s), *_ = np.linalg.lstsq(np.stack([tokens**2, tokens], 1), measured_s)
     fitted = {"alpha": float(square_s * peak), "beta": float(token_s * peak)}
@@ -130,15 +131,8 @@ class ClusterConfig(InstanceConfig):
         """Serve requests on one instance, or on the cluster; `faults` are its outages and age."""
         placement, instance = self.loaded_placement(), self.instance()
         if placement is None and clients is None:
-            timeline = simulate(
-                requests,
-                make_policy(),
-                instance,
-                loop=loop,
-                kind=self.engine,
-                observers=observers(0),
-            )
-            return timeline, None
+            own: dict[str, Any] = {"loop": loop, "kind": self.engine, "observers": observers(0)}
+            return simulate(requests, make_policy(), instance, **own), None
         run = simulate_cluster(
             requests,
             placement or ShortestQueue(),

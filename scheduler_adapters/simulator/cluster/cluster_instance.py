@@ -60,10 +60,8 @@ class ClusterInstance:
         view, counts, prefills = self.engine.view(), self.counts, self.prefills
         view.booked_blocks = 0
         if counts is not None:
-            view.num_thinking, view.num_fresh_answering = (
-                counts.thinking.count(),
-                counts.fresh.count(),
-            )
+            view.num_thinking = counts.thinking.count()
+            view.num_fresh_answering = counts.fresh.count()
             view.paced_until_s = counts.paced_until_s()
         for state, blocks in self.booked.items():
             count_in_transfer(view, state, blocks, self.watch)

@@ -119,12 +119,8 @@ class WatchedCounts(EngineObserver):
     """Requests of one engine by the limits of a `Watch`, and the readers of their answers."""
 
     def __init__(self, engine: Engine, watch: Watch) -> None:
-        self.engine, self.requests, self.load, self.watch = (
-            engine,
-            engine.requests,
-            engine.load,
-            watch,
-        )
+        self.engine, self.watch = engine, watch
+        self.requests, self.load = engine.requests, engine.load
         self.thinking, self.fresh = BelowLimit(engine), BelowLimit(engine)
         self.dry: list[tuple[float, int, int]] = []
         """Heap of (time when all is read, row, tokens) of answers without KV blocks."""

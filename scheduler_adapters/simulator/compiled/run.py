@@ -32,9 +32,12 @@ def run_compiled(requests: Requests, policy: Policy, instance: Instance) -> Time
     is_plain = not requests.has_limits and not requests.cached_tokens.any()
     if latency is None or not len(requests) or not is_plain:
         return None
-    part = slai_policy(requests, policy) or quanta_policy(requests, policy)
-    part = part or guarded_policy(requests, policy, instance)
-    part = part or static_policy(requests, policy, instance)
+    part = (
+        slai_policy(requests, policy)
+        or quanta_policy(requests, policy)
+        or guarded_policy(requests, policy, instance)
+        or static_policy(requests, policy, instance)
+    )
     if part is None:
         return None
     records = _records(requests, part, instance)

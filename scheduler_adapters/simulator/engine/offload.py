@@ -59,10 +59,8 @@ class StoredBlocks:
         self._look_ahead()
 
     def _look_ahead(self) -> None:
-        if self.brought:
-            self.next_landing_s = self.load.now_s
-        else:
-            self.next_landing_s = inf if self.copies is None else self.copies.next_landing_s
+        copied_s = inf if self.copies is None else self.copies.next_landing_s
+        self.next_landing_s = self.load.now_s if self.brought else copied_s
 
     def free(self, request: RequestState) -> None:
         """Free the stored blocks of a request that is back on the device, or has left."""

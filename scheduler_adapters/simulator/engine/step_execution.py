@@ -107,12 +107,8 @@ class StepExecutor(StepScheduler):
                 tell(request.sync_view(), self.load.now_s)
 
     def _count_chunks(self, tick: int, changed: list[RequestState]) -> None:
-        record, now_s, memory, shares = (
-            self.record,
-            self.load.now_s,
-            self.memory,
-            self.ranked.shares,
-        )
+        record, now_s, memory = self.record, self.load.now_s, self.memory
+        shares = self.ranked.shares
         for request, chunk in self.step.chunks:
             is_first = request.prefill_left + request.kept_tokens == request.context
             if is_first and shares is not None and not request.view.preemptions:

@@ -69,17 +69,8 @@ GPUS = {
 """Bytes of memory, bytes/s, FLOP/s."""
 
 
-def facts_of(model: str) -> ModelFacts:
-    """Return the sizes of a model. Raises ConfigError for an unknown one; the known are listed."""
-    return _known("model", model, MODELS)
-
-
-def gpu_of(name: str) -> GpuFacts:
-    """Return the peaks of a GPU. Raises ConfigError for an unknown one; the known are listed."""
-    return _known("GPU", name, GPUS)
-
-
-def _known(kind: str, name: str, known: Mapping[str, Facts]) -> Facts:
+def facts_of(kind: str, name: str, known: Mapping[str, Facts]) -> Facts:
+    """Return an entry of `MODELS` or `GPUS`. Raises ConfigError for an unknown one, with these."""
     if name not in known:
         raise ConfigError(f"no {kind} named {name!r}; use one of {', '.join(known)}")
     return known[name]

@@ -8,7 +8,6 @@ The part after the colon is the source of the step times (`SOURCES`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
@@ -26,7 +25,7 @@ from scheduler_adapters.simulator.latency.models import LatencyModel
 from scheduler_adapters.simulator.latency.time_tables import TableLatency
 from scheduler_adapters.workload.data_folder import data_file
 
-__all__ = ["BLOCK_TOKENS", "PHASOR", "SLAI", "SOURCES", "Preset", "preset", "presets"]
+__all__ = ["BLOCK_TOKENS", "PHASOR", "SLAI", "SOURCES", "Preset", "data_of", "preset", "presets"]
 
 _AFFINE = ":affine="
 SLAI = "mistral-7b@rtx-6000-ada:slai"
@@ -49,20 +48,13 @@ SOURCES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Preset:
-    """A named instance, made on demand."""
+Preset = Callable[[], tuple[LatencyModel, int]]
+"""Makes latency model and KV blocks."""
 
-    name: str
-    make: Callable[[], tuple[LatencyModel, int]]
-    """Returns latency model and KV blocks."""
-    data: str | None = None
-    """File inside the data folder that is read; None: no file."""
 
-    @property
-    def source(self) -> str:
-        """A key of `SOURCES`."""
-        return self.name.partition(":")[2]
+def data_of(name: str) -> str | None:
+    """Return the file inside the data folder that a preset reads; None: no file."""
+    return _TABLES_FILE if name == _TABLES else None
 
 
 def preset(name: str) -> tuple[LatencyModel, int]:
@@ -81,23 +73,25 @@ def preset(name: str) -> tuple[LatencyModel, int]:
             f"your own and on an A100 with :staircase, or one of "
             f"{', '.join((SLAI, *PHASOR, _TABLES))}"
         )
-    return known[name].make()
+    return known[name]()
 
 
 def presets() -> dict[str, Preset]:
-    """Return the presets by name, in the order of the list."""
-    entries = [
-        Preset(name=f"{model}@{gpu}{suffix}", make=partial(_compute, make, model, gpu))
+    """Return the presets by name, in the order of the list; a name ends with its source."""
+    computed = {
+        f"{model}@{gpu}{suffix}": partial(_compute, make, model, gpu)
         for make, suffix, gpus in ((roofline, "", GPUS), (staircase, ":staircase", _TILED_GPUS))
         for model, gpu in product(MODELS, gpus)
-    ]
-    entries.append(Preset(name=SLAI, make=slai_testbed))
-    entries += [
-        Preset(name=name, make=partial(_compute, phasor_testbed, *name.split(":")[0].split("@")))
-        for name in PHASOR
-    ]
-    entries.append(Preset(name=_TABLES, make=_read_tables, data=_TABLES_FILE))
-    return {entry.name: entry for entry in entries}
+    }
+    phasor = {
+        name: partial(_compute, phasor_testbed, *name.split(":")[0].split("@")) for name in PHASOR
+    }
+    return {
+        **computed,
+        SLAI: slai_testbed,
+        **phasor,
+        _TABLES: lambda: (TableLatency.load(data_file(_TABLES_FILE)), _TABLES_BLOCKS),
+    }
 
 
 def _compute(
@@ -105,7 +99,3 @@ def _compute(
 ) -> tuple[LatencyModel, int]:
     model, gpu = MODELS[model_name], GPUS[gpu_name]
     return make(model, gpu), kv_blocks(f"{model_name}@{gpu_name}", model, gpu)
-
-
-def _read_tables() -> tuple[LatencyModel, int]:
-    return TableLatency.load(data_file(_TABLES_FILE)), _TABLES_BLOCKS

@@ -39,7 +39,7 @@ def test_static_batches_are_slower_than_continuous_and_in_order():
     experiment = ParsExperiment(SMALL)
     setting = {"lengths": "short outputs", "seats": 64}
     found = experiment.in_order("e2e_s.mean", ("Oracle", "PARS", "FCFS"), batch=64, **setting)
-    assert found["holds"]
+    assert (found["value"] < 1).all()
     assert found["means"][1] > experiment.mean("e2e_s.mean", "PARS", **setting)
 
 

@@ -8,11 +8,7 @@ import pytest
 
 from lengthwise.progress import Progress
 from scheduler_adapters.__main__ import main
-from scheduler_adapters.commands.capacity import (
-    CapacityConfig,
-    SearchConfig,
-    capacity_of,
-)
+from scheduler_adapters.commands.capacity import CapacityConfig, SearchConfig, capacity_of
 from scheduler_adapters.policies.slai import SLAI
 from scheduler_adapters.simulator.cluster import cluster_config
 from scheduler_adapters.timeline.latency_metrics import summarize

@@ -1,10 +1,6 @@
 """Settings that commands share: named policies, captions."""
 
-from scheduler_adapters.commands.experiment_settings import (
-    Setup,
-    load_named,
-    policy_of,
-)
+from scheduler_adapters.commands.experiment_settings import Setup, load_named, policy_of
 from scheduler_adapters.workload.requests import make_requests
 
 PATIENT = {"patient": {"policy": "pars", "starve_after_s": 600}, "rad": {"max_started": 7}}

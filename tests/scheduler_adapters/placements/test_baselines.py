@@ -96,16 +96,7 @@ def test_in_pools_prompts_and_decodes_each_go_where_most_is_free():
     assert placement.place(request, views) == 3
     assert placement.place(request, views[:3]) == 1
     assert placement.at_prefill_end(request, 1, views) == 2
-    full = [view(2, "decode", 95), view(4, "decode", 96)]
+    claimed = view(1, "decode", 50, waiting_prompt_tokens=800)
+    full = [view(2, "decode", 95), view(4, "decode", 96), claimed]
     assert placement.at_prefill_end(request, 1, full) == 2
     assert placement.at_prefill_end(request, 1, full[1:]) is None
-
-
-def test_of_decode_instances_only_those_with_room_are_considered():
-    views = [
-        view(1, "decode", 50, waiting_prompt_tokens=800),  # all its blocks claimed
-        view(2, "decode", 60),
-    ]
-    long = RequestView("a", 0, 0.0, 175, generated_tokens=1)
-    assert MemoryAwarePools().at_prefill_end(long, 0, views) == 2
-    assert MemoryAwarePools().at_prefill_end(long, 0, views[:1]) is None

@@ -108,22 +108,21 @@ def test_a_prefill_without_a_place_makes_the_decode_pool_short():
     assert phasor().tick(0.0, views) == [SetRole(instance=4, role="decode")]
 
 
-def test_promotions_are_a_cool_down_apart_and_roles_last_as_long():
+def test_a_promoted_instance_keeps_its_role_for_a_cool_down():
     placement = phasor(cool_down_ticks=4)  # 0.2 s
     short = pools(50, 0)
     assert placement.tick(0.0, short) == [SetRole(instance=4, role="prefill")]
     short[4] = view(4, "prefill", prefill_tokens=50)
-    assert placement.tick(0.15, short) == []
-    assert placement.tick(0.2, short) == [SetRole(instance=5, role="prefill")]
+    assert placement.tick(0.05, short) == [SetRole(instance=5, role="prefill")]
     # Nothing is short any more: the first may go, the second has not been there long enough.
     calm = pools(0, 0, view(4, "prefill", used_blocks=1), view(5, "prefill", used_blocks=1))
-    assert placement.tick(0.25, calm) == []
+    assert placement.tick(0.15, calm) == []
+    assert placement.leaving == set()
+    assert placement.tick(0.2, calm) == []
     assert placement.leaving == {4}
     assert placement.place(REQUEST, [calm[4], calm[5]]) == 5
     calm[4].used_blocks = 0
-    assert placement.tick(0.3, calm) == [SetRole(instance=4, role="both")]
-    assert placement.leaving == set()
-    placement.tick(0.4, calm)
+    assert placement.tick(0.25, calm) == [SetRole(instance=4, role="both")]
     assert placement.leaving == {5}
     # It is short again before the second is idle: it stays.
     short = pools(50, 0, view(4, "both"), view(5, "prefill", used_blocks=1))
@@ -158,11 +157,12 @@ def test_two_recalled_instances_share_no_destination_at_a_time():
 @pytest.mark.parametrize("start", range(0, 2000, 7))
 def test_a_cool_down_lasts_as_many_ticks_as_set_from_anywhere(start):
     placement = phasor(cool_down_ticks=20)
-    spare = [view(4, "both"), view(5, "both")]
     first, second = (placement.tick_s * (start + number) for number in (0, 20))
-    assert len(placement.tick(first, pools(50, 0, *spare))) == 1
-    assert placement.tick(second - placement.tick_s, pools(50, 0, *spare)) == []
-    assert len(placement.tick(second, pools(50, 0, spare[1]))) == 1
+    assert len(placement.tick(first, pools(50, 0, view(4, "both")))) == 1
+    calm = pools(0, 0, view(4, "prefill", used_blocks=1))
+    for at_s, leaving in ((second - placement.tick_s, set()), (second, {4})):
+        placement.tick(at_s, calm)
+        assert placement.leaving == leaving
 
 
 def test_elastic_instances_stand_by_or_serve_both_pools():

@@ -42,3 +42,27 @@ def test_a_table_without_a_column_is_one_line(tmp_path, capsys):
     assert main(["calibrate", "--samples", str(source)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no column 'peak_flop_per_s'; the columns are: " in line
+
+
+def test_a_cost_scaled_to_another_model_has_its_error_measured(mlruns, tmp_path, capsys):
+    paths = [tmp_path / name for name in ("a.csv", "b.csv", "a.json", "b.json")]
+    (measured, other), (fitted, scaled) = paths[:2], paths[2:]
+    for path, beta in ((measured, 1.3e10), (other, 2.6e10)):
+        table(beta=beta).assign(peak_flop_per_s=PEAK, model="a", device="d").to_csv(path)
+    store = ["--mlruns-dir", str(mlruns), "--out"]
+    assert main(["calibrate", "--samples", str(measured), *store, str(fitted)]) == 0
+    run = ["calibrate", "--from-cost", str(fitted), "--for-model", "b", "--parameter-ratio", "2"]
+    assert main([*run, "--samples", str(other), *store, str(scaled)]) == 0
+    before, after = (json.loads(path.read_text()) for path in (fitted, scaled))
+    assert (after["model"], after["alpha"]) == ("b", before["alpha"])
+    assert after["beta"] == 2 * before["beta"]
+    assert after["worst_held_out_error"] < 0.01
+    assert [one["path"] for one in after["source"]] == [str(fitted), str(measured)]
+    assert main([*run, *store, str(scaled), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["held_out_error"] is None
+    for words, said in (
+        (["--from-cost", str(other)], "is no prefill cost"),
+        ([], "nothing to fit"),
+    ):
+        assert main(["calibrate", *words]) == 2
+        assert said in capsys.readouterr().err

@@ -48,7 +48,7 @@ def test_the_rows_give_the_coefficients_of_the_engine_back() -> None:
     table = measure_steps(answers_of(KNOWN), most_tokens=2048, most_seqs=64)
     assert table.prefill_tokens.max() <= 2048
     assert set(table.num_decodes) == {0, 1, 4, 16, 64}
-    latency, error = fit_affine(**{name: table[name].to_numpy() for name in table})
+    latency, error = fit_affine(table)
     assert error < 1e-3
     for name in ("base_s", "per_token_s", "per_context_token_s", "per_attention_pair_s"):
         assert getattr(latency, name) == pytest.approx(getattr(KNOWN, name), rel=0.02)

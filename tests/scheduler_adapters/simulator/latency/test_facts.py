@@ -3,7 +3,7 @@
 import pytest
 
 from lengthwise.errors import ConfigError
-from scheduler_adapters.simulator.latency.facts import MODELS, gpu_of
+from scheduler_adapters.simulator.latency.facts import GPUS, MODELS, facts_of
 
 
 def test_llama_3_8b_keeps_128_kib_of_kv_per_token():
@@ -12,6 +12,6 @@ def test_llama_3_8b_keeps_128_kib_of_kv_per_token():
 
 
 def test_an_unknown_gpu_is_refused_with_the_list():
-    assert gpu_of("v100-32g").memory_bytes == 32e9
+    assert facts_of("GPU", "v100-32g", GPUS).memory_bytes == 32e9
     with pytest.raises(ConfigError, match="no GPU named 'p4'; use one of v100-32g"):
-        gpu_of("p4")
+        facts_of("GPU", "p4", GPUS)
