@@ -116,7 +116,7 @@ class RequestTracker:
         if self.shares is not None:
             self.shares.waits(view)
         self.set_rank(tracked, ask_rank(self.policy, view, self.load))
-        self.events.queued(view, now_s)
+        self.events.tell("queued", view, now_s)
         return tracked
 
     def begin_step(
@@ -190,7 +190,7 @@ class RequestTracker:
         if self.holds is not None:
             self.holds.score(tracked)
         self.rerank(tracked)
-        self.events.evicted(view, self.load.now_s)
+        self.events.tell("evicted", view, self.load.now_s)
 
     def finished(self, tracked: RankedRequest, output_tokens: int) -> None:
         """Count the length of an output that has ended."""
@@ -264,7 +264,7 @@ class RequestTracker:
             self.annotation_counts.late += has_score and not (is_held or tracked.has_started)
             tracked.held_until_s = -inf
             self.rerank(tracked)
-            self.events.scored(tracked.view, self.load.now_s)
+            self.events.tell("scored", tracked.view, self.load.now_s)
             queue.add(item)
 
     def _use_late(self, tracked: RankedRequest, late: LateScore) -> None:

@@ -218,7 +218,7 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             self.tracker.late_scores.forget(state.request_id)
             if self.planner is not None:
                 self.planner.residents.left(state)
-            self.tracker.events.left(state.lengthwise.view, self.tracker.clock(), is_finished=False)
+            self.tracker.events.tell("withdrawn", state.lengthwise.view, self.tracker.clock())
         return cancelled
 
     def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
@@ -309,10 +309,10 @@ class RankedScheduler(FIFOScheduler):  # type: ignore[misc]
             views = [state.lengthwise.view for state in fresh]
             tracker.events.emitted(views, list(map(output_of, fresh)), [1] * len(fresh), now_s)
         for state in self._left.values():
-            tracker.events.left(state.lengthwise.view, now_s, is_finished=True)
+            tracker.events.tell("finished", state.lengthwise.view, now_s)
             if tracker.shares is not None:
                 tracker.shares.leaves(state.lengthwise.view)
-        tracker.events.stepped(now_s)
+        tracker.events.tell("stepped", now_s)
         self._running = ()
         self._left.clear()
         if self.planner is not None:

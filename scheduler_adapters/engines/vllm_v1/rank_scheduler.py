@@ -253,9 +253,10 @@ class RankMixin:
         if left:
             ended = {one.request_id for each in outputs.values() for one in each.outputs}
             for name, request in left.items():
-                events.left(request.lengthwise.view, now_s, is_finished=name in ended)
+                event = "finished" if name in ended else "withdrawn"
+                events.tell(event, request.lengthwise.view, now_s)
             left.clear()
-        events.stepped(now_s)
+        events.tell("stepped", now_s)
 
 
 def _limit(scheduler: Any, plan: Plan[Request]) -> tuple[int, int, bool]:
