@@ -18,7 +18,10 @@ A message has three parts: the event, the offending value, the advice. Each bran
 built-in type, so that callers without this tree catch it too.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
+from typing import Any
 
 
 class LengthwiseError(Exception):
@@ -86,6 +89,23 @@ class UnsupportedByEngine(SchedulingError):
 
 class InvalidDecision(SchedulingError):
     """Decision that breaks a law of the policy interface, such as a NaN key."""
+
+
+@contextmanager
+def raised_as(
+    kind: type[LengthwiseError], text: str, *foreign: type[Exception], **place: Any
+) -> Iterator[None]:
+    """Context in which errors of a library become ours, with the reason at {} of the text.
+
+    Our own errors pass; `place` is for the constructor, as of a DataError.
+    """
+    try:
+        yield
+    except foreign as error:
+        if isinstance(error, LengthwiseError):
+            raise
+        said = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
+        raise kind(text.replace("{}", " ".join(said.split())), **place) from error
 
 
 def require(name: str, value: object, holds: bool, right: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from lengthwise.bundle import ModelBundle
-from lengthwise.errors import ConfigError, UnsupportedByEngine, require
+from lengthwise.errors import ConfigError, UnsupportedByEngine, raised_as, require
 from lengthwise.settings import Range, settings
 from lengthwise.tables.prompt_text import CutText
 from scheduler_adapters.engines.chat_frames import ChatFrames
@@ -92,10 +92,8 @@ class BundleSettings:
         """The chat template's text. Raises ConfigError for a file that cannot be read."""
         if (given := self.chat_template) is None or "{" in given:
             return given
-        try:
+        with raised_as(ConfigError, "chat_template cannot be read ({}); name a file", OSError):
             return Path(given).read_text()
-        except OSError as error:
-            raise ConfigError(f"chat_template cannot be read ({error}); name a file") from error
 
 
 OWN: Final = frozenset(field.name for field in fields(BundleSettings))

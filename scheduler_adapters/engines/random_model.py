@@ -6,7 +6,7 @@ Nothing is downloaded. A large model is made on its device, not in the host's me
 from pathlib import Path
 from typing import Any, Final
 
-from lengthwise.errors import ConfigError, UnsupportedByEngine, require
+from lengthwise.errors import ConfigError, UnsupportedByEngine, raised_as, require
 
 _SIZES: Final = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -45,14 +45,10 @@ def make_random_model(shape: str, device: str, *, max_tokens: int = 8192, seed: 
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    try:
-        with torch.device(device):
-            config = llama_config(shape, max_tokens=max_tokens)
-            return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    except torch.OutOfMemoryError as error:
-        raise ConfigError(
-            f"a {shape} model does not fit on {device} ({error}); free its memory, or use tiny"
-        ) from error
+    why = f"a {shape} model does not fit on {device} ({{}}); free its memory, or use tiny"
+    with raised_as(ConfigError, why, torch.OutOfMemoryError), torch.device(device):
+        config = llama_config(shape, max_tokens=max_tokens)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
 
 
 def make_tiny_model(path: Path, *, shape: str = "tiny") -> Path:
@@ -83,12 +79,9 @@ def find_device(wanted: str | None) -> str:
         ConfigError: a GPU is wanted and there is none.
         UnsupportedByEngine: there is no torch.
     """
-    try:
+    why = "torch cannot be imported ({}); pip install -e '.[train]'"
+    with raised_as(UnsupportedByEngine, why, ImportError):
         import torch
-    except ImportError as error:
-        raise UnsupportedByEngine(
-            f"torch cannot be imported ({error}); pip install -e '.[train]'"
-        ) from error
     if wanted is not None and wanted.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"device is {wanted!r}, and torch sees no GPU; use cpu")
     return wanted or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -21,7 +21,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from lengthwise.errors import ConfigError, require
+from lengthwise.errors import ConfigError, raised_as, require
 from scheduler_adapters.planner.request_annotations import TBT_S, USER_CLASS
 
 _FORMS: Final[Mapping[str, tuple[type, str]]] = {
@@ -149,10 +149,9 @@ def read_user_classes(path: Path) -> UserClasses:
 
     Raises ConfigError: no such file, no JSON, an unknown or wrong field, or an undefined class.
     """
-    try:
+    why = f"{path} cannot be read as JSON ({{}}); give a class file"
+    with raised_as(ConfigError, why, OSError, ValueError, RecursionError):
         content = json.loads(path.read_text(), object_pairs_hook=_object)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON ({error}); give a class file") from error
     if not isinstance(content, dict) or "classes" not in content:
         raise ConfigError(f'{path} has no "classes", or a field twice; use {_FORMS["classes"][1]}')
     if unknown := content.keys() - _FORMS.keys():

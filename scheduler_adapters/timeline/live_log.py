@@ -13,7 +13,7 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any, Final
 
-from lengthwise.errors import ConfigError
+from lengthwise.errors import ConfigError, raised_as
 from scheduler_adapters.timeline.background import BackgroundWriter
 from scheduler_adapters.timeline.observer import RunObserver
 from scheduler_adapters.views import RequestView
@@ -40,15 +40,12 @@ class TimelineFile:
     """
 
     def __init__(self, path: str) -> None:
-        try:
+        why = f"timeline {path} cannot be written ({{}}); choose another place"
+        with raised_as(ConfigError, why, OSError):
             # Without O_NONBLOCK a pipe that nobody reads would hold up the start.
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
             self._file = os.open(path, flags, 0o644)
             os.set_blocking(self._file, True)
-        except OSError as error:
-            raise ConfigError(
-                f"timeline {path} cannot be written ({error.strerror}); choose another place"
-            ) from error
         self._writer = BackgroundWriter[dict[str, Any]]("timeline", self._write)
         self.drops, self.put = self._writer.drops, self._writer.put
 

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from lengthwise.errors import DataError
+from lengthwise.errors import DataError, raised_as
 from lengthwise.tables.files import write_whole
 from lengthwise.tables.reading import read_table
 from scheduler_adapters.workload.requests import COLUMNS, Floats, Ints, Requests, make_requests
@@ -225,10 +225,8 @@ def read_timeline(path: str | PathLike[str]) -> Timeline:
         for names in (COLUMNS, _WITHOUT_EVENTS)
     )
     requests = make_requests(path=path, **ours)
-    try:
+    with raised_as(DataError, "cannot be read: {}", TypeError, ValueError, path=path):
         return timeline_from_token_times(requests, table["token_s"].to_list(), **events)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"cannot be read: {error}", path=path) from error
 
 
 _WRITTEN = (

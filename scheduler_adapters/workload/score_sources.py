@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from lengthwise import agreement
 from lengthwise.bundle import ModelBundle
-from lengthwise.errors import ConfigError, ScoringError
+from lengthwise.errors import ConfigError, ScoringError, raised_as
 from lengthwise.settings import Range, checked
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.workload.arrivals import SCORE_STREAM
@@ -133,15 +133,15 @@ class BundleScores:
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        try:  # a scheduler with a service only has no model runtime
+        why = (
+            f"bundle {path} cannot be run here ({{}}); install the extra 'serve', or use "
+            "service:HOST:PORT"
+        )
+        # A scheduler with a service only has no model runtime.
+        with raised_as(ConfigError, why, ImportError):
             from tokenizers import Tokenizer
 
             from scoring_service.ranker.model import RankerModel
-        except ImportError as error:
-            raise ConfigError(
-                f"bundle {path} cannot be run here ({error}); install the extra 'serve', or use "
-                "service:HOST:PORT"
-            ) from error
         bundle = ModelBundle.load(path)
         self.model = RankerModel.load(bundle)
         self.whole_tokenizer = Tokenizer.from_file(str(bundle.tokenizer_path))

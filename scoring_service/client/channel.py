@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Self
 import grpc
 
 from lengthwise.addresses import is_loopback
-from lengthwise.errors import ConfigError, ServiceUnavailable
+from lengthwise.errors import ConfigError, ServiceUnavailable, raised_as
 from lengthwise.settings import Range, checked
 from scoring_service.proto.scoring_pb2_grpc import ScoringServiceStub
 from scoring_service.proto.status import from_rpc_error
@@ -123,10 +123,9 @@ class Connection:
 
 def read_secrets(path: str) -> list[str]:
     """Return the tokens or keys of a file, one per line. Raises ConfigError if it holds none."""
-    try:
+    why = f"{path} cannot be read ({{}}); give a text file"
+    with raised_as(ConfigError, why, OSError, UnicodeDecodeError):
         lines = Path(path).read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}); give a text file") from error
     if not (secrets := [line.strip() for line in lines if line.strip()]):
         raise ConfigError(f"{path} holds no token; write one per line")
     return secrets
@@ -134,10 +133,8 @@ def read_secrets(path: str) -> list[str]:
 
 def read_pem(path: str) -> bytes:
     """Return the bytes of a PEM file. Raises ConfigError if it cannot be read or is not PEM."""
-    try:
+    with raised_as(ConfigError, f"{path} cannot be read ({{}}); give a PEM file", OSError):
         content = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}); give a PEM file") from error
     if b"-----BEGIN" not in content:
         raise ConfigError(f"{path} holds no PEM block; give a PEM file")
     return content

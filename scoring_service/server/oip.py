@@ -14,7 +14,7 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
-from lengthwise.errors import InvalidPrompt, ScoringError
+from lengthwise.errors import InvalidPrompt, ScoringError, raised_as
 from scoring_service.server.call_lifecycle import Method, PromptRequest
 from scoring_service.service.scoring import CallAnswer, ScoringService
 
@@ -119,10 +119,8 @@ def _prompts(request: Any) -> list[str]:
         raise InvalidPrompt(
             f"shape {shape!r:.80} is not that of {len(given)} texts; send [{len(given)}]"
         )
-    try:
+    with raised_as(InvalidPrompt, "a text is not UTF-8 ({}); send UTF-8", UnicodeDecodeError):
         return [element.decode() for element in given]
-    except UnicodeDecodeError as error:
-        raise InvalidPrompt(f"a text is not UTF-8 ({error}); send UTF-8") from error
 
 
 def _length_prefixed(raw: bytes) -> Iterator[bytes]:

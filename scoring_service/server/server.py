@@ -9,7 +9,7 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health_pb2
 
-from lengthwise.errors import ConfigError
+from lengthwise.errors import ConfigError, raised_as
 from scoring_service.proto import scoring_pb2
 from scoring_service.ranker.model import RankerModel
 from scoring_service.ranker.reload import Locate, ModelReloader
@@ -179,12 +179,11 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
 
 
 def _bind(server: grpc.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
-    try:
+    why = (
+        f"cannot listen on {address}; it is in use or not an address of this machine: "
+        "stop the other server, or use another port (0 takes any free one)"
+    )
+    with raised_as(ConfigError, why, RuntimeError):
         if credentials is None:
             return int(server.add_insecure_port(address))
         return int(server.add_secure_port(address, credentials))
-    except RuntimeError as error:
-        raise ConfigError(
-            f"cannot listen on {address}; it is in use or not an address of this machine: "
-            "stop the other server, or use another port (0 takes any free one)"
-        ) from error

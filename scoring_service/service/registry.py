@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlparse
 from urllib.request import url2pathname, urlopen
 
 from lengthwise.addresses import shown
-from lengthwise.errors import BundleError, require
+from lengthwise.errors import BundleError, raised_as, require
 from lengthwise.mlflow_store import find_store
 
 _TIMEOUT_S: Final = 5.0
@@ -43,12 +43,9 @@ class RegistrySource:
 
     def locate(self) -> Path:
         """Return the bundle's folder. Raises BundleError if the registry does not lead to one."""
-        try:
+        why = f"the registry {shown(self._registry)} cannot be read ({{}}); check mlruns_dir"
+        with raised_as(BundleError, why, *_UNREADABLE):
             source = self._query_server() if self._store.is_server else self._read_database()
-        except _UNREADABLE as error:
-            raise BundleError(
-                f"the registry {shown(self._registry)} cannot be read ({error}); check mlruns_dir"
-            ) from error
         if not source:
             raise BundleError(
                 f"the registry {self._registry} has no {self._name}@{self._alias}; "

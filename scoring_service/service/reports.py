@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lengthwise.agreement import tau_b
-from lengthwise.errors import ConfigError, ScoringError
+from lengthwise.errors import ConfigError, ScoringError, raised_as
 
 WINDOW: Final = 1000
 """Observations in the rolling figures; the standard error of tau_b is then about .02."""
@@ -45,27 +45,20 @@ class ReportLog:
         self._path = Path(path)
         self._max_bytes = max_bytes // 2
         self._lock = threading.Lock()
-        try:
+        why = f"report_log {path} cannot be written ({{}}); choose another place"
+        with raised_as(ConfigError, why, OSError):
             self._file = self._open()
-        except OSError as error:
-            raise ConfigError(
-                f"report_log {path} cannot be written ({error.strerror}); choose another place"
-            ) from error
 
     def append(self, lines: str) -> None:
         """Add whole lines, or none of them. Raises ScoringError if they cannot be written."""
         block = lines.encode()
-        with self._lock:
-            try:
-                self._rotate(len(block))
-                size = os.fstat(self._file).st_size
-                if os.write(self._file, block) < len(block):
-                    os.ftruncate(self._file, size)
-                    raise OSError("no room is left")
-            except OSError as error:
-                raise ScoringError(
-                    f"the report log {self._path} cannot be written ({error}); make room"
-                ) from error
+        why = f"the report log {self._path} cannot be written ({{}}); make room"
+        with self._lock, raised_as(ScoringError, why, OSError):
+            self._rotate(len(block))
+            size = os.fstat(self._file).st_size
+            if os.write(self._file, block) < len(block):
+                os.ftruncate(self._file, size)
+                raise OSError("no room is left")
 
     def close(self) -> None:
         os.close(self._file)

@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from lengthwise.errors import ConfigError, DataError, LengthwiseError
+from lengthwise.errors import ConfigError, DataError, LengthwiseError, raised_as
 
 log = logging.getLogger(__name__)
 
@@ -24,10 +24,9 @@ def endpoint_of(text: str) -> str:
 def read_endpoints(path: Path) -> list[str]:
     """Read a file with one IP:PORT per line; lines with # are left out. Raises DataError."""
     advice = "write one IP:PORT per line"
-    try:
+    foreign = OSError, UnicodeDecodeError
+    with raised_as(DataError, f"cannot be read ({{}}); {advice}", *foreign, path=path):
         lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot be read ({error}); {advice}", path=path) from error
     found: dict[str, None] = {}
     for row, line in enumerate(lines):
         if line.strip() and not line.lstrip().startswith("#"):

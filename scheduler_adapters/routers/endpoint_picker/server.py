@@ -9,7 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
-from lengthwise.errors import ConfigError
+from lengthwise.errors import ConfigError, raised_as
 from scheduler_adapters.routers.endpoint_picker.engine_scrape import EngineScrape
 from scheduler_adapters.routers.endpoint_picker.ext_proc import SERVICE, ExternalProcessor
 from scheduler_adapters.routers.endpoint_picker.picker import EndpointPicker
@@ -57,10 +57,9 @@ async def serving(
         running.push_async_callback(scrape.close)
         await checks.set("liveness", kinds.SERVING)
         await note(await anext(endpoints))
-        try:
+        why = f"cannot listen on {address}; use another --address"
+        with raised_as(ConfigError, why, RuntimeError):
             port = server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise ConfigError(f"cannot listen on {address}; use another --address") from error
         await server.start()
         running.push_async_callback(server.stop, drain_s)
         running.callback(asyncio.create_task(follow()).cancel)
