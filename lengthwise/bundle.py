@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from lengthwise.errors import BundleError
+from lengthwise.errors import BundleError, raised_as
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -60,12 +60,11 @@ class LengthCurve:
     def parse(cls, target_model: str, curve: Mapping[str, Any]) -> Self:
         """Read one entry of `Manifest.calibration`. Raises BundleError if it breaks the format."""
         about = f"calibration of {target_model!r:.80}"
-        try:
+        kinds = AttributeError, KeyError, TypeError, ValueError
+        with raised_as(BundleError, f"{about} is malformed ({{}}); calibrate again", *kinds):
             scores = [float(score) for score in curve["scores"]]
             quantiles = {float(q): [float(t) for t in v] for q, v in curve["quantiles"].items()}
             expected = [float(t) for t in curve.get("mean") or quantiles[0.5]]
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BundleError(f"{about} is malformed ({error!r}); calibrate again") from error
         rows = [expected, *quantiles.values()]
         are_scores = bool(scores) and sorted(scores) == scores and all(map(math.isfinite, scores))
         are_tokens = all(len(r) == len(scores) and all(0 <= t < math.inf for t in r) for r in rows)
@@ -235,11 +234,9 @@ def read_manifest(folder: Path) -> Manifest:
         raise BundleError(f"{path} cannot be read: {error}; export the bundle again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BundleError(f"{path} is not of format {FORMAT}; export the bundle again")
-    try:
+    text = f"{path} is incomplete or has unknown keys: {{}}; export the bundle again"
+    with raised_as(BundleError, text, TypeError):
         manifest = Manifest(**{**content, "history": tuple(content.get("history", ()))})
-    except TypeError as error:
-        reason = f"{path} is incomplete or has unknown keys: {error}"
-        raise BundleError(f"{reason}; export the bundle again") from error
     for name, (is_right, right) in _RULES.items():
         value = getattr(manifest, name)
         if not is_right(value):

@@ -105,7 +105,7 @@ def raised_as(
         if isinstance(error, LengthwiseError):
             raise
         said = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
-        raise kind(text.replace("{}", " ".join(said.split())), **place) from error
+        raise kind(text.replace("{}", " ".join(said.split())[:500]), **place) from error
 
 
 def require(name: str, value: object, holds: bool, right: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from lengthwise import __version__
 from lengthwise.addresses import shown
-from lengthwise.errors import ConfigError
+from lengthwise.errors import ConfigError, raised_as
 
 DEFAULT: Final = "mlruns"
 TRACKING_URI: Final = "MLFLOW_TRACKING_URI"
@@ -72,15 +72,12 @@ class MlflowStore:
 
     def make_folder(self) -> None:
         """Make the folder of a local store. Raises ConfigError if it cannot be written."""
+        text = f"{self} cannot be written ({{}}); choose another --mlruns-dir"
         if self.is_folder:
-            try:
+            with raised_as(ConfigError, text, OSError):
                 self.root.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryFile(dir=self.root) as file:
                     file.write(b"\0" * 65536)
-            except OSError as error:
-                raise ConfigError(
-                    f"{self} cannot be written ({error.strerror}); choose another --mlruns-dir"
-                ) from error
 
     def open(self, *, create: bool = False) -> Any:
         """Return an MlflowClient of the store; `create` makes a local store that is absent.

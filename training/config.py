@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from lengthwise.command_line.options import NESTED
-from lengthwise.errors import ConfigError, require
+from lengthwise.errors import ConfigError, raised_as, require
 from lengthwise.settings import Count, NonNegative, Part, Positive, Range, settings
 from lengthwise.tables.options import RecordOptions
 
@@ -254,9 +254,8 @@ def config_from(values: Mapping[str, Any]) -> TrainConfig:
             if name not in _FORMER
         }
 
-    try:
+    text = "not a training configuration of this version: {}"
+    with raised_as(ConfigError, text, TypeError, KeyError):
         made = {section: kind(**read(section)) for section, kind in sections.items()}
         others = {name: value for name, value in values.items() if name not in _FORMER}
         return TrainConfig(**others | made)
-    except (TypeError, KeyError) as error:
-        raise ConfigError(f"not a training configuration of this version: {error}") from error

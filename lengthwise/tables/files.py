@@ -4,8 +4,6 @@ A log may lie in many files. Rows of JSON, CSV and Parquet are dictionaries; a d
 `BadRow`. Only a part of a file is in memory at any time.
 """
 
-from __future__ import annotations
-
 import atexit
 import codecs
 import glob
@@ -18,15 +16,15 @@ import re
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from os import PathLike
 from pathlib import Path
 from shutil import copyfileobj
 from typing import IO, Any, Final, Literal
 
-from lengthwise.errors import DataError
+from lengthwise.errors import DataError, raised_as
 from lengthwise.strict_json import parsed
 
 Kind = Literal["parquet", "csv", "json", "text"]
@@ -190,10 +188,8 @@ def _place(path: Path) -> Path:
 
 
 def _raw(path: Path) -> IO[bytes]:
-    try:
+    with raised_as(DataError, "the file cannot be read ({})", OSError, path=path):
         return _place(path).open("rb")
-    except OSError as error:
-        raise DataError(f"the file cannot be read ({error})", path=path) from error
 
 
 def opened(path: Path) -> IO[bytes]:
@@ -237,13 +233,10 @@ def allowance(path: Path) -> Callable[[int], int]:
     return count
 
 
-@contextmanager
-def undamaged(path: Path) -> Iterator[None]:
+def undamaged(path: Path) -> AbstractContextManager[None]:
     """Turn an error of decompression into a DataError."""
-    try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"cannot be decompressed ({error}); copy it again", path=path) from error
+    text, kinds = "cannot be decompressed ({}); copy it again", (OSError, EOFError, zlib.error)
+    return raised_as(DataError, text, *kinds, path=path)
 
 
 def start_of(path: Path, size: int = 4) -> bytes:

@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lengthwise.errors import DataError
+from lengthwise.errors import DataError, raised_as
 from lengthwise.tables.checks import Checks
 from lengthwise.tables.columns import NO_ROWS, Columns, Log
 from lengthwise.tables.files import BadRow, Paths, Row, files_of, kind_of, opened
@@ -138,7 +138,8 @@ def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.Dat
 
     path = Path(path)
     kind = kind_of(path)
-    try:
+    text = f"cannot be read as {kind} ({{}}); give a whole file of that format"
+    with raised_as(DataError, text, OSError, ValueError, path=path):
         if kind == "parquet":
             # A stored index of pandas would take the place of the row numbers.
             frames = [batch.to_pandas(ignore_metadata=True) for batch in batches_of(path)]
@@ -148,11 +149,6 @@ def read_table(path: str | PathLike[str], columns: Sequence[str] = ()) -> pd.Dat
                 frame = pd.read_csv(stream)
         else:
             frame = pd.DataFrame(good_rows(path, "json"))
-    except (OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        text = f"cannot be read as {kind} ({str(error).splitlines()[0]}); give a whole file"
-        raise DataError(f"{text} of that format", path=path) from error
     if frame.empty:
         raise DataError(NO_ROWS, path=path)
     require_columns(frame, columns, path)

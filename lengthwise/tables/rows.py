@@ -1,7 +1,5 @@
 """Rows of files as they stream: lines of text, CSV, JSON and Parquet."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -12,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, AnyStr, Final
 
-from lengthwise.errors import DataError
+from lengthwise.errors import DataError, raised_as
 from lengthwise.strict_json import require_shallow
 from lengthwise.tables.files import (
     BLOCK,
@@ -100,14 +98,12 @@ def good_rows(path: Path, kind: Kind) -> Iterator[Row]:
 def _parquet_rows(path: Path) -> Iterator[Row | BadRow]:
     import pyarrow as pa
 
-    try:
+    text = "cannot be read as parquet ({}); give a whole file of that format"
+    kinds = pa.ArrowException, OSError, UnicodeDecodeError
+    with raised_as(DataError, text, *kinds, path=path):
         for batch in batches_of(path):
             _require_different(batch.schema.names, path)
             yield from map(_filled, _rows_of_batch(batch))
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        text = f"cannot be read as parquet ({reason}); give a whole file of that format"
-        raise DataError(text, path=path) from error
 
 
 def batches_of(path: Path) -> Iterator[Any]:

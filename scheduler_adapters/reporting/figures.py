@@ -1,7 +1,5 @@
 """Figures of tables, as SVG. The only module here that imports a plotting library."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final

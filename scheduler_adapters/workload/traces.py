@@ -4,8 +4,6 @@ requests = read_trace("trace.parquet")
 requests = read_trace("gateway.jsonl", TraceOptions(length_column=("usage.total_tokens",)))
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 A stream holds a place until it ends, so their number is limited, of one client and in total.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from lengthwise.errors import ConfigError, DataError
+from lengthwise.errors import ConfigError, DataError, raised_as
 
 _ROWS_PER_SYNC: Final = 32
 
@@ -21,37 +21,27 @@ class AnswerLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
+        text = f"{path} cannot be written ({{}}); choose another --out"
+        with raised_as(ConfigError, text, OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as error:
-            raise ConfigError(
-                f"{path} cannot be written ({error.strerror}); choose another --out"
-            ) from error
+        text = f"{path} is being written by another process; wait for it, or choose another --out"
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with raised_as(ConfigError, text, BlockingIOError):
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.rows: list[dict[str, Any]] = self._read()
-        except BlockingIOError as error:
-            os.close(self._file)
-            raise ConfigError(
-                f"{path} is being written by another process; wait for it, or choose another --out"
-            ) from error
-        except DataError:
+        except (ConfigError, DataError):
             os.close(self._file)
             raise
 
     def append(self, row: Mapping[str, Any]) -> None:
         line = memoryview(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-        try:
+        text = f"{self.path} cannot be written ({{}}); make room and run the same command again: "
+        with raised_as(ConfigError, f"{text}it continues from here", OSError):
             while line:
                 line = line[os.write(self._file, line) :]
             if (len(self.rows) + 1) % _ROWS_PER_SYNC == 0:
                 os.fsync(self._file)
-        except OSError as error:
-            raise ConfigError(
-                f"{self.path} cannot be written ({error.strerror}); make room and run the same "
-                "command again: it continues from here"
-            ) from error
         self.rows.append(dict(row))
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from lengthwise.addresses import api_base, api_headers
-from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.errors import ConfigError, DataError, raised_as, require
 from lengthwise.progress import Progress
 from lengthwise.settings import Count, Positive, settings
 from lengthwise.tables.options import ReadingOptions
@@ -161,13 +161,11 @@ async def _collect_all(
 def _done(log: AnswerLog, config: CollectConfig) -> set[tuple[str, int]]:
     mine, done = config.request, set()
     for number, row in enumerate(log.rows):
-        try:
+        text = "not a row that collect wrote; choose another --out"
+        kinds = KeyError, TypeError, ValueError, AttributeError
+        with raised_as(DataError, text, *kinds, path=log.path, row=number):
             key = prompt_hash(row["prompt"]), int(row["sample"])
             theirs = row["request"]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(
-                "not a row that collect wrote; choose another --out", path=log.path, row=number
-            ) from error
         if theirs != mine:
             raise ConfigError(
                 f"{log.path} was collected with {theirs}, not with {mine}; choose another --out"

@@ -20,6 +20,7 @@ from training.commands.options import BundleOptions, OutputOptions, print_result
 from training.data.labelled_splits import LabelledSplits
 from training.data.labels import TableOptions, lengths_of, observed, read_prompts, texts
 from training.data.provenance import training_data, unseen
+from training.data.records import Dataset
 from training.evaluation import baselines
 from training.evaluation.calibration import coverage, target_of
 from training.evaluation.ranking_metrics import (
@@ -35,8 +36,6 @@ from training.release.registry import find_bundle
 # In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
 MYPY: Final = False
 if MYPY:
-    from datasets import Dataset
-
     from training.release.tracking import Tracker
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from lengthwise.agreement import figure_text
 from lengthwise.bundle import MANIFEST, read_manifest
 from lengthwise.command_line.options import POSITIONAL, common_options
 from lengthwise.command_line.program import run_command
-from lengthwise.errors import ConfigError
+from lengthwise.errors import ConfigError, raised_as
 from lengthwise.settings import Count, settings
 from training.commands.options import (
     CONFIG,
@@ -319,12 +319,9 @@ def _publish(
 
 
 def _interrupted_run(config: TrainConfig, options: FitOptions) -> str:
-    try:
+    text = f"{options.out} holds no interrupted run; start one without --resume"
+    with raised_as(ConfigError, text, OSError, ValueError):
         state = json.loads(options.state.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{options.out} holds no interrupted run; start one without --resume"
-        ) from error
     mine = json.loads(json.dumps(asdict(config)))
     if changed := [key for key in mine if mine[key] != state["config"].get(key)]:
         raise ConfigError(

@@ -8,7 +8,7 @@ from typing import Any, Final
 import yaml
 
 from lengthwise.command_line.program import print_next
-from lengthwise.errors import ConfigError
+from lengthwise.errors import ConfigError, raised_as
 from lengthwise.strict_json import to_json
 
 CONFIG: Final = "config.yaml"
@@ -42,10 +42,9 @@ class BundleOptions(StoreOptions):
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """Return the settings in a config.yaml."""
-    try:
+    text = f"{path} cannot be read as YAML: {{}}"
+    with raised_as(ConfigError, text, OSError, ValueError, yaml.YAMLError):
         content = yaml.safe_load(Path(path).read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds no settings; give the config.yaml of a run")
     return content

@@ -1,10 +1,8 @@
 """`python -m training promote`: a version becomes champion only if it is provably better."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from lengthwise.agreement import tau_b
 from lengthwise.bundle import ModelBundle
@@ -14,14 +12,10 @@ from lengthwise.mlflow_store import CHAMPION
 from training.commands.options import OutputOptions, StoreOptions, print_result
 from training.data.labels import observed, texts
 from training.data.provenance import held_out_prompts
+from training.data.records import Dataset
 from training.evaluation.ranking_metrics import tau_b_difference_ci
 from training.export.bundle_scores import score_prompts
 from training.release.registry import open_store
-
-# In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
-MYPY: Final = False
-if MYPY:
-    from datasets import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,19 +6,14 @@ at least as long as that to the longer one. Only claims speak of length: such wo
 add, and a request must not be served earlier for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from lengthwise.tables.prompt_text import scored_text
-from training.data.records import fingerprint
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from training.data.records import Dataset, fingerprint
 
 _ASSENT: Final = (
     *("ok", "Ok.", "okay", "yes", "Yes, please.", "yes please", "sure", "go ahead", "Go ahead."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +14,8 @@ from lengthwise.tables.files import is_file_name
 from training.config import Label, TrainConfig, times_of
 from training.data.cards import BUNDLED, LoadedData, load_data
 from training.data.labels import distinct, label_prompts, observed, of_one_model, texts, without
-from training.data.records import num_responses, read_records
+from training.data.records import Dataset, num_responses, read_records
 from training.data.splits import Splits, parts_of, positions, split_prompts
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 

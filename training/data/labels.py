@@ -5,8 +5,6 @@ only the answer. Repeated samples of a prompt form one labelled prompt, so no sp
 Prompts stay on disk; only columns of numbers are in memory. N prompts, K lengths.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -21,12 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from lengthwise.errors import DataError
 from lengthwise.tables.options import RecordOptions
 from training.config import Label, Repeats
-from training.data.records import column, fingerprint, prompt_hash, read_records
-
-# In place of TYPE_CHECKING, whose block jsonargparse runs: --help would take seconds.
-MYPY: Final = False
-if MYPY:
-    from datasets import Dataset
+from training.data.records import Dataset, column, fingerprint, prompt_hash, read_records
 
 logger = logging.getLogger(__name__)
 

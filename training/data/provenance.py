@@ -1,20 +1,15 @@
 """The prompts that a bundle was trained, chosen and tested on, found again by its manifest."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from lengthwise.bundle import Manifest
 from lengthwise.errors import DataError, LengthwiseError
 from training.config import config_from
 from training.data.labelled_splits import LabelledSplits, load_splits
 from training.data.labels import TableOptions, read_prompts, without
+from training.data.records import Dataset
 from training.data.splits import digest_of_prompts
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 

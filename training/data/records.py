@@ -37,7 +37,9 @@ from lengthwise.tables.values import count_of
 from training.config import Label
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset as Dataset
+else:  # The library takes seconds to import; jsonargparse runs the block above where options are.
+    Dataset = Any
 
 Row = Mapping[str, Any]
 Notes = dict[str, Any]

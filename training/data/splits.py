@@ -3,20 +3,15 @@
 The text of a prompt (or its group) and the seed decide its part, in every file and for every model.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from lengthwise.errors import DataError
 from training.config import SplitConfig
-from training.data.records import column, fingerprint, prompt_hash
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from training.data.records import Dataset, column, fingerprint, prompt_hash
 
 MAX_CALIBRATION: Final = 3000
 """More prompts take longer to score and hardly shrink the sampling error."""

@@ -3,20 +3,15 @@
 Each is fitted on the ranker's own training prompts; one value per prompt, higher = longer.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.config import Repeats
 from training.data.labels import targets, texts
-from training.data.records import column
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from training.data.records import Dataset, column
 
 _WORD: Final = r"(?u)\b\w+\b"
 

@@ -5,10 +5,8 @@ held-out rows (split-conformal, each tenth in turn) makes its coverage independe
 coverage of a quantile q calibrated on n responses has a standard deviation of sqrt(q (1 - q) / n).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +14,7 @@ from numpy.typing import NDArray
 from lengthwise.bundle import LengthCurve, Manifest
 from lengthwise.errors import ConfigError, DataError
 from training.data.labels import lengths_of
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from training.data.records import Dataset
 
 QUANTILES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
 MIN_ROWS: Final = 50

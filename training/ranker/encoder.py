@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from lengthwise.bundle import sha256_of
-from lengthwise.errors import ConfigError
+from lengthwise.errors import ConfigError, raised_as
 from training.config import Pooling
 from training.data.buckets import bucket, pad
 from training.ranker.convolution import CONVOLUTION
@@ -176,15 +176,11 @@ def build_scorer(
     """
     from transformers import AutoTokenizer
 
-    try:
+    text = f"backbone {source!r} cannot be loaded ({{}}); use minilm, bert, a transformers model "
+    text += "id with a fast tokenizer, or a folder"
+    with raised_as(ConfigError, text, OSError, ValueError, AttributeError):
         backbone = load_backbone(source, **({"num_hidden_layers": layers} if layers else {}))
         tokenizer = AutoTokenizer.from_pretrained(source).backend_tokenizer
-    except (OSError, ValueError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"backbone {source!r} cannot be loaded ({reason}); use minilm, bert, a transformers "
-            "model id with a fast tokenizer, or a folder"
-        ) from error
     if pooling == "pooler" and getattr(backbone, "pooler", None) is None:
         raise ConfigError(f"backbone {source!r} has no pooler; use pooling mean or last")
     # Truncation and padding are stored in the tokenizer itself.
@@ -248,13 +244,12 @@ def save_scorer(folder: Path, scorer: PromptScorer, tokenizer: Tokenizer) -> Non
 
 def load_scorer(folder: Path) -> tuple[PromptScorer, Tokenizer]:
     """Read a scorer that `save_scorer` wrote, ready for inference."""
-    try:
+    text = f"{folder} holds no trained ranker: {{}}"
+    with raised_as(ConfigError, text, OSError, ValueError, KeyError):
         pooling = json.loads((folder / "scorer.json").read_text())["pooling"]
         heads = torch.load(folder / HEADS, weights_only=True)
         scorer = PromptScorer(load_backbone(folder), pooling, len(heads["head"]["bias"]))
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{folder} holds no trained ranker: {error}") from error
     scorer.head.load_state_dict(heads["head"])
     scorer.length_head.load_state_dict(heads["length_head"])
     return scorer.eval(), tokenizer

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from lengthwise.errors import DataError
+from lengthwise.errors import DataError, raised_as
 from training.config import TrainConfig
 from training.data.buckets import bucket, pad
 from training.ranker.data_module import PromptBatches, tokenize
@@ -34,14 +34,12 @@ def load_ranker(place: Path, config: TrainConfig) -> LengthRanker:
         return LengthRanker(
             config, encoder=encoder, scale=scale, encoder_lr=0.0, total_steps=1, steps_per_epoch=1
         )
-    try:
+    kinds = OSError, KeyError, TypeError, RuntimeError, UnpicklingError
+    with raised_as(DataError, "this is no checkpoint of a ranker ({})", *kinds, path=place):
         # With other classes than those of weights a checkpoint could run code when it is read.
         ranker: LengthRanker = LengthRanker.load_from_checkpoint(
             place, map_location="cpu", weights_only=True
         )
-    except (OSError, KeyError, TypeError, RuntimeError, UnpicklingError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"this is no checkpoint of a ranker ({reason})", path=place) from error
     ranker.scorer, ranker.labels = ranker.scorer.only(0), ranker.labels[:1]
     return ranker
 

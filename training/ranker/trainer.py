@@ -23,7 +23,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lengthwise.errors import ConfigError
+from lengthwise.errors import ConfigError, raised_as
 from lengthwise.progress import Progress
 from training.config import TrainConfig
 
@@ -41,12 +41,10 @@ def trainer_arguments(config: TrainConfig) -> dict[str, Any]:
     """Return the arguments of the Trainer: callbacks and the like are made from their settings."""
     parser = ArgumentParser(exit_on_error=False)
     add_trainer(parser)
-    try:
+    with raised_as(ConfigError, "--trainer: {}", ArgumentError, TypeError, ValueError):
         # A copy: the parser puts its own types into what it is given.
         parsed = parser.parse_object({"trainer": deepcopy(dict(config.trainer))})
         arguments: dict[str, Any] = parser.instantiate(parsed)["trainer"].as_dict()
-    except (ArgumentError, TypeError, ValueError) as error:
-        raise ConfigError(f"--trainer: {error}") from error
     # As torchrun sets them.
     num_processes = int(os.environ.get("WORLD_SIZE", "1"))
     num_devices = int(os.environ.get("LOCAL_WORLD_SIZE", num_processes))
@@ -77,10 +75,9 @@ def make_trainer(
     }
     defaults = {name: value for name, value in defaults.items() if arguments[name] is None}
     ours = {"callbacks": [*callbacks, *theirs], "logger": loggers or False}
-    try:
+    kinds = MisconfigurationException, TypeError, ValueError, RuntimeError
+    with raised_as(ConfigError, "--trainer: {}", *kinds):
         return L.Trainer(**{**arguments, **defaults, **ours, "use_distributed_sampler": False})
-    except (MisconfigurationException, TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"--trainer: {error}") from error
 
 
 def count_steps(arguments: dict[str, Any], num_batches: int) -> tuple[int, int]:

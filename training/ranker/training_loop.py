@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from tokenizers import Tokenizer
 
-from lengthwise.errors import ConfigError, DataError, require
+from lengthwise.errors import ConfigError, DataError, raised_as, require
 from training.config import TrainConfig
 from training.data.labels import texts
 from training.data.splits import Splits
@@ -164,15 +164,12 @@ def _run(trainer: L.Trainer, module: LengthRanker, data: LengthData, start: Path
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="lightning")
         try:
-            # With other classes than those of weights a checkpoint could run code when it is read.
-            trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=True)
-        except UnpicklingError as error:
-            raise DataError(
-                "the checkpoint is damaged or holds more than weights and numbers; delete it and "
-                "train anew",
-                path=start,
-            ) from error
-        except MisconfigurationException as error:
-            raise ConfigError(f"--trainer: {error}") from error
+            damaged = "the checkpoint is damaged or holds more than weights and numbers; delete it "
+            with (
+                raised_as(DataError, f"{damaged}and train anew", UnpicklingError, path=start),
+                raised_as(ConfigError, "--trainer: {}", MisconfigurationException),
+            ):
+                # With other classes than those of weights a checkpoint could run code.
+                trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=True)
         except SystemExit as error:  # Lightning raises it on Ctrl-C.
             raise KeyboardInterrupt from error

@@ -1,7 +1,5 @@
 """A trained ranker -> test figures, bundle, test prompts, MLflow run."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import tempfile
@@ -9,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +20,7 @@ from scoring_service.ranker.scorer import OnnxScorer
 from training.config import TrainConfig
 from training.data.labelled_splits import LabelledSplits
 from training.data.labels import lengths_of, observed, side_by_side, targets, texts
+from training.data.records import Dataset
 from training.data.splits import Splits
 from training.evaluation.baselines import group_means, tfidf_ridge
 from training.evaluation.calibration import MIN_ROWS, calibrate, coverage
@@ -34,9 +33,6 @@ from training.ranker.encoder import in_buckets, save_scorer
 from training.ranker.training_loop import Trained
 from training.release.registry import figures_of, show_tau_b, tags_of
 from training.release.tracking import CHECKPOINT_MODEL, Tracker
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 BUNDLE: Final = "bundle"
 """Folder of the first head's bundle; the others' end in the label or the data set."""

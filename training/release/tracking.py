@@ -29,7 +29,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from lengthwise.bundle import ModelBundle
-from lengthwise.errors import BundleError, ConfigError
+from lengthwise.errors import BundleError, ConfigError, raised_as
 from lengthwise.mlflow_store import CHAMPION, NOTE, TRACKING_URI, find_store
 from scoring_service.ranker import pyfunc
 
@@ -86,42 +86,30 @@ class Store:
             return Path(url2pathname(parts.path))
         place = tempfile.mkdtemp(prefix="lengthwise-artifact-")
         atexit.register(shutil.rmtree, place, ignore_errors=True)
-        try:
+        text = f"{address} cannot be had from {self.store}: {{}}"
+        with raised_as(BundleError, text, MlflowException, OSError):
             return Path(download_artifacts(address, dst_path=place, tracking_uri=self.store.uri))
-        except (MlflowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise BundleError(f"{address} cannot be had from {self.store}: {reason}") from error
 
     def logged_folder(self, run_id: str, name: str) -> Path:
-        try:
+        text = f"{self.store} has no run {run_id!r}; `mlflow ui` shows them"
+        with raised_as(ConfigError, text, MlflowException):
             run = self.client.get_run(run_id)
-        except MlflowException as error:
-            raise ConfigError(
-                f"{self.store} has no run {run_id!r}; `mlflow ui` shows them"
-            ) from error
         if not self.client.list_artifacts(run_id, name):
             raise BundleError(f"run {run_id} has no {name}: it did not finish; choose another run")
         return self.folder(f"{run.info.artifact_uri}/{name}")
 
-    def versions(self) -> list[ModelVersion]:
-        """Return every version of every model, by name, the newest first."""
-        models = self.client.search_registered_models(max_results=1000)
-        champions = {(model.name, str(model.aliases.get(CHAMPION))) for model in models}
-        found = self.client.search_model_versions(max_results=10_000)
-        for each in found:  # MLflow's search leaves aliases out
-            each.aliases = [CHAMPION] * ((each.name, str(each.version)) in champions)
-        return sorted(found, key=lambda each: (each.name, -int(each.version)))
-
     def version(self, name: str, version: str) -> ModelVersion:
         """Return one version of a model, by number or `champion`."""
-        found = self.versions()
-        for each in found:
-            if each.name == name and version in (str(each.version), *each.aliases):
-                return each
-        known = ", ".join(f"{each.name}/{each.version}" for each in found) or "none"
-        raise ConfigError(
-            f"no model {name!r} of version {version!r} in the registry; it has {known}"
-        )
+        by_alias, client = version == CHAMPION, self.client
+        find = client.get_model_version_by_alias if by_alias else client.get_model_version
+        try:
+            return find(name, version)
+        except MlflowException as error:
+            found = client.search_model_versions(max_results=10_000)
+            known = ", ".join(f"{each.name}/{each.version}" for each in found) or "none"
+            raise ConfigError(
+                f"no model {name!r} of version {version!r} in the registry; it has {known}"
+            ) from error
 
     def champion(self, name: str) -> ModelBundle | None:
         """Return the champion's bundle; None if the model has no champion yet.

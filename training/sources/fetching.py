@@ -16,7 +16,7 @@ from typing import Any, Final
 import yaml
 
 from lengthwise.bundle import sha256_of
-from lengthwise.errors import ConfigError, DataError
+from lengthwise.errors import ConfigError, DataError, raised_as
 from lengthwise.progress import Progress
 from lengthwise.tables.token_counts import token_counter
 from training.data.cards import CARD, CARDS, Card, read_card, save_card
@@ -56,14 +56,12 @@ def fetch(card: Card, out: Path, host: str = GITHUB) -> dict[str, Any]:
         return there | {"was_there": True}
     raw = folder / "source"
     hashes = check_out(card.source, card.commit, layout.files, raw, host)
-    try:
+    kinds = KeyError, ValueError, TypeError, IndexError
+    text = (
+        f"{card.source} does not have the layout it had ({{}}); delete the folder and fetch again"
+    )
+    with raised_as(DataError, text, *kinds, path=raw):
         tables = layout.tables({path: raw / path for path in hashes}, count_tokens)
-    except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise DataError(
-            f"{card.source} does not have the layout it had ({type(error).__name__}: {error}); "
-            "delete the folder and fetch again",
-            path=raw,
-        ) from error
     for name, table in tables.items():
         table.to_parquet(folder / f"{name}.parquet", index=False)
     _write_card(card, folder, len(tables["lengths"]), hashes)

@@ -4,8 +4,6 @@ Lengths are BERT WordPiece counts of the response, without special tokens; the s
 not counts. Rows keep the order of the source.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -184,7 +184,6 @@ def refused(training):
 
 def champion(training: Any, name: str) -> str | None:
     """Version of the model's champion, if it has one."""
-    versions = training.store.versions()
-    marked = [str(v.version) for v in versions if v.name == name and CHAMPION in v.aliases]
-    assert len(marked) <= 1
-    return marked[0] if marked else None
+    models = training.store.client.search_registered_models()
+    marked = {model.name: model.aliases.get(CHAMPION) for model in models}.get(name)
+    return marked and str(marked)

@@ -393,16 +393,11 @@ def test_bad_data_or_settings_are_one_line_and_leave_nothing(
     assert not (tmp_path / "mlruns").exists()
 
 
-def test_an_unknown_recipe_data_set_or_command_lists_known_ones(fit, capsys):
+def test_an_unknown_recipe_or_data_set_lists_known_ones(fit, tmp_path, capsys):
     assert main(["fit", "nothing", "--out", "x"]) == 2
     assert "use one of demo" in one_error_line(capsys)
     assert fit("nothing") == 2
     assert "alpaca-vicuna7b" in one_error_line(capsys)
-    assert main(["train"]) == 2
-    assert "use one of fit" in one_error_line(capsys)
-
-
-def test_a_data_folder_without_the_file_is_an_error(fit, tmp_path, capsys):
     assert fit("alpaca-vicuna7b", "--data-dir", str(tmp_path)) == 2
     assert "lacks alpaca-vicuna7b/" in one_error_line(capsys)
 

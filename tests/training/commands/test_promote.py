@@ -38,7 +38,7 @@ def test_a_promotion_by_hand_needs_no_proof_and_is_recorded(register, training, 
         assert champion(training, "by-hand") == "1"
     status, result = training("promote", "by-hand", 2, "--data", other, "--force")
     assert (status, result["forced"], champion(training, "by-hand")) == (0, True, "2")
-    tags = {str(v.version): v.tags for v in training.store.versions() if v.name == "by-hand"}
+    tags = {number: training.store.version("by-hand", number).tags for number in ("1", "2")}
     assert tags["2"]["promoted_by"] == "hand"
     assert "not the test prompts" in tags["2"]["verdict"]
     assert tags["1"]["promoted_by"] == "gate"

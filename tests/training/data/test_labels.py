@@ -10,7 +10,6 @@ import pytest
 from datasets import concatenate_datasets
 
 from lengthwise.errors import DataError
-from tests.lengthwise.tables import logs
 from tests.training.prompts import PromptResponse, labelled, numbered, of_responses
 from training.data.labels import (
     TableOptions,
@@ -179,11 +178,3 @@ def test_a_model_must_be_chosen_where_the_table_holds_several(table):
     assert (row["model"], row["lengths"], row["group"]) == ("n", [7], "x")
     with pytest.raises(DataError, match="3 a model other than o"):
         read_prompts(TableOptions(data=(table,), model_column="llm", model="o", **columns), "")
-
-
-def test_a_log_is_read_like_a_table(tmp_path):
-    path = str(logs.write_lines(tmp_path / "log.jsonl", logs.LITELLM))
-    prompts = read_prompts(TableOptions(data=(path,), model="m"), "output_tokens")
-    assert (texts(prompts), observed(prompts).tolist()) == (["one", "two"], [12, 30])
-    (reasoned,) = read_prompts(TableOptions(data=(path,), on_bad_rows="skip"), "reasoning_tokens")
-    assert (reasoned["prompt"], reasoned["lengths"]) == ("two", [20])

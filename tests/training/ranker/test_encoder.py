@@ -29,6 +29,8 @@ from training.ranker.data_module import tokenize
 from training.ranker.encoder import (
     MINILM,
     build_scorer,
+    describe_encoder,
+    empty_encoder,
     find_backbone,
     in_buckets,
     load_scorer,
@@ -92,6 +94,8 @@ def test_every_kind_of_backbone_exports_and_comes_back(backbone, tmp_path):
     save_scorer(tmp_path / "saved", scorer, tokenizer)
     loaded, _ = load_scorer(tmp_path / "saved")
     np.testing.assert_allclose(in_buckets(loaded, ids), scores, atol=1e-6)
+    again, _ = empty_encoder(describe_encoder(scorer, tokenizer))
+    again.load_state_dict(scorer.state_dict())
 
 
 def test_one_lookup_per_batch_changes_no_vectors_or_gradients(backbone):

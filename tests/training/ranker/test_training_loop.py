@@ -1,7 +1,6 @@
 """The training loop: settings checked first, and checkpoints that score and hold no code."""
 
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -73,25 +72,6 @@ def test_a_checkpoint_with_code_in_it_is_refused_and_runs_none(tiny_bert, tmp_pa
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning on torch 2.13
-def test_an_interrupted_run_learns_what_a_whole_one_does(tiny_bert, tmp_path, monkeypatch):
-    whole, _ = learnt(tiny_bert, tmp_path / "whole")
-    step_of = LengthRanker.training_step
-
-    def step_and_interrupt(self: LengthRanker, batch: Any, batch_idx: int) -> Any:
-        if batch_idx == 3:
-            signal.raise_signal(signal.SIGINT)
-        return step_of(self, batch, batch_idx)
-
-    monkeypatch.setattr(LengthRanker, "training_step", step_and_interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        learnt(tiny_bert, tmp_path / "parts")
-    monkeypatch.setattr(LengthRanker, "training_step", step_of)
-    parts, _ = learnt(tiny_bert, tmp_path / "parts", resume=True)
-    assert parts.num_encoded == whole.num_encoded == 7 * 8
-    torch.testing.assert_close(parts.scorer.state_dict(), whole.scorer.state_dict())
-
-
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning on torch 2.13
 def test_a_checkpoint_is_a_ranker_that_scores_on_its_own(tiny_bert: Path, tmp_path: Path) -> None:
     trained, splits = learnt(tiny_bert, tmp_path)
     scores = LengthRanker.load_from_checkpoint(tmp_path / BEST).score(texts(splits.test))
@@ -99,20 +79,3 @@ def test_a_checkpoint_is_a_ranker_that_scores_on_its_own(tiny_bert: Path, tmp_pa
         one = trained.tokenizer.encode(splits.test[0]["prompt"])
         alone = trained.scorer(torch.tensor([one.ids]), torch.tensor([one.attention_mask]))
     assert scores[0] == pytest.approx(float(alone), abs=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["t5", "opt"])
-def test_any_kind_of_encoder_is_remade_from_its_description(kind: str) -> None:
-    from tokenizers import Tokenizer, models
-    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
-
-    from training.ranker.encoder import PromptScorer, describe_encoder, empty_encoder
-
-    small = {"t5": {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}}
-    width = {"hidden_size": 8, "ffn_dim": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    settings = small.get(kind, {**width, "word_embed_proj_dim": 8})
-    config = AutoConfig.for_model(kind, vocab_size=16, **settings)
-    backbone = (AutoModelForTextEncoding if kind == "t5" else AutoModel).from_config(config)
-    made = PromptScorer(backbone, "last", 2)
-    again, _ = empty_encoder(describe_encoder(made, Tokenizer(models.WordLevel())))
-    again.load_state_dict(made.state_dict())

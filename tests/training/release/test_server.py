@@ -77,7 +77,7 @@ def test_runs_versions_and_bundles_live_on_a_server_of_mlflow(
     settings += ["--no-student", "--split.test-fraction", ".35"]
     run_id = training("fit", "demo", "--out", "out", *settings)["mlflow_run_id"]
     store = Store(address)
-    (version,), run = store.versions(), store.client.get_run(run_id)
+    (version,), run = store.client.search_model_versions(), store.client.get_run(run_id)
     assert (run.info.status, run.data.tags["dataset"]) == ("FINISHED", "logs")
     assert run.data.tags["tau_b"] == version.tags["tau_b"]
     bundle = ModelBundle.load("out/bundle")
