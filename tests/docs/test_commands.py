@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/guides/*.md"))]
 ELSEWHERE = re.compile(
     r"make |pip install |vllm serve |.* -m scheduler_adapters serve-(vllm|ray) "
-    r"|.* fit (small|best --e)|.* hf:"
+    r"|.* fit (small|best --e)|.* hf:|.* --push-to-hub "
 )
 OURS = re.compile(
     r"python -m (lengthwise|training|scoring_service|scheduler_adapters|benchmarks) (.*)"

@@ -14,27 +14,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
 from lengthwise.bundle import sha256_of
-from lengthwise.errors import ConfigError, DataError
+from lengthwise.errors import ConfigError, DataError, raised_as
 from lengthwise.tables.files import SUFFIXES, digest_of, is_file_name, kind_of, name_of
 from lengthwise.tables.rows import good_rows
 from training.config import DataConfig
 from training.data.hub import PREFIX, is_hub_name, load_hub
-from training.data.records import (
-    FieldMap,
-    Row,
-    checked,
-    num_empty,
-    read_records,
-    stored,
-)
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from training.data.records import Dataset, FieldMap, Row, checked, num_empty, read_records, stored
 
 CARDS: Final = Path(__file__).resolve().parents[1] / "datasets"
 CARD: Final = "card.yaml"
@@ -82,6 +72,13 @@ class Card:
     digest: str = ""
     """SHA-256 of the card file itself."""
 
+    @property
+    def about(self) -> str:
+        """Text of the card on a hub."""
+        source = f"Source: {self.source} at {self.commit}. Licence: {self.licence}."
+        notes = f"# {self.id}\n\n{self.notes.strip()}"
+        return f"{notes}\n\n{source} Lengths are tokens of {self.tokenizer}."
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedData:
@@ -105,7 +102,9 @@ def read_card(dataset: str) -> Card:
             f"log ({', '.join(SUFFIXES)}, also .gz and .zst, or without suffix)"
         )
     content = _parsed(path)
-    try:
+    valid = ", ".join(f.name for f in fields(Card) if f.name != "digest")
+    text = f"the card breaks its schema ({{}}); its keys are: {valid}"
+    with raised_as(DataError, text, TypeError, KeyError, AttributeError, path=path):
         mapping = dict(content.pop("fields"))
         mapping["output_tokens"] = _names(mapping.get("output_tokens", "output_tokens"))
         join = content.pop("prompts", None)
@@ -115,19 +114,12 @@ def read_card(dataset: str) -> Card:
             prompts=Join(**{**join, "keys": _names(join["keys"])}) if join else None,
             digest=sha256_of(path),
         )
-    except (TypeError, KeyError, AttributeError) as error:
-        valid = ", ".join(f.name for f in fields(Card) if f.name != "digest")
-        raise DataError(
-            f"the card breaks its schema ({error}); its keys are: {valid}", path=path
-        ) from error
 
 
 def _parsed(path: Path) -> Any:
-    try:
+    kinds = OSError, ValueError, yaml.YAMLError
+    with raised_as(DataError, "the card cannot be read: {}", *kinds, path=path):
         return yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"the card cannot be read: {reason}", path=path) from error
 
 
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:

@@ -3,19 +3,14 @@
 hf:ORG/NAME    hf:ORG/NAME:SPLIT    hf:ORG/NAME/CONFIG:SPLIT    hf:FOLDER:SPLIT    FOLDER
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from lengthwise.errors import DataError
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
+from lengthwise.errors import DataError, raised_as
+from training.data.records import Dataset
 
 PREFIX: Final = "hf:"
 _SAVED: Final = ("dataset_dict.json", "state.json")
@@ -87,3 +82,35 @@ def _known_to_be_offline(*, needs_hub: bool) -> Iterator[None]:
         yield
     finally:
         datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+
+
+def push_to_hub(records: Dataset, about: str, repository: str) -> str:
+    """Write records, a row per response, and their card with a text; returns their name.
+
+    `--data.dataset` takes that name as it is.
+
+    Raises:
+        DataError: the hub refuses it, or cannot be reached.
+    """
+    from huggingface_hub import DatasetCard
+    from huggingface_hub.errors import HfHubHTTPError
+
+    advice = "check the name, the network, and the token of `hf auth login`"
+    text = f"{repository} cannot be written ({{}}); {advice}"
+    with raised_as(DataError, text, OSError, ValueError, HfHubHTTPError):
+        responses_of(records).push_to_hub(repository)
+        written = DatasetCard.load(repository)
+        written.text = about
+        written.push_to_hub(repository)
+    return f"{PREFIX}{repository}:train"
+
+
+def responses_of(records: Dataset) -> Dataset:
+    """Return records with a row per response, as a table without a card has them."""
+    from datasets import Dataset
+
+    rows = records.remove_columns("key").to_pandas().explode("output_tokens")
+    rows["sample"] = rows["sample"].where(rows["sample"] > 0, rows.groupby(level=0).cumcount())
+    rows["output_tokens"] = rows["output_tokens"].astype("int64")
+    rows = rows[rows["output_tokens"] > 0].dropna(axis="columns", how="all")
+    return Dataset.from_pandas(rows, preserve_index=False)

@@ -1,18 +1,20 @@
-"""The hub: folders load as its data sets do, errors are lines."""
+"""The hub: folders load as its data sets do, what was pushed loads again, errors are lines."""
 
 import logging
 from pathlib import Path
+from unittest.mock import Mock
 
 import datasets
 import httpx
 import pytest
 from datasets import Dataset, DatasetDict
-from huggingface_hub import constants
+from huggingface_hub import DatasetCard, constants
 
 from lengthwise.errors import DataError
+from tests.training.drawn import generate
 from training.config import DataConfig
 from training.data.cards import load_data
-from training.data.hub import is_hub_name, load_hub
+from training.data.hub import is_hub_name, load_hub, push_to_hub, responses_of
 
 ROWS = {"prompt": ["a", "b", "c"], "output_tokens": [3, 5, 7]}
 
@@ -80,3 +82,35 @@ def test_offline_mode_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(httpx, "head", pytest.fail)
     with pytest.raises(DataError, match="hf:org/name"):
         load_hub("hf:org/name")
+
+
+def test_what_is_pushed_loads_again_with_its_card(make_card, tmp_path, monkeypatch):
+    data = load_data(str(make_card(generate(40, seed=1, samples=2)[0], notes="Own answers.")))
+    cards: list[str] = []
+
+    def push(rows: Dataset, repository: str) -> None:
+        DatasetDict({"train": rows}).save_to_disk(tmp_path / repository)
+
+    monkeypatch.setattr(Dataset, "push_to_hub", push)
+    monkeypatch.setattr(DatasetCard, "load", lambda _: DatasetCard("---\nlicense: mit\n---\n"))
+    monkeypatch.setattr(DatasetCard, "push_to_hub", lambda card, _: cards.append(str(card)))
+    assert push_to_hub(data.records, data.card.about, "pushed") == "hf:pushed:train"
+    again = load_data(str(tmp_path / "pushed"))
+    assert again.records["output_tokens"][:] == data.records["output_tokens"][:]
+    assert again.records["model"][:] == data.records["model"][:]
+    assert "license: mit" in cards[0]
+    assert "Own answers." in cards[0]
+    monkeypatch.setattr(Dataset, "push_to_hub", Mock(side_effect=ConnectionError("no way")))
+    with pytest.raises(DataError, match=r"pushed cannot be written \(no way\); check"):
+        push_to_hub(data.records, "", "pushed")
+
+
+def test_samples_and_parts_of_lengths_are_rows_of_their_own() -> None:
+    from training.data.records import FieldMap, checked, stored
+
+    fields = FieldMap(output_tokens=("first", "second"), reasoning_tokens="thought")
+    rows = [{"prompt": "a", "first": 9, "second": 8, "thought": 2}]
+    rows += [{"prompt": "b", "first": 4, "second": 0, "thought": 0}]
+    made = responses_of(stored(lambda _: checked(enumerate(rows), fields), "samples")[0])
+    found = [(r["prompt"], r["sample"], r["output_tokens"], r["reasoning_tokens"]) for r in made]
+    assert found == [("a", 0, 9, 2), ("a", 1, 8, 2), ("b", 0, 4, 0)]
