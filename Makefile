@@ -42,7 +42,7 @@ setup:
 # wording that it is tested on.
 demo: setup
 	@$(PY) -m training fit demo --out mlruns/demo $$( [ -n "$$LENGTHWISE_DATA" ] || \
-		echo --data.dataset smollm2-instruct --split.by-group true --split.test-fraction 0.3 --split.val-fraction 0.1 --split.train-prompts 1500 --split.test-prompts 800 --epochs 1 )
+		echo --data.dataset smollm2-instruct --split.by-group true --split.test-fraction 0.3 --split.val-fraction 0.1 --split.train-prompts 1200 --split.test-prompts 800 --epochs 1 )
 	@$(PY) -m scheduler_adapters demo --trained mlruns/demo
 
 play: setup

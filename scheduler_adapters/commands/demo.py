@@ -44,12 +44,12 @@ _PROFILE: Final = "llama-3-8b@a100-80g"
 _NUM_SIMULATED: Final = 2000
 """Limit of held-out prompts in the simulator's burst."""
 _SIMULATOR_SEATS: Final = 64
-_LIMIT: Final = 384
-"""Limit of the chat model's answers; 98% of those that end by themselves are shorter."""
+_LIMIT: Final = 320
+"""Limit of the chat model's answers; 96% of those that end by themselves are shorter."""
 _NEAR_CAPACITY: Final = 0.9
 _LOW_LOAD: Final = 0.3
 """Rates of Poisson arrivals, relative to the requests per second of a burst under FCFS."""
-_NUM_POISSON: Final = 24
+_NUM_POISSON: Final = 16
 _SECONDS: Final[Mapping[ClockKind, str]] = {
     "steady": "seconds are CPU time of this machine, were it as fast throughout as at first",
     "wall": "seconds of the wall clock",
@@ -84,7 +84,7 @@ class DemoConfig:
 
     trained: Path = Path("mlruns/demo")
     """Folder of the training run (`python -m training fit RECIPE --out`), and of the report."""
-    num_engine_requests: int = 40
+    num_engine_requests: int = 32
     """Held-out prompts for vLLM, drawn at random; 0: no vLLM."""
     shape: str | None = None
     """Shape of a random Llama (tiny, small, for a GPU 7b) that answers to recorded lengths; none:
