@@ -49,7 +49,7 @@ _LIMIT: Final = 320
 _NEAR_CAPACITY: Final = 0.9
 _LOW_LOAD: Final = 0.3
 """Rates of Poisson arrivals, relative to the requests per second of a burst under FCFS."""
-_NUM_POISSON: Final = 16
+_NUM_POISSON: Final = 12
 _SECONDS: Final[Mapping[ClockKind, str]] = {
     "steady": "seconds are CPU time of this machine, were it as fast throughout as at first",
     "wall": "seconds of the wall clock",
