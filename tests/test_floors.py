@@ -189,8 +189,8 @@ def test_the_tests_mirror_the_rooms():
     assert not missing
 
 
-MAX_LINES_OF = {"product": 40_500, "benchmarks": 6_500, "tests": 41_520}
-MAX_PRODUCT_STATEMENTS = 22_440
+MAX_LINES_OF = {"product": 40_380, "benchmarks": 6_500, "tests": 41_520}
+MAX_PRODUCT_STATEMENTS = 22_425
 """These only fall: a feature that adds lines takes others away first."""
 
 

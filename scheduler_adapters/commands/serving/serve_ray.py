@@ -3,9 +3,11 @@
 import logging
 import os
 import signal
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from secrets import token_hex
 from threading import Event
 from typing import Any
 
@@ -83,7 +85,14 @@ def _serve(config: RayServeConfig, place: RayPlaceConfig, settings: dict[str, An
     if place.address is None:
         require_free_port(place.host, place.port)
         num_cpus = max(os.cpu_count() or 1, config.replicas)
-        ray.init("local", include_dashboard=False, num_cpus=num_cpus, log_to_driver=False)
+        if "RAY_AUTH_MODE" not in os.environ:  # which Ray reads as it is imported
+            # Whoever reaches Ray's ports runs code. By the second setting a node is on loopback;
+            # the port of Serve's replicas is on all addresses, and requires the token.
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+            os.environ["RAY_AUTH_TOKEN"] = token_hex(32)
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        ray.init("local", num_cpus=num_cpus, log_to_driver=False, **own)
     else:
         ray.init(place.address, log_to_driver=False)
     try:

@@ -60,9 +60,6 @@ def test_a_cost_scaled_to_another_model_has_its_error_measured(mlruns, tmp_path,
     assert [one["path"] for one in after["source"]] == [str(fitted), str(measured)]
     assert main([*run, *store, str(scaled), "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["held_out_error"] is None
-    for words, said in (
-        (["--from-cost", str(other)], "is no prefill cost"),
-        ([], "nothing to fit"),
-    ):
+    for words, said in ((["--from-cost", str(other)], "is no prefill"), ([], "nothing to fit")):
         assert main(["calibrate", *words]) == 2
         assert said in capsys.readouterr().err

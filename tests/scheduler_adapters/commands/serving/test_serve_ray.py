@@ -1,9 +1,13 @@
+import os
+
 import pytest
 import yaml
 
+from lengthwise.child_processes import free_port
 from scheduler_adapters.__main__ import main
 
-pytest.importorskip("ray.serve")
+ray = pytest.importorskip("ray")
+serve_ray = pytest.importorskip("scheduler_adapters.commands.serving.serve_ray")
 
 
 @pytest.mark.parametrize(
@@ -28,3 +32,17 @@ def test_a_config_file_names_the_ranker_as_the_source_of_scores(tmp_path, tiny_b
     assert main(["serve-ray", "MODEL", *options.split()]) == 0
     args = yaml.safe_load(file.read_text())["applications"][0]["args"]
     assert args == {"model": "MODEL", "replicas": 2, "scorer": f"bundle:{tiny_bundle.path}"}
+
+
+def test_a_ray_of_our_own_has_a_token_and_is_on_loopback(monkeypatch):
+    def init(*_, _node_ip_address, **settings):
+        raise KeyboardInterrupt(_node_ip_address)
+
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(os, "execv", lambda *again: None)
+    monkeypatch.setattr("scheduler_adapters.routers.text_stream.TransformersCodec", str)
+    place = serve_ray.RayPlaceConfig(port=free_port())
+    with pytest.raises(KeyboardInterrupt, match=r"127\.0\.0\.1"):
+        serve_ray._serve(serve_ray.RayServeConfig(model="m"), place, {})
+    assert (os.environ["RAY_AUTH_MODE"], len(os.environ["RAY_AUTH_TOKEN"])) == ("token", 64)
