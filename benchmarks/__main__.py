@@ -9,6 +9,7 @@ from lengthwise.command_line.program import Program, table_of
 
 SCRIPTS: Final[Mapping[str, tuple[str, str]]] = {
     "gpu": ("gpu.run", "what one GPU machine measures within minutes, each figure kept"),
+    "rank-alarms": ("studies.rank_alarms", "answers up to an alarm about a ranker, and false ones"),
     "ranker-cost": ("studies.ranker_cost", "order against CPU time of trained rankers"),
     "frames": ("studies.frames", "places of long tasks in frames that hide or dress them"),
     "burst-in-vllm": ("peers.burst_in_vllm", "two rankers, and scoring inside vLLM's CPU build"),

@@ -15,6 +15,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "lengthwise": (
         "errors settings strict_json progress child_processes",
         "agreement bundle mlflow_store addresses",
+        "live",
         "tables",
         "report_page",
         "command_line",
@@ -45,7 +46,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "simulator.compiled",
         "simulator",
         "simulator.cluster",
-        "engines",
+        "engines engines.quality",
         "engines.vllm_v1 engines.transformers_batching",
         "routers",
         "routers.ray routers.endpoint_picker",

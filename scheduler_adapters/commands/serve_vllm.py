@@ -106,6 +106,8 @@ class ServeConfig(ScoreConfig):
     bundle: Path | None = None
     """Folder of a trained ranker (`python -m training fit`), which scores every prompt inside the
     engine. Then no scoring service is needed."""
+    keep_order: bool = False
+    """With --bundle: scores order requests even while their quality does not support it."""
     score_all: bool = False
     """With --bundle: hold and score the requests that could start at once as well."""
     policy: str = "pars"
@@ -184,7 +186,8 @@ class ServeConfig(ScoreConfig):
         shares = {} if self.shares == "none" else {"shares": self.shares}
         ranker: dict[str, Any] = {}
         if self.bundle is not None:
-            own = {name: getattr(self, name) for name in ("score_all", *ScoreConfig.SHARED)}
+            names = "keep_order", "score_all", *ScoreConfig.SHARED
+            own = {name: getattr(self, name) for name in names}
             ranker = {"bundle": str(bundle_folder(self.bundle).resolve()), **own}
             if (template := chat_template(self.vllm)) is not None:
                 ranker["chat_template"] = template

@@ -58,6 +58,8 @@ class BundleSettings:
     unscored_last: bool = False
     """True: a request without text ranks like the highest score so far, one that the ranker reads
     in part just before it. False: like the median, and by that part."""
+    keep_order: bool = False
+    """True: scores order the requests even while their quality does not support it."""
     chat_template: str | None = None
     """File or text of a chat template that replaces the model's own (vLLM's --chat-template)."""
 
@@ -65,7 +67,7 @@ class BundleSettings:
         for name in ("bundle", "target_model", "chat_template"):
             value = getattr(self, name)
             require(name, repr(value), isinstance(value or name, str), "a text")
-        for name in ("score_all", "unscored_last"):
+        for name in ("score_all", "unscored_last", "keep_order"):
             require(name, getattr(self, name), type(getattr(self, name)) is bool, "true or false")
 
     def verify(self) -> ModelBundle:
@@ -236,12 +238,13 @@ class BundleScoring:
 
     def _late(self, text: str, read: TokenizedPrompt, score: float) -> LateScore:
         self._highest = max(self._highest, score)
+        reason = ""
         if (read.truncated or isinstance(text, CutText)) and self._settings.unscored_last:
-            score = cut_score(score, self._highest)
+            score, reason = cut_score(score, self._highest), "cut"
         quantiles: tuple[tuple[float, float], ...] = ()
         if (target := self._settings.target_model) is not None:
             quantiles = (*self._scored_by.length_curves[target].at(score).quantiles.items(),)
-        return LateScore("", score, quantiles)
+        return LateScore("", score, quantiles, reason)
 
     def _log_once(self, what: str, error: Exception) -> None:
         if what not in self._logged:

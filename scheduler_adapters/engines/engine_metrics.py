@@ -50,8 +50,17 @@ _BY_SCORE: Final = "Requests by their score when they started, and by reasons: d
 _PAST_LOWER: Final = "First admissions while a lower score waited: with PARS, by its guard."
 _CLASS: Final = ("user_class",)
 _PHASE_AND_CLASS: Final = ("phase", "user_class")
+_RANKER: Final = ("engine", "revision")
 
-_METRICS: Final[Mapping[str, tuple[type, str, Sequence[str], Mapping[str, Any]]]] = {
+_OF_RANKER: Final[dict[str, tuple[type, str, Sequence[str], Mapping[str, Any]]]] = {
+    "rank_answers": (Gauge, "Answers in the figures of the ranker.", (*_RANKER, "of"), {}),
+    "rank_tau_b": (Gauge, "Scores against lengths, and its interval.", (*_RANKER, "end"), {}),
+    "rank_over_prompt": (Gauge, "tau_b less that of prompts' lengths.", (*_RANKER, "end"), {}),
+    "rank_coverage": (Gauge, "Share of lengths up to a quantile.", (*_RANKER, "quantile"), {}),
+    "rank_alarm": (Gauge, "1: answers break the ranker's promise.", (*_RANKER, "about"), {}),
+    "arrival_order": (Gauge, "1: arrival orders, not scores.", (*_RANKER, "reason"), {}),
+}
+_METRICS: Final = _OF_RANKER | {
     "bundle_reloads": (Counter, "New bundles of a ranker, loaded or refused.", ("outcome",), {}),
     "engine_requests": (Counter, _BY_SCORE, ("hint",), {}),
     "expired_ranks": (Counter, "Ranks that ended in time, such as starving requests.", (), {}),
@@ -193,6 +202,11 @@ class EngineMetrics(EngineObserver):
             metrics["pacers"].labels("ahead").set(load["pacers_ahead"])
             metrics["pacers"].labels("empty").set(load["pacers_empty"])
             metrics["paced_tokens"].set(load["paced_tokens"])
+            if (watch := getattr(scheduler, "_lengthwise_watch", None)) is not None:
+                for name in _OF_RANKER:  # those of an earlier revision end
+                    metrics[name].clear()
+                for name, label, value in watch.samples():
+                    metrics[name].labels(str(self.number), watch.revision, label).set(value)
 
     def _export_latencies(self) -> None:
         found = defaultdict[tuple[str, str], list[float]](list)

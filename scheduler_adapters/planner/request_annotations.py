@@ -81,6 +81,8 @@ class AnnotationCounts:
     """Of the unscored: started at once, as seats and tokens were free for all."""
     undecodable: int = 0
     """Prompts without text that the engine's own ranker could read: embeddings, images only."""
+    cut: int = 0
+    """Prompts that it has read in part: ranked just before the highest score."""
     failed: int = 0
     """Prompts at which the engine's own ranker failed."""
     full: int = 0

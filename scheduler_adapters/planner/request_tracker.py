@@ -23,6 +23,7 @@ from scheduler_adapters.planner.ranked_queue import RankedQueue, RankedRequest
 from scheduler_adapters.planner.recent_median import RecentMedian
 from scheduler_adapters.planner.request_annotations import AnnotationCounts, request_key
 from scheduler_adapters.policies.fair_shares import ServiceShares
+from scheduler_adapters.policies.fcfs import ArrivalFallback
 from scheduler_adapters.policy import Policy, ask_rank, describe
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
@@ -136,6 +137,12 @@ class RequestTracker:
             is_idle: True if no request runs.
         """
         self.load.now_s = self.clock()
+        if isinstance(self.policy, ArrivalFallback) and self.policy.switch():
+            for queue in queues:
+                for item in list(queue):
+                    queue.remove(item.lengthwise.view.number)
+                    self.rerank(item.lengthwise)
+                    queue.add(item)
         self._take_late(queues)
         if (holds := self.holds) is not None:
             holds.score_waiting(queues)
@@ -200,9 +207,11 @@ class RequestTracker:
 
     def rerank(self, tracked: RankedRequest) -> None:
         """Replace the rank of a request after an event, unless the rank is sticky."""
-        if tracked.late_score is not None and tracked.view.phase is Phase.WAITING:
-            self._use_late(tracked, tracked.late_score)
+        if (late := tracked.late_score) is not None and tracked.view.phase is Phase.WAITING:
+            self._use_late(tracked, late)
             self._median.arrived(tracked.view)
+            if late.reason:  # a score in place of its own
+                tracked.view.median_score = late.score
         if not tracked.rank.sticky:
             self.set_rank(tracked, ask_rank(self.policy, tracked.view, self.load))
 
@@ -268,5 +277,5 @@ class RequestTracker:
             queue.add(item)
 
     def _use_late(self, tracked: RankedRequest, late: LateScore) -> None:
-        tracked.view.score, tracked.view.quantiles = late.score, late.quantiles
-        tracked.late_score = None
+        view, tracked.late_score = tracked.view, None
+        view.score, view.quantiles = None if late.reason else late.score, late.quantiles

@@ -1,7 +1,9 @@
-"""FCFS, the default order of serving engines."""
+"""FCFS, the default order of serving engines, and the way back to it."""
 
-from scheduler_adapters.policy import Policy, Traits
-from scheduler_adapters.views import Capability, LoadView, Rank, RequestView, StepRule
+from dataclasses import replace
+
+from scheduler_adapters.policy import Policy, PolicyWrapper, Traits
+from scheduler_adapters.views import Capability, LoadView, Phase, Rank, RequestView, StepRule
 
 _SERVE_BY_ARRIVAL = Rank(sticky=True)
 
@@ -25,3 +27,27 @@ class FCFS(Policy):
 
     def rank(self, request: RequestView, load: LoadView) -> Rank:
         return _SERVE_BY_ARRIVAL
+
+
+class ArrivalFallback(PolicyWrapper):
+    """Policy whose waiting requests rank by arrival, each in its lane, while it is active.
+
+    Between two steps an engine calls `switch`, and ranks its waiting requests anew after a change.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
+        self.traits = replace(policy.traits, is_static=False)
+        self.is_active = self.is_wanted = False
+        """Any thread may set what is wanted."""
+
+    def switch(self) -> bool:
+        """Do what is wanted; return whether this is a change."""
+        before, self.is_active = self.is_active, self.is_wanted
+        return self.is_active != before
+
+    def rank(self, request: RequestView, load: LoadView) -> Rank:
+        rank = self.policy.rank(request, load)
+        if not self.is_active or request.phase is not Phase.WAITING:
+            return rank
+        return Rank(lane=rank.lane, evict_key=rank.evict_key)

@@ -1,5 +1,6 @@
 """Prometheus metrics: calls, stages, queue, cache, the model served and its live quality."""
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -94,11 +95,11 @@ class Metrics(Collector):
         family.add_metric([model.manifest.name, model.revision, model.precision], 1)
         yield family
         for name, text, field in (
-            ("observed_responses", "In the rolling window.", "num_observed"),
+            ("observed_responses", "In the rolling window.", "num_answers"),
             ("live_tau_b", "Scores against observed lengths.", "tau_b"),
         ):
             family = GaugeMetricFamily(f"scoring_{name}", text, labels=["target_model"])
             for target_model, figures in self._service.reports.quality.items():
-                if (value := getattr(figures, field)) is not None:
+                if not math.isnan(value := getattr(figures, field)):
                     family.add_metric([target_model], value)
             yield family

@@ -1,20 +1,14 @@
 """Observed response lengths: rolling quality of the served predictions, and a log to train on."""
 
 import json
-import math
 import os
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from lengthwise.agreement import tau_b
 from lengthwise.errors import ConfigError, ScoringError, raised_as
-
-WINDOW: Final = 1000
-"""Observations in the rolling figures; the standard error of tau_b is then about .02."""
-_FEWEST: Final = 20
+from lengthwise.live.rank_quality import Answer, RankFigures, RankQuality
 
 
 class Observation(NamedTuple):
@@ -25,14 +19,6 @@ class Observation(NamedTuple):
     score: float
     revision: str
     prompt: str = ""
-
-
-class LiveQuality(NamedTuple):
-    """Rolling quality of the served revision's predictions for one target model."""
-
-    num_observed: int
-    tau_b: float | None
-    """Kendall's tau-b of scores and lengths; None below 20 observations or without variation."""
 
 
 class ReportLog:
@@ -85,9 +71,8 @@ class ReportBook:
     def __init__(self, log: ReportLog | None = None) -> None:
         self._lock = threading.Lock()
         self._revision = ""
-        self._windows: dict[str, deque[tuple[float, int]]] = {}
-        """Score and length of the last observations, by target model."""
-        self.quality: Mapping[str, LiveQuality] = {}
+        self._windows: dict[str, RankQuality] = {}
+        self.quality: Mapping[str, RankFigures] = {}
         """Rolling figures by target model; replaced with each report."""
         self._log = log
 
@@ -100,13 +85,11 @@ class ReportBook:
         with self._lock:
             if revision != self._revision:
                 self._revision, self._windows, self.quality = revision, {}, {}
-            for seen in current:
-                window = self._windows.setdefault(seen.target_model, deque(maxlen=WINDOW))
-                window.append((seen.score, seen.output_tokens))
-            self.quality = dict(self.quality) | {
-                name: _quality(self._windows[name])
-                for name in {seen.target_model for seen in current}
-            }
+            for name in {seen.target_model for seen in current}:
+                window = self._windows.setdefault(name, RankQuality())
+                of_model = (seen for seen in current if seen.target_model == name)
+                window.add([Answer(seen.score, seen.output_tokens) for seen in of_model])
+                self.quality = {**self.quality, name: window.figures()}
         # A line without a prompt is useless for training.
         rows = [
             {
@@ -126,8 +109,3 @@ class ReportBook:
     def close(self) -> None:
         if self._log is not None:
             self._log.close()
-
-
-def _quality(window: Sequence[tuple[float, int]]) -> LiveQuality:
-    tau = tau_b(*zip(*window, strict=True)) if len(window) >= _FEWEST else math.nan
-    return LiveQuality(len(window), None if math.isnan(tau) else tau)

@@ -21,6 +21,7 @@ import lengthwise
 from scheduler_adapters.engines.bundle_scoring import BundleScoring
 from scheduler_adapters.engines.engine_metrics import observers_from_environment
 from scheduler_adapters.engines.engine_sockets import EngineSocket
+from scheduler_adapters.engines.quality.rank_watch import RankWatch
 from scheduler_adapters.engines.score_channel import receiver_from_environment
 from scheduler_adapters.engines.vllm_v1 import TESTED
 from scheduler_adapters.engines.vllm_v1.additional_config import (
@@ -50,8 +51,8 @@ from scheduler_adapters.planner.capabilities import (
 from scheduler_adapters.planner.planner import Planner
 from scheduler_adapters.planner.request_tracker import RequestTracker
 from scheduler_adapters.planner.step_budget import Plan
-from scheduler_adapters.policies.fcfs import FCFS
-from scheduler_adapters.policy import Policy
+from scheduler_adapters.policies.fcfs import FCFS, ArrivalFallback
+from scheduler_adapters.policy import Policy, PolicyWrapper
 from scheduler_adapters.timeline.observer import EngineObserver
 from scheduler_adapters.views import Capability
 
@@ -79,6 +80,7 @@ class RankMixin:
     _lengthwise_receiver: EngineSocket | None = None
     _lengthwise_stalled = False
     _lengthwise_own: Sequence[EngineObserver] = ()
+    _lengthwise_watch: RankWatch | None = None
     _lengthwise_scoring: BundleScoring | None = None
 
     def __init__(self, *args: Any, lengthwise_policy: str | None = None, **kwargs: Any) -> None:
@@ -87,8 +89,18 @@ class RankMixin:
         policy = configured_policy(self.vllm_config.additional_config, lengthwise_policy)
         require_capabilities(policy, CAPABILITIES, ENGINE)
         if (settings := configured_bundle(self.vllm_config.additional_config)) is not None:
-            self._lengthwise_scoring = BundleScoring(settings, tokenizer_of(self.vllm_config))
-        self._lengthwise_own = observers_from_environment(self, thinks=bool(think_end_of(self)))
+            scoring = BundleScoring(settings, tokenizer_of(self.vllm_config))
+            self._lengthwise_scoring = scoring
+            fallback = None if settings.keep_order else ArrivalFallback(policy)
+            self._lengthwise_watch = RankWatch(
+                lambda: scoring.model.manifest,
+                fallback,
+                target_model=settings.target_model,
+                reads_lengths=policy.traits.reads_lengths,
+            )
+            self._lengthwise_own, policy = [self._lengthwise_watch], fallback or policy
+        observers = observers_from_environment(self, thinks=bool(think_end_of(self)))
+        self._lengthwise_own = [*self._lengthwise_own, *observers]
         self.lengthwise_start(policy, observers=self._lengthwise_own)
         self._lengthwise_receiver = receiver_from_environment(
             self.vllm_config.parallel_config.data_parallel_rank,
@@ -104,8 +116,11 @@ class RankMixin:
     def lengthwise_info(self) -> dict[str, str]:
         """Return by name what is served now; `limits` are the settings of policy and guard."""
         policy, scoring = self.lengthwise_tracker.policy, self._lengthwise_scoring
-        settings = vars(getattr(policy, "policy", policy)) | vars(policy)
-        limits = [f"{k} {v}" for k, v in settings.items() if isinstance(v, int | float)]
+        settings, inner = vars(policy), policy
+        while isinstance(inner, PolicyWrapper):
+            inner = inner.policy
+            settings = vars(inner) | settings
+        limits = [f"{k} {v}" for k, v in settings.items() if type(v) in (int, float)]
         return {
             "version": lengthwise.__version__,
             "vllm": __version__,
@@ -206,6 +221,7 @@ class RankMixin:
         if (planner := self._lengthwise_planner) is not None:
             planner.residents.left(request)
         if hasattr(request, "lengthwise"):
+            request.lengthwise.view.generated_tokens = request.num_output_tokens
             if request.status is not _ABORTED:
                 tracker.finished(request.lengthwise, request.num_output_tokens)
             if tracker.shares is not None:

@@ -7,6 +7,7 @@ from scheduler_adapters.planner.late_scores import LateScore
 from scheduler_adapters.planner.ranked_queue import RankedQueue
 from scheduler_adapters.planner.request_annotations import REQUEST_KEY, AnnotationCounts
 from scheduler_adapters.planner.request_tracker import RequestTracker
+from scheduler_adapters.policies.fcfs import ArrivalFallback
 from scheduler_adapters.policies.shortest_predicted import pars
 from scheduler_adapters.policy import Policy
 from scheduler_adapters.views import LoadView, Phase, Rank, RequestView
@@ -26,6 +27,28 @@ def test_a_starving_request_outranks_a_shorter_one():
     tracker.begin_step(queue)
     assert in_order(queue) == [long, short, arrival]
     assert tracker.num_expired == 2
+
+
+def test_a_switch_to_arrival_and_back_ranks_all_that_wait():
+    fallback = ArrivalFallback(pars())
+    tracker, queue = RequestTracker(fallback, still_clock()), RankedQueue[Waiting]()
+    requests = [track(tracker, score) for score in (9.0, 5.0, 7.0)]
+    fill(queue, *requests)
+    running = track(tracker, 1.0)
+    running.view.phase = Phase.PREFILL
+    rank = running.rank
+    fallback.is_wanted = True
+    requests.append(track(tracker, 6.0))  # before the step that switches
+    fill(queue, requests[3])
+    tracker.begin_step(queue)
+    assert in_order(queue) == requests
+    fill(queue, later := track(tracker, 1.0))
+    assert in_order(queue) == [*requests, later]
+    fallback.is_wanted = False
+    tracker.begin_step(queue)
+    fill(queue, track(tracker, 8.0), shortest := track(tracker, 2.0))
+    assert in_order(queue)[:6] == [*requests, later, shortest]  # those that waited are first
+    assert running.rank is rank
 
 
 def test_an_age_counts_from_the_arrival_at_the_front_end():

