@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from lengthwise.conversation import VERSION
 from lengthwise.errors import BundleError, raised_as
 
 FORMAT: Final = 1
@@ -121,6 +122,12 @@ class Manifest:
     """A few prompts -> their scores by the trained model. A service with other scores stops."""
     mlflow_run_id: str | None = None
     format: int = FORMAT
+
+    @property
+    def description(self) -> int | None:
+        """Version of the descriptions that the ranker reads; None: it reads prompts."""
+        data: Any = self.training.get("data")
+        return data.get("description") if isinstance(data, dict) else None
 
     @property
     def revision(self) -> str:
@@ -243,6 +250,11 @@ def read_manifest(folder: Path) -> Manifest:
             raise BundleError(
                 f"{path}: {name} is {value!r:.80}; it must be {right}: export the bundle again"
             )
+    if manifest.description not in (None, VERSION):
+        raise BundleError(
+            f"{path}: the ranker reads descriptions of version {manifest.description!r:.80}, known "
+            f"here is {VERSION}; use the package that trained it, or train again"
+        )
     for target_model, curve in manifest.calibration.items():
         LengthCurve.parse(target_model, curve)
     return manifest

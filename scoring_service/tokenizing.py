@@ -13,10 +13,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from tokenizers import Encoding, Tokenizer
 
+from lengthwise.bundle import ModelBundle
+from lengthwise.conversation import described
 from lengthwise.errors import BundleError
 from lengthwise.tables.prompt_text import CutText, shortened
 
@@ -45,10 +47,12 @@ class TokenizedPrompt(NamedTuple):
 class PromptTokenizer:
     """Tokenizer of a bundle; cuts prompts to `max_tokens` ids, special tokens included.
 
+    With `describes` a prompt that is no description is described as the user's only message.
     Threads may share it. Raises BundleError if the file is not a tokenizer.
     """
 
-    def __init__(self, path: Path, max_tokens: int) -> None:
+    def __init__(self, path: Path, max_tokens: int, *, describes: bool = False) -> None:
+        self._describes = describes
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
             spec = json.loads(path.read_text())
@@ -69,8 +73,19 @@ class PromptTokenizer:
         self._whole.no_truncation()
         self._tokenizer.enable_truncation(max_tokens)
 
+    @classmethod
+    def of(cls, bundle: ModelBundle) -> Self:
+        """Return the tokenizer of a bundle."""
+        return cls(
+            bundle.tokenizer_path,
+            bundle.manifest.max_prompt_tokens,
+            describes=bundle.manifest.description is not None,
+        )
+
     def kept(self, prompt: str) -> str:
         """Return the part of a prompt that is read."""
+        if self._describes:
+            prompt = getattr(prompt, "description", "") or described(prompt)
         is_short = len(prompt) <= self.max_chars and not isinstance(prompt, CutText)
         return prompt if is_short else shortened(prompt, self.max_chars)
 

@@ -13,7 +13,7 @@ from tests.test_architecture import PACKAGES, ROOT, imports_of, sources
 
 FLOORS: dict[str, tuple[str, ...]] = {
     "lengthwise": (
-        "errors settings strict_json progress child_processes",
+        "errors settings strict_json progress child_processes conversation",
         "agreement bundle mlflow_store addresses",
         "tables",
         "report_page",

@@ -47,6 +47,9 @@ class DataConfig(RecordOptions):
     """Training label of a prompt with repeated samples. Tests compare with the first sample."""
     max_prompt_tokens: Annotated[int, Range(least=3)] = 128
     """Of longer prompts the middle is left out, and they are counted; special tokens included."""
+    description: Literal[1] | None = None
+    """Learn from descriptions of requests, of this version: what a request holds beside the user's
+    message (`lengthwise/conversation.py`). Rows hold bodies or descriptions. None: prompts."""
     framed: Part = 0.0
     """Part of the training prompts that stand in a frame, as in a chat (`data/frames.py`)."""
     unlabelled: tuple[str, ...] = ()

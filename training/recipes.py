@@ -69,6 +69,14 @@ RECIPES: Final[dict[str, tuple[str, TrainConfig]]] = {
             batch_size=64,
         ),
     ),
+    "agents": (
+        "Requests of agents (--data.dataset LOG) by tools, calls and results; split by group.",
+        TrainConfig(
+            data=DataConfig(description=1, max_prompt_tokens=192),
+            split=SplitConfig(by_group=True, val_fraction=0.15, test_fraction=0.2, val_prompts=500),
+            trainer=trainer_settings(max_epochs=3),
+        ),
+    ),
     "multi": (
         "Consensus of 200 models, for a model not among them; a quarter of the models is held out.",
         TrainConfig(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from unicodedata import normalize
 
+from lengthwise.conversation import described
 from lengthwise.tables.gateways import WORDS
 from lengthwise.tables.values import unpacked
 
@@ -36,10 +37,19 @@ _MORE: Final = ("tools", "functions", "documents", "chat_template", "chat_templa
 _NO_TEXT: Final = frozenset(WORDS["no_text"])
 
 
-class CutText(str):
-    """A text of which the request holds more than is sent to the ranker, or than it can read."""
+class RequestText(str):
+    """A text of a request, with the request's body, or the description of it."""
 
-    __slots__ = ()
+    body: Any = None
+
+    @property
+    def description(self) -> str:
+        """Return what rankers of descriptions read of the request; "" if the body is unknown."""
+        return described(self.body) if self.body else ""
+
+
+class CutText(RequestText):
+    """A text of which the request holds more than is sent to the ranker, or than it can read."""
 
 
 def normalised(prompt: str) -> str:
@@ -75,7 +85,7 @@ def prompt_of(value: Any) -> str | None:
 def of_chat(body: Mapping[str, Any]) -> str | None:
     """Return the text of a /v1/chat/completions or /v1/messages body; None as `of_response`."""
     messages = body.get("messages")
-    return _of_turns(messages, body) if isinstance(messages, list) else None
+    return _of(_of_turns(messages, body), body) if isinstance(messages, list) else None
 
 
 def of_response(body: Mapping[str, Any]) -> str | None:
@@ -84,11 +94,16 @@ def of_response(body: Mapping[str, Any]) -> str | None:
     turns = [{"role": "user", "content": given}] if isinstance(given, str) else given
     found = _of_turns(turns, body) if isinstance(turns, list) else None
     # Turns that the server keeps are hidden.
-    return (
-        CutText(found)
-        if found and any(map(body.get, ("previous_response_id", "conversation")))
-        else found
-    )
+    is_cut = any(map(body.get, ("previous_response_id", "conversation")))
+    return _of(CutText(found) if found and is_cut else found, body)
+
+
+def _of(text: str | None, body: Mapping[str, Any]) -> RequestText | None:
+    if text is None:
+        return None
+    found = (CutText if isinstance(text, CutText) else RequestText)(text)
+    found.body = body
+    return found
 
 
 def _of_turns(turns: Sequence[Any], body: Mapping[str, Any]) -> str | None:

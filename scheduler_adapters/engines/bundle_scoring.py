@@ -208,7 +208,10 @@ class BundleScoring:
         read: dict[str, TokenizedPrompt] = {}
         for one in taken:
             try:
-                text = self._frames.text_of(one.prompt)
+                is_described = self._scored_by.manifest.description is not None
+                text = (self._frames.description_of if is_described else self._frames.text_of)(
+                    one.prompt
+                )
                 if text is not None and text not in read:
                     # One by one: several would be tokenized by threads on all cores.
                     (read[text],) = self._scored_by.tokenizer.tokenize([text])

@@ -60,12 +60,20 @@ class ServiceInfo:
 
 def write_prompt(prompt: str, target_model: str) -> pb.ScoreRequest:
     """Return the request for one prompt. Raises InvalidPrompt if it is not Unicode text."""
-    return _encode(pb.ScoreRequest, [prompt], prompt=prompt, target_model=target_model)
+    fields = {"prompt": prompt, "target_model": target_model, "description": _description(prompt)}
+    return _encode(pb.ScoreRequest, [prompt], **fields)
 
 
 def write_batch(prompts: Sequence[str], target_model: str) -> pb.ScoreBatchRequest:
     """Return the request for many prompts. Raises InvalidPrompt if one is not Unicode text."""
-    return _encode(pb.ScoreBatchRequest, prompts, prompts=prompts, target_model=target_model)
+    descriptions = list(map(_description, prompts))
+    fields = {"target_model": target_model, "descriptions": descriptions * any(descriptions)}
+    return _encode(pb.ScoreBatchRequest, prompts, prompts=prompts, **fields)
+
+
+def _description(prompt: Any) -> str:
+    """Return the description of the request that a text is from; "" for a bare prompt."""
+    return str(getattr(prompt, "description", ""))
 
 
 def write_report(observed: Sequence[Observed]) -> pb.ReportRequest:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#scoring_service/proto/scoring.proto\x12\x15lengthwise.scoring.v1\x1a\x17google/rpc/status.proto\"4\n\x0cScoreRequest\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12\x14\n\x0ctarget_model\x18\x02 \x01(\t\"\x8c\x01\n\rScoreResponse\x12\x33\n\x06scored\x18\x01 \x01(\x0b\x32#.lengthwise.scoring.v1.ScoredPrompt\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x34\n\x07timings\x18\x03 \x01(\x0b\x32#.lengthwise.scoring.v1.StageTimings\":\n\x11ScoreBatchRequest\x12\x0f\n\x07prompts\x18\x01 \x03(\t\x12\x14\n\x0ctarget_model\x18\x02 \x01(\t\"\x8e\x01\n\x12ScoreBatchResponse\x12\x30\n\x05items\x18\x01 \x03(\x0b\x32!.lengthwise.scoring.v1.ItemResult\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x34\n\x07timings\x18\x03 \x01(\x0b\x32#.lengthwise.scoring.v1.StageTimings\"I\n\rReportRequest\x12\x38\n\x0cobservations\x18\x01 \x03(\x0b\x32\".lengthwise.scoring.v1.Observation\"k\n\x0bObservation\x12\x14\n\x0ctarget_model\x18\x01 \x01(\t\x12\x15\n\routput_tokens\x18\x02 \x01(\r\x12\r\n\x05score\x18\x03 \x01(\x02\x12\x10\n\x08revision\x18\x04 \x01(\t\x12\x0e\n\x06prompt\x18\x05 \x01(\t\"\"\n\x0eReportResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\r\"r\n\nItemResult\x12\x35\n\x06scored\x18\x01 \x01(\x0b\x32#.lengthwise.scoring.v1.ScoredPromptH\x00\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x08\n\x06result\"~\n\x0cScoredPrompt\x12\r\n\x05score\x18\x01 \x01(\x02\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x11\n\ttruncated\x18\x03 \x01(\x08\x12\x35\n\x06length\x18\x04 \x01(\x0b\x32%.lengthwise.scoring.v1.LengthEstimate\"]\n\x0eLengthEstimate\x12\x17\n\x0f\x65xpected_tokens\x18\x01 \x01(\x02\x12\x32\n\tquantiles\x18\x02 \x03(\x0b\x32\x1f.lengthwise.scoring.v1.Quantile\",\n\x08Quantile\x12\x10\n\x08\x66raction\x18\x01 \x01(\x02\x12\x0e\n\x06tokens\x18\x02 \x01(\x02\"Y\n\x0cStageTimings\x12\x13\n\x0btokenize_us\x18\x01 \x01(\r\x12\x10\n\x08queue_us\x18\x02 \x01(\r\x12\x10\n\x08infer_us\x18\x03 \x01(\r\x12\x10\n\x08total_us\x18\x04 \x01(\r\"\r\n\x0bInfoRequest\"\xeb\x01\n\x0cInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\r\n\x05label\x18\x03 \x01(\t\x12\x17\n\x0flabel_tokenizer\x18\x04 \x01(\t\x12\x11\n\tprecision\x18\x05 \x01(\t\x12\x15\n\rtarget_models\x18\x06 \x03(\t\x12\x19\n\x11max_prompt_tokens\x18\x07 \x01(\r\x12\x18\n\x10max_prompt_bytes\x18\x08 \x01(\r\x12\x19\n\x11max_batch_prompts\x18\t \x01(\r\x12\x19\n\x11max_message_bytes\x18\n \x01(\r2\xef\x02\n\x0eScoringService\x12R\n\x05Score\x12#.lengthwise.scoring.v1.ScoreRequest\x1a$.lengthwise.scoring.v1.ScoreResponse\x12\x61\n\nScoreBatch\x12(.lengthwise.scoring.v1.ScoreBatchRequest\x1a).lengthwise.scoring.v1.ScoreBatchResponse\x12U\n\x06Report\x12$.lengthwise.scoring.v1.ReportRequest\x1a%.lengthwise.scoring.v1.ReportResponse\x12O\n\x04Info\x12\".lengthwise.scoring.v1.InfoRequest\x1a#.lengthwise.scoring.v1.InfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#scoring_service/proto/scoring.proto\x12\x15lengthwise.scoring.v1\x1a\x17google/rpc/status.proto\"I\n\x0cScoreRequest\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12\x14\n\x0ctarget_model\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\"\x8c\x01\n\rScoreResponse\x12\x33\n\x06scored\x18\x01 \x01(\x0b\x32#.lengthwise.scoring.v1.ScoredPrompt\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x34\n\x07timings\x18\x03 \x01(\x0b\x32#.lengthwise.scoring.v1.StageTimings\"P\n\x11ScoreBatchRequest\x12\x0f\n\x07prompts\x18\x01 \x03(\t\x12\x14\n\x0ctarget_model\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x65scriptions\x18\x03 \x03(\t\"\x8e\x01\n\x12ScoreBatchResponse\x12\x30\n\x05items\x18\x01 \x03(\x0b\x32!.lengthwise.scoring.v1.ItemResult\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x34\n\x07timings\x18\x03 \x01(\x0b\x32#.lengthwise.scoring.v1.StageTimings\"I\n\rReportRequest\x12\x38\n\x0cobservations\x18\x01 \x03(\x0b\x32\".lengthwise.scoring.v1.Observation\"k\n\x0bObservation\x12\x14\n\x0ctarget_model\x18\x01 \x01(\t\x12\x15\n\routput_tokens\x18\x02 \x01(\r\x12\r\n\x05score\x18\x03 \x01(\x02\x12\x10\n\x08revision\x18\x04 \x01(\t\x12\x0e\n\x06prompt\x18\x05 \x01(\t\"\"\n\x0eReportResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\r\"r\n\nItemResult\x12\x35\n\x06scored\x18\x01 \x01(\x0b\x32#.lengthwise.scoring.v1.ScoredPromptH\x00\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x08\n\x06result\"~\n\x0cScoredPrompt\x12\r\n\x05score\x18\x01 \x01(\x02\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x11\n\ttruncated\x18\x03 \x01(\x08\x12\x35\n\x06length\x18\x04 \x01(\x0b\x32%.lengthwise.scoring.v1.LengthEstimate\"]\n\x0eLengthEstimate\x12\x17\n\x0f\x65xpected_tokens\x18\x01 \x01(\x02\x12\x32\n\tquantiles\x18\x02 \x03(\x0b\x32\x1f.lengthwise.scoring.v1.Quantile\",\n\x08Quantile\x12\x10\n\x08\x66raction\x18\x01 \x01(\x02\x12\x0e\n\x06tokens\x18\x02 \x01(\x02\"Y\n\x0cStageTimings\x12\x13\n\x0btokenize_us\x18\x01 \x01(\r\x12\x10\n\x08queue_us\x18\x02 \x01(\r\x12\x10\n\x08infer_us\x18\x03 \x01(\r\x12\x10\n\x08total_us\x18\x04 \x01(\r\"\r\n\x0bInfoRequest\"\xeb\x01\n\x0cInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\r\n\x05label\x18\x03 \x01(\t\x12\x17\n\x0flabel_tokenizer\x18\x04 \x01(\t\x12\x11\n\tprecision\x18\x05 \x01(\t\x12\x15\n\rtarget_models\x18\x06 \x03(\t\x12\x19\n\x11max_prompt_tokens\x18\x07 \x01(\r\x12\x18\n\x10max_prompt_bytes\x18\x08 \x01(\r\x12\x19\n\x11max_batch_prompts\x18\t \x01(\r\x12\x19\n\x11max_message_bytes\x18\n \x01(\r2\xef\x02\n\x0eScoringService\x12R\n\x05Score\x12#.lengthwise.scoring.v1.ScoreRequest\x1a$.lengthwise.scoring.v1.ScoreResponse\x12\x61\n\nScoreBatch\x12(.lengthwise.scoring.v1.ScoreBatchRequest\x1a).lengthwise.scoring.v1.ScoreBatchResponse\x12U\n\x06Report\x12$.lengthwise.scoring.v1.ReportRequest\x1a%.lengthwise.scoring.v1.ReportResponse\x12O\n\x04Info\x12\".lengthwise.scoring.v1.InfoRequest\x1a#.lengthwise.scoring.v1.InfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,33 +33,33 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'scoring_service.proto.scori
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SCOREREQUEST']._serialized_start=87
-  _globals['_SCOREREQUEST']._serialized_end=139
-  _globals['_SCORERESPONSE']._serialized_start=142
-  _globals['_SCORERESPONSE']._serialized_end=282
-  _globals['_SCOREBATCHREQUEST']._serialized_start=284
-  _globals['_SCOREBATCHREQUEST']._serialized_end=342
-  _globals['_SCOREBATCHRESPONSE']._serialized_start=345
-  _globals['_SCOREBATCHRESPONSE']._serialized_end=487
-  _globals['_REPORTREQUEST']._serialized_start=489
-  _globals['_REPORTREQUEST']._serialized_end=562
-  _globals['_OBSERVATION']._serialized_start=564
-  _globals['_OBSERVATION']._serialized_end=671
-  _globals['_REPORTRESPONSE']._serialized_start=673
-  _globals['_REPORTRESPONSE']._serialized_end=707
-  _globals['_ITEMRESULT']._serialized_start=709
-  _globals['_ITEMRESULT']._serialized_end=823
-  _globals['_SCOREDPROMPT']._serialized_start=825
-  _globals['_SCOREDPROMPT']._serialized_end=951
-  _globals['_LENGTHESTIMATE']._serialized_start=953
-  _globals['_LENGTHESTIMATE']._serialized_end=1046
-  _globals['_QUANTILE']._serialized_start=1048
-  _globals['_QUANTILE']._serialized_end=1092
-  _globals['_STAGETIMINGS']._serialized_start=1094
-  _globals['_STAGETIMINGS']._serialized_end=1183
-  _globals['_INFOREQUEST']._serialized_start=1185
-  _globals['_INFOREQUEST']._serialized_end=1198
-  _globals['_INFORESPONSE']._serialized_start=1201
-  _globals['_INFORESPONSE']._serialized_end=1436
-  _globals['_SCORINGSERVICE']._serialized_start=1439
-  _globals['_SCORINGSERVICE']._serialized_end=1806
+  _globals['_SCOREREQUEST']._serialized_end=160
+  _globals['_SCORERESPONSE']._serialized_start=163
+  _globals['_SCORERESPONSE']._serialized_end=303
+  _globals['_SCOREBATCHREQUEST']._serialized_start=305
+  _globals['_SCOREBATCHREQUEST']._serialized_end=385
+  _globals['_SCOREBATCHRESPONSE']._serialized_start=388
+  _globals['_SCOREBATCHRESPONSE']._serialized_end=530
+  _globals['_REPORTREQUEST']._serialized_start=532
+  _globals['_REPORTREQUEST']._serialized_end=605
+  _globals['_OBSERVATION']._serialized_start=607
+  _globals['_OBSERVATION']._serialized_end=714
+  _globals['_REPORTRESPONSE']._serialized_start=716
+  _globals['_REPORTRESPONSE']._serialized_end=750
+  _globals['_ITEMRESULT']._serialized_start=752
+  _globals['_ITEMRESULT']._serialized_end=866
+  _globals['_SCOREDPROMPT']._serialized_start=868
+  _globals['_SCOREDPROMPT']._serialized_end=994
+  _globals['_LENGTHESTIMATE']._serialized_start=996
+  _globals['_LENGTHESTIMATE']._serialized_end=1089
+  _globals['_QUANTILE']._serialized_start=1091
+  _globals['_QUANTILE']._serialized_end=1135
+  _globals['_STAGETIMINGS']._serialized_start=1137
+  _globals['_STAGETIMINGS']._serialized_end=1226
+  _globals['_INFOREQUEST']._serialized_start=1228
+  _globals['_INFOREQUEST']._serialized_end=1241
+  _globals['_INFORESPONSE']._serialized_start=1244
+  _globals['_INFORESPONSE']._serialized_end=1479
+  _globals['_SCORINGSERVICE']._serialized_start=1482
+  _globals['_SCORINGSERVICE']._serialized_end=1849
 # @@protoc_insertion_point(module_scope)

@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("prompt", "target_model")
+    __slots__ = ("prompt", "target_model", "description")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     TARGET_MODEL_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     target_model: str
-    def __init__(self, prompt: _Optional[str] = ..., target_model: _Optional[str] = ...) -> None: ...
+    description: str
+    def __init__(self, prompt: _Optional[str] = ..., target_model: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("scored", "revision", "timings")
@@ -26,12 +28,14 @@ class ScoreResponse(_message.Message):
     def __init__(self, scored: _Optional[_Union[ScoredPrompt, _Mapping]] = ..., revision: _Optional[str] = ..., timings: _Optional[_Union[StageTimings, _Mapping]] = ...) -> None: ...
 
 class ScoreBatchRequest(_message.Message):
-    __slots__ = ("prompts", "target_model")
+    __slots__ = ("prompts", "target_model", "descriptions")
     PROMPTS_FIELD_NUMBER: _ClassVar[int]
     TARGET_MODEL_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     prompts: _containers.RepeatedScalarFieldContainer[str]
     target_model: str
-    def __init__(self, prompts: _Optional[_Iterable[str]] = ..., target_model: _Optional[str] = ...) -> None: ...
+    descriptions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, prompts: _Optional[_Iterable[str]] = ..., target_model: _Optional[str] = ..., descriptions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ScoreBatchResponse(_message.Message):
     __slots__ = ("items", "revision", "timings")

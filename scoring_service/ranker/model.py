@@ -37,7 +37,7 @@ class RankerModel:
     def load(cls, bundle: ModelBundle, precision: str = "auto") -> Self:
         """Load a verified bundle and time it on this machine. Raises BundleError for a misfit."""
         manifest = bundle.manifest
-        tokenizer = PromptTokenizer(bundle.tokenizer_path, manifest.max_prompt_tokens)
+        tokenizer = PromptTokenizer.of(bundle)
         scorer, loaded = _load_scorer(bundle, precision, tokenizer.pad_id)
         _check_fit(tokenizer, scorer, bundle)
         read = dict(zip(manifest.golden, tokenizer.tokenize(list(manifest.golden)), strict=True))

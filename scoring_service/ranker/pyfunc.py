@@ -18,7 +18,7 @@ class BundleModel:
 
     def __init__(self, path: str) -> None:
         bundle = ModelBundle.load(path)
-        self._tokenizer = PromptTokenizer(bundle.tokenizer_path, bundle.manifest.max_prompt_tokens)
+        self._tokenizer = PromptTokenizer.of(bundle)
         self._scorer = OnnxScorer(bundle.model_path("auto"), pad_id=self._tokenizer.pad_id)
 
     def predict(self, prompts: Any, params: dict[str, Any] | None = None) -> Any:

@@ -1,11 +1,13 @@
 """RPCs of the scoring service: messages to calls of `ScoringService` and back."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from google.protobuf.message import Message
 
 from lengthwise.errors import ScoringError
+from lengthwise.tables.prompt_text import RequestText
 from scoring_service.proto import scoring_pb2 as pb
 from scoring_service.proto.status import to_status
 from scoring_service.server.call_lifecycle import Method, PromptRequest
@@ -22,10 +24,12 @@ def scoring_methods(service: ScoringService) -> dict[str, Method]:
     """Return the methods of `lengthwise.scoring.v1.ScoringService` by name."""
 
     def read(request: pb.ScoreRequest) -> PromptRequest:
-        return PromptRequest([request.prompt], request.target_model, _score_response)
+        prompts = _texts([request.prompt], [request.description])
+        return PromptRequest(prompts, request.target_model, _score_response)
 
     def read_batch(request: pb.ScoreBatchRequest) -> PromptRequest:
-        return PromptRequest(list(request.prompts), request.target_model, _batch_response)
+        prompts = _texts(request.prompts, request.descriptions)
+        return PromptRequest(prompts, request.target_model, _batch_response)
 
     return {
         "Score": Method(pb.ScoreRequest, read, _MAX_INLINE_BYTES),
@@ -33,6 +37,13 @@ def scoring_methods(service: ScoringService) -> dict[str, Method]:
         "Report": Method(pb.ReportRequest, partial(_report, service), 0),
         "Info": Method(pb.InfoRequest, partial(_info, service)),
     }
+
+
+def _texts(prompts: Sequence[str], descriptions: Sequence[str]) -> list[RequestText]:
+    texts = list(map(RequestText, prompts))
+    for text, description in zip(texts, descriptions, strict=False):
+        text.body = description
+    return texts
 
 
 def _report(service: ScoringService, request: pb.ReportRequest) -> Message:

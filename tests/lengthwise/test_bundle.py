@@ -91,6 +91,15 @@ def test_a_field_of_another_type_or_range_is_one_error_line(bundle, capsys, fiel
     assert any(text in error for text in (field, "is not a finite number", "not iterable"))
 
 
+def test_a_newer_description_of_requests_is_refused(bundle):
+    assert bundle.manifest.description is None
+    change_manifest(bundle, training={"data": {"description": 1}})
+    assert read_manifest(bundle.path).description == 1
+    change_manifest(bundle, training={"data": {"description": 2}})
+    with pytest.raises(BundleError, match="descriptions of version 2, known here is 1"):
+        read_manifest(bundle.path)
+
+
 def test_a_manifest_of_many_megabytes_is_not_read(bundle, monkeypatch):
     monkeypatch.setattr("lengthwise.bundle.MAX_MANIFEST_BYTES", 10)
     with pytest.raises(BundleError, match="larger than 10 bytes"):

@@ -165,7 +165,9 @@ def _without_card(
     name: str, table: str | Dataset, digest: str, columns: DataConfig | None
 ) -> LoadedData:
     options = columns or DataConfig()
-    records, num_empty = read_records(table, options, has_details=True)
+    records, num_empty = read_records(
+        table, options, has_details=True, description=options.description
+    )
     path = Path(name.removeprefix(PREFIX).replace(":", "-"))
     card = Card(
         id=name_of(path),

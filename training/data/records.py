@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lengthwise import tables
+from lengthwise.conversation import described
 from lengthwise.errors import DataError
 from lengthwise.tables.checks import NO_ANSWER
 from lengthwise.tables.columns import NO_ROWS
@@ -33,7 +34,7 @@ from lengthwise.tables.options import RecordOptions
 from lengthwise.tables.prompt_text import normalised, prompt_of
 from lengthwise.tables.reading import read_log, require_columns
 from lengthwise.tables.requests import no_column
-from lengthwise.tables.values import count_of
+from lengthwise.tables.values import count_of, unpacked
 from training.config import Label
 
 if TYPE_CHECKING:
@@ -199,6 +200,7 @@ def read_records(
     group: str | None = None,
     *,
     has_details: bool = False,
+    description: int | None = None,
 ) -> tuple[Dataset, int]:
     """Return the records of a table or log, and the number of answers of 0 tokens.
 
@@ -207,6 +209,7 @@ def read_records(
         label: the column of lengths where the options name none; None reads prompts only, with
             lengths of 0.
         group: column of the groups.
+        description: version of the descriptions that take the place of prompts; None: prompts.
         has_details: models, samples and parts of the lengths are read where they are known.
     """
     if label is None:
@@ -217,8 +220,8 @@ def read_records(
     counter = Path(options.tokenizer or "none")
     files = (path for path in (counter, counter / "tokenizer.json") if path.is_file())
     identity += "".join(map(digest_of, files))
-    read = partial(_log_rows, table, options, label, group, has_details)
-    records, notes = stored(read, identity, options, label, group, has_details)
+    read = partial(_log_rows, table, options, label, group, has_details, description)
+    records, notes = stored(read, identity, options, label, group, has_details, description)
     return records, num_empty(records) + notes.get("no_answer", 0)
 
 
@@ -251,16 +254,22 @@ def _log_rows(
     label: str | None,
     group: str | None,
     has_details: bool,
+    description: int | None,
     notes: Notes,
 ) -> Iterator[Row]:
     lengths = () if label is None else options.length_column or (label,)
     extras = {"sample": ("sample",), "group": (group or "group",)}
+    extras |= {"body": (options.prompt_column or "prompt",)} if description else {}
     ours = "output_tokens" if options.length_column else label
     with _as_files(table) as names:
         found = read_log(
             names, options, needs=("prompt", ours) if ours else ("prompt",), extras=extras
         )
     frame, path = found.frame, found.files[0]
+    if description:
+        frame["prompt"] = [
+            described(unpacked(body)) for body in frame["body" if "body" in frame else "prompt"]
+        ]
     notes |= {"no_answer": found.left_out.get(NO_ANSWER, 0), "lines": found.short_form()}
     if options.length_column:
         frame = frame.rename(columns={"output_tokens": lengths[0]})

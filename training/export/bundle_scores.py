@@ -30,7 +30,7 @@ def score_prompts(
     """
     manifest = bundle.manifest
     with _span("load", model=manifest.name, revision=manifest.revision, precision=precision):
-        tokenizer = PromptTokenizer(bundle.tokenizer_path, manifest.max_prompt_tokens)
+        tokenizer = PromptTokenizer.of(bundle)
         scorer = OnnxScorer(bundle.model_path(precision), pad_id=tokenizer.pad_id)
     with _span("tokenize", prompts=len(prompts)):
         tokenized = tokenizer.tokenize(prompts)

@@ -123,7 +123,7 @@ def _encoder(
 
 def _token_states(bundle: ModelBundle, prompts: Sequence[str]) -> list[NDArray[np.float16]]:
     """Return the principal components of the vector of each token, of variance 1, (L, M)."""
-    reader = PromptTokenizer(bundle.tokenizer_path, bundle.manifest.max_prompt_tokens)
+    reader = PromptTokenizer.of(bundle)
     ids = [prompt.ids for prompt in reader.tokenize(prompts)]
     encode, states = _encoder(bundle, of_tokens=True), [np.empty(0, np.float16)] * len(ids)
     # Prompts stand in the order of their hashes, so the first ones are a sample.

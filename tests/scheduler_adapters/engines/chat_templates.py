@@ -1,5 +1,6 @@
-"""Chat templates of five families, and a tokenizer with their special tokens, for tests."""
+"""Chat templates of the main families, and a tokenizer with their special tokens, for tests."""
 
+from pathlib import Path
 from typing import Any
 
 START = "{% if add_generation_prompt %}"
@@ -12,11 +13,6 @@ CHATML = (
     "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
     "{% endif %}"
 )
-LLAMA_3 = (
-    "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n"
-    "{{ m['content'] | trim }}<|eot_id|>{% endfor %}"
-    f"{START}<|start_header_id|>assistant<|end_header_id|>\n\n{{% endif %}}"
-)
 MISTRAL = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
     "{% set system, messages = messages[0]['content'] + '\n\n', messages[1:] %}{% endif %}"
@@ -25,18 +21,20 @@ MISTRAL = (
     "[INST] {% if loop.first and system is defined %}{{ system }}{% endif %}{{ m['content'] }}"
     "[/INST]{% else %} {{ m['content'] }}{{ eos_token }}{% endif %}{% endfor %}"
 )
-GEMMA = (
-    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'system' %}"
-    "{{ raise_exception('System role not supported') }}{% endif %}<start_of_turn>"
-    "{{ 'model' if m['role'] == 'assistant' else m['role'] }}\n"
-    "{{ m['content'] | trim }}<end_of_turn>\n{% endfor %}"
-    f"{START}<start_of_turn>model\n{{% endif %}}"
-)
 PHI = (
     "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n{% endfor %}"
     f"{START}<|assistant|>\n{{% endif %}}"
 )
-TEMPLATES = {"chatml": CHATML, "llama-3": LLAMA_3, "mistral": MISTRAL, "gemma": GEMMA, "phi": PHI}
+_FOLDER = Path(__file__).parent / "templates"
+WITH_TOOLS = {path.stem: path.read_text() for path in sorted(_FOLDER.glob("*.jinja"))}
+"""Templates that write tools, calls and results; each starts an answer at the end."""
+TEMPLATES = {
+    "chatml": CHATML,
+    "llama-3": WITH_TOOLS["llama-3"],
+    "mistral": MISTRAL,
+    "gemma": WITH_TOOLS["gemma"],
+    "phi": PHI,
+}
 _SPECIAL = (
     *("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>"),
     *("<|eot_id|>", "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>", "<|user|>"),

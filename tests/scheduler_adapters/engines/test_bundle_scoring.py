@@ -1,5 +1,6 @@
 """A bundle's scores in an engine: the bundle's own, by a thread that no prompt stops."""
 
+import json
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from lengthwise.bundle import MANIFEST, ModelBundle
+from lengthwise.conversation import described
 from lengthwise.errors import BundleError, ConfigError, UnsupportedByEngine
 from scheduler_adapters.engines import bundle_scoring
 from scheduler_adapters.engines.bundle_scoring import BundleScoring, BundleSettings, _groups
@@ -52,13 +55,28 @@ def test_scores_are_those_of_the_bundle(scoring, tiny_bundle):
     assert [late.score for late in found] == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_ranker_of_descriptions_gets_them(tiny_bundle, tmp_path):
+    place = tmp_path / "described"
+    shutil.copytree(tiny_bundle.path, place)
+    content = json.loads((place / MANIFEST).read_text())
+    content |= {"training": {"data": {"description": 1}}, "golden": {}}
+    (place / MANIFEST).write_text(json.dumps(content))
+    model = RankerModel.load(ModelBundle.load(place))
+    with closing(BundleScoring(BundleSettings(bundle=str(place)), Words())) as scoring:
+        (late,) = scores_of(scoring, [4, 5])
+    expected = RankerModel.load(tiny_bundle).score_texts([described("long essay")])
+    assert late.score == pytest.approx(expected[0], abs=1e-5)
+    assert model.score_texts(["long essay"]) == pytest.approx(expected, abs=1e-5)
+
+
 def test_a_prompt_at_which_something_fails_stops_no_other(scoring, monkeypatch, caplog):
     found = scores_of(scoring, [0], [99], [], [98])
     assert [late.reason for late in found] == ["", "undecodable", "undecodable", "undecodable"]
     assert len([one for one in caplog.messages if "cannot decode a prompt" in one]) == 1
     model = scoring.model
     with monkeypatch.context() as patch:
-        broken = SimpleNamespace(tokenizer=model.tokenizer, costs=model.costs)
+        parts = ("tokenizer", "costs", "manifest")
+        broken = SimpleNamespace(**{name: getattr(model, name) for name in parts})
         patch.setattr(scoring, "model", broken)
         assert scores_of(scoring, [4], [4])[1] == LateScore("1", None, reason="failed")
     assert scores_of(scoring, [0])[0].score == pytest.approx(found[0].score)

@@ -1,11 +1,18 @@
 """Chat frames: the same text from token ids as from the body of a request, for five templates."""
 
 import pytest
+from jinja2 import TemplateError
 
+from lengthwise.conversation import describe, of_body
 from lengthwise.tables.prompt_text import MAX_CHARACTERS, CutText, of_chat
 from scheduler_adapters.engines import chat_frames
 from scheduler_adapters.engines.chat_frames import ChatFrames
-from tests.scheduler_adapters.engines.chat_templates import CHATML, TEMPLATES, byte_tokenizer
+from tests.scheduler_adapters.engines.chat_templates import (
+    CHATML,
+    TEMPLATES,
+    WITH_TOOLS,
+    byte_tokenizer,
+)
 
 PROMPT = "Write a long essay about rain.\n\nIn <b>two</b> parts:\n1. clouds [a]\n2. ünd 雨"
 SYSTEM = "Answer in rhymes.\n\nBe kind."
@@ -128,3 +135,65 @@ def test_of_a_long_prompt_both_ends_are_decoded(monkeypatch):
     assert isinstance(found, CutText)
     assert len(found) < 90
     assert found.endswith("a z")
+
+
+def called(*names):
+    arguments = {"name": "x y", "n": [1, {"a": 2}]}
+    calls = [
+        {"id": f"callnumb{n}", "type": "function", "function": {"name": a, "arguments": arguments}}
+        for n, a in enumerate(names)
+    ]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def result(text, number=0):
+    return {"role": "tool", "content": text, "tool_call_id": f"callnumb{number}"}
+
+
+TOOLS = [
+    {"type": "function", "function": {"name": name, "description": name, "parameters": {}}}
+    for name in ("ls", "move_file", "cd")
+]
+STEPS = [{"role": "user", "content": PROMPT}, called("mv"), result('{"error": "none\\n"}')]
+AGENTS = {
+    "new": STEPS[:1],
+    "step": STEPS,
+    "turns": [*STEPS, TURNS[1], TURNS[0], called("ls"), result("a\nb"), called("cd"), result("")],
+    "parallel": [TURNS[0], called("ls", "cd"), result("a"), result("b", 1)],
+    "system": [{"role": "system", "content": SYSTEM}, *STEPS],
+}
+
+
+@pytest.mark.parametrize("tools", [TOOLS, None], ids=["tools", "without"])
+@pytest.mark.parametrize("name", WITH_TOOLS)
+def test_a_description_is_the_same_from_ids_and_body(name, tools):
+    tokenizer, refused = byte_tokenizer(WITH_TOOLS[name]), []
+    frames = ChatFrames(tokenizer)
+    for kind, messages in AGENTS.items():
+        try:
+            ids = ids_of(tokenizer, messages, tools=tools)
+        except TemplateError:
+            refused.append(kind)
+            continue
+        body = {"messages": messages, "tools": tools}
+        assert frames.description_of(ids) == describe(*of_body(body))
+    lacking = {"llama-3": ["parallel"], "mistral": ["system"], "gemma": ["system"]}
+    assert refused == lacking.get(name, [])
+
+
+def test_an_unlearnt_template_gives_one_message():
+    frames = ChatFrames(byte_tokenizer("{{ raise_exception('never') }}"))
+    ids = ids_of(byte_tokenizer(WITH_TOOLS["qwen"]), STEPS, tools=TOOLS)
+    assert frames.description_of(ids).startswith("turn1 step0 calls0 ")
+    assert frames.description_of([]).startswith("turn1 step0 ")
+
+
+def test_broken_json_in_calls_and_tools_is_passed_over():
+    tokenizer = byte_tokenizer(WITH_TOOLS["qwen"])
+    text = tokenizer.decode(ids_of(tokenizer, STEPS, tools=TOOLS))
+    broken = text.replace('"move_file"', "{{[").replace('"mv"', "{" * 3000)
+    ids = tokenizer.encode(broken, add_special_tokens=False)
+    found = ChatFrames(tokenizer).description_of(ids)
+    assert found.startswith("turn1 step1 calls0 ")
+    assert found.endswith(" | ls cd")
+    assert '{"error": "none' in found

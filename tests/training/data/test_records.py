@@ -1,11 +1,13 @@
 """Rows are checked at the door: one clear error that names the row, or a record that is right."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from lengthwise.conversation import described
 from lengthwise.errors import DataError
 from lengthwise.tables.options import RecordOptions
 from lengthwise.tables.prompt_text import normalised
@@ -140,3 +142,14 @@ def test_responses_in_memory_become_the_same_rows():
     (row,) = made
     assert (row["prompt"], row["output_tokens"], row["answer_tokens"]) == ("a", [3], 2)
     assert row["key"].hex() == prompt_hash("A")
+
+
+def test_rows_of_bodies_are_described(tmp_path):
+    body = {"messages": [{"role": "user", "content": "Sort it."}], "tools": [{"name": "ls"}]}
+    rows = [{"prompt": json.dumps(body), "output_tokens": 3}]
+    rows += [{"prompt": described("Sort it."), "output_tokens": 4}]
+    path = tmp_path / "bodies.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    records, _ = read_records(str(path), RecordOptions(), description=1)
+    assert records["prompt"][:] == [described(body), described("Sort it.")]
+    assert read_records(str(path), RecordOptions())[0]["prompt"][0] == "Sort it."
