@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from lengthwise.bundle import sha256_of
-from lengthwise.errors import DataError
+from lengthwise.errors import DataError, raised_as
 from lengthwise.tables.reading import read_table, require_columns
 
 MIN_LENGTHS: Final = 3
@@ -128,17 +128,16 @@ def scaled_cost(
 
     Source: Phasor, eq. 3 and appendix B.3. Attention, in alpha, is that of the file's model.
     """
-    try:
+    kinds = OSError, ValueError, KeyError, TypeError
+    with raised_as(DataError, "is no prefill cost ({})", *kinds, path=path):
         content: dict[str, Any] = json.loads(path.read_text())
         source = [{"path": str(path), "sha256": sha256_of(path)}, *content["source"]]
         content |= {"model": model, "beta": ratio * content["beta"], "source": source}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"is no prefill cost ({error!r})", path=path) from error
+        seconds_2 = np.array([content["alpha"], content["beta"]]) / content["peak_flop_per_s"]
     errors = np.array([np.nan])
     if samples is not None:
         work_N2, measured_s = _medians(samples)
-        predicted_s = work_N2 @ [content["alpha"], content["beta"]] / content["peak_flop_per_s"]
-        errors = np.abs(predicted_s / measured_s - 1)
+        errors = np.abs(work_N2 @ seconds_2 / measured_s - 1)
     return content | _summary(errors)
 
 
