@@ -134,6 +134,8 @@ def scaled_cost(
         source = [{"path": str(path), "sha256": sha256_of(path)}, *content["source"]]
         content |= {"model": model, "beta": ratio * content["beta"], "source": source}
         seconds_2 = np.array([content["alpha"], content["beta"]]) / content["peak_flop_per_s"]
+        if missing := {"device", "num_samples", "r2"} - content.keys():
+            raise KeyError(*sorted(missing))
     errors = np.array([np.nan])
     if samples is not None:
         work_N2, measured_s = _medians(samples)
